@@ -1,0 +1,51 @@
+"""The hardware of a GPU cluster as arrays: partitions, servers, GPU groups, racks and links.
+
+Axes, here and everywhere: `P` partitions (one scheduler each), `N` servers per partition, `K` GPU groups per server,
+`T` racks per partition, `E` links that a partition can reach, `L` links in all. Smaller partitions and servers are
+padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division needs a mask.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@chex.dataclass(frozen=True)
+class Cluster:
+    """A partitioned cluster. Every leaf may be swept or vmapped; bandwidths are bytes/s per direction."""
+
+    group_gpus: chex.Array  # int32[P, N, K], 0 = padding
+    group_gpu_type: chex.Array  # int32[P, N, K], index into the inventory's GPU types, -1 = padding
+    group_speed: chex.Array  # float32[P, N, K], relative to the cluster's fastest GPU type, in (0, 1]
+    group_cores: chex.Array  # float32[P, N, K], CPU cores of the socket
+    pcie_bytes_s: chex.Array  # float32[P, N, K]
+    qpi_bytes_s: chex.Array  # float32[P, N]
+    nic_bytes_s: chex.Array  # float32[P, N]
+    server_id: chex.Array  # int32[P, N], row in the inventory, -1 = padding
+    server_rack: chex.Array  # int32[P, N], rack index local to the partition, 0..T-1
+    rack_id: chex.Array  # int32[P, T], global rack number, -1 = padding
+    link_bytes_s: chex.Array  # float32[L + 1], the last entry is a dummy of capacity 1
+    link_id: chex.Array  # int32[P, E], global link of a local link, L = padding (the dummy)
+    route: chex.Array  # float32[P, T, T, E], share of the traffic rack t -> rack u that crosses local link e
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(P, N, K)."""
+        partitions, servers, groups = self.group_gpus.shape[-3:]
+        return partitions, servers, groups
+
+
+def total_gpus(cluster: Cluster) -> int:
+    """Number of GPUs of the cluster (a concrete, not a traced, one)."""
+    return int(np.asarray(cluster.group_gpus).sum())
+
+
+def group_capacity(group_gpus: chex.Array, gpus_per_worker: chex.Array) -> chex.Array:
+    """How many workers of `gpus_per_worker` GPUs fit on groups with `group_gpus` (free) GPUs. int32, broadcast."""
+    return group_gpus // jnp.maximum(gpus_per_worker, 1)
+
+
+def partition_axes(cluster: Cluster) -> Cluster:
+    """`in_axes` that maps a function of one partition over all: links are shared, everything else is per partition."""
+    return jax.tree.map(lambda _: 0, cluster).replace(link_bytes_s=None)

@@ -1,0 +1,1 @@
+"""What happens to placed jobs: traffic, contention, interference and speed. Pure functions, one partition at a time."""

@@ -1,0 +1,81 @@
+"""The resource vector of a partition: every capacity a job can contend for, on one axis `M`.
+
+`M = [cpu of NK groups | pcie of NK groups | qpi of N servers | nic of N servers | E links]`. One flat axis lets totals,
+shares and slowdowns be matmuls and reductions, without a special case per channel.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.cluster.hardware import Cluster
+
+CHANNELS = ("cpu", "pcie", "qpi", "nic", "link")
+CPU, PCIE, QPI, NIC, LINK = range(5)
+
+
+class Layout(NamedTuple):
+    """Static sizes of a partition and the slices of its resource axis."""
+
+    servers: int  # N
+    groups: int  # K per server
+    links: int  # E
+
+    @property
+    def size(self) -> int:
+        """M."""
+        return 2 * self.nk + 2 * self.servers + self.links
+
+    @property
+    def nk(self) -> int:
+        """GPU groups of the partition."""
+        return self.servers * self.groups
+
+    @property
+    def cpu(self) -> slice:
+        return slice(0, self.nk)
+
+    @property
+    def pcie(self) -> slice:
+        return slice(self.nk, 2 * self.nk)
+
+    @property
+    def qpi(self) -> slice:
+        return slice(2 * self.nk, 2 * self.nk + self.servers)
+
+    @property
+    def nic(self) -> slice:
+        return slice(2 * self.nk + self.servers, 2 * self.nk + 2 * self.servers)
+
+    @property
+    def link(self) -> slice:
+        return slice(2 * self.nk + 2 * self.servers, self.size)
+
+    @property
+    def comm(self) -> slice:
+        """Everything that carries communication: all but the CPU."""
+        return slice(self.nk, self.size)
+
+    @property
+    def channel(self) -> np.ndarray:
+        """int32[M]: the channel of each resource."""
+        sizes = (self.nk, self.nk, self.servers, self.servers, self.links)
+        return np.repeat(np.arange(5, dtype=np.int32), sizes)
+
+
+def layout_of(cluster: Cluster) -> Layout:
+    """The layout shared by all partitions of `cluster` (with or without the leading P axis)."""
+    return Layout(cluster.group_gpus.shape[-2], cluster.group_gpus.shape[-1], cluster.link_id.shape[-1])
+
+
+def comm_capacity(cluster: Cluster) -> jnp.ndarray:
+    """float32[M - NK]: bytes/s of the communication resources of one partition (no leading P axis)."""
+    return jnp.concatenate(
+        [
+            cluster.pcie_bytes_s.reshape(-1),
+            cluster.qpi_bytes_s,
+            cluster.nic_bytes_s,
+            cluster.link_bytes_s[cluster.link_id],
+        ]
+    )

@@ -1,0 +1,70 @@
+"""Bytes per training step that a placement puts on PCIe, QPI, NICs and links (docs/semantics.md, section 3)."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.cluster.hardware import Cluster
+
+
+def ring_bytes(gradient_bytes: Array, ranks: Array) -> Array:
+    """Bytes that each rank of a ring all-reduce sends per step: `2 (n-1)/n B` (Patarasuk & Yuan, 2009). 0 for n <= 1."""
+    n = jnp.maximum(ranks, 1).astype(jnp.float32)
+    return 2.0 * (n - 1.0) / n * gradient_bytes
+
+
+def ring_flows(present: Array) -> Array:
+    """float32[T, T]: 1 where rack t sends to rack u on a ring over the racks in `present: bool[T]`, ascending.
+
+    All zero when fewer than two racks are present.
+    """
+    size = present.shape[0]
+    index = jnp.arange(size)
+    hops = (index[None, :] - index[:, None]) % size
+    hops = jnp.where(present[None, :] & (hops > 0), hops, size)
+    successor = hops == hops.min(axis=1, keepdims=True)
+    return (successor & present[:, None] & (hops < size)).astype(jnp.float32)
+
+
+def rack_matrix(cluster: Cluster) -> Array:
+    """float32[N, T]: 1 where server n stands in local rack t."""
+    return (cluster.server_rack[:, None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
+
+
+def placement_bytes(
+    cluster: Cluster, workers: Array, ps: Array, gpus_per_worker: Array, gradient_bytes: Array
+) -> Array:
+    """float32[M - NK]: bytes per step and direction on every communication resource of one partition.
+
+    Args:
+        cluster: one partition (no leading P axis).
+        workers, ps: int32[N, K], tasks per GPU group.
+        gpus_per_worker: int32 scalar. gradient_bytes: float32 scalar.
+    """
+    w, u = workers.astype(jnp.float32), ps.astype(jnp.float32)
+    w_server, u_server = w.sum(-1), u.sum(-1)
+    racks = rack_matrix(cluster)
+    w_rack, u_rack = w_server @ racks, u_server @ racks
+    w_all, u_all = w.sum(), u.sum()
+
+    b = ring_bytes(gradient_bytes, w_all * gpus_per_worker)
+    ring = jnp.concatenate(
+        [
+            jnp.where(w > 0, b, 0.0).reshape(-1),
+            jnp.where((w > 0).sum(-1) >= 2, b, 0.0),
+            jnp.where((w_server > 0) & ((w_server > 0).sum() >= 2), b, 0.0),
+            b * jnp.einsum("tu,tue->e", ring_flows(w_rack > 0), cluster.route),
+        ]
+    )
+
+    shard = gradient_bytes / jnp.maximum(u_all, 1.0)
+    pairs = w_rack[:, None] * u_rack[None, :] + u_rack[:, None] * w_rack[None, :]
+    pairs = pairs * (1.0 - jnp.eye(pairs.shape[0]))
+    server = jnp.concatenate(
+        [
+            (w * gradient_bytes).reshape(-1),
+            (w_server * u_server - (w * u).sum(-1)) * shard,
+            (w_server * (u_all - u_server) + u_server * (w_all - w_server)) * shard,
+            shard * jnp.einsum("tu,tue->e", pairs, cluster.route),
+        ]
+    )
+    return jnp.where(u_all > 0, server, ring)

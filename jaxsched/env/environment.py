@@ -1,0 +1,137 @@
+"""The environment: `reset` and `step` in the gymnax convention, pure and jit-able.
+
+`step` is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the next
+boundary and admits the jobs that arrived. Environments that are vmapped with a fixed number of rounds stay in step with
+each other, so the clock's loop runs for no one in the other rounds.
+"""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.dynamics.resources import layout_of
+from jaxsched.dynamics.speed import Footprint
+from jaxsched.env.observation import Observation, observe
+from jaxsched.env.reward import reward
+from jaxsched.env.state import Action, EnvConfig, EnvParams, Records, Running, State, assign_homes
+from jaxsched.env.transition import act, admit, advance, intervals_ahead
+from jaxsched.workload.jobs import NEVER, JobTable
+
+
+def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State:
+    """An empty cluster at boundary 0 that will be fed `jobs` (homes are assigned here), first arrivals admitted."""
+    cluster = params.cluster
+    (p, n, k), r = cluster.group_gpus.shape, config.running_slots
+    layout = layout_of(cluster)
+    count = jobs.arrival.shape[0]
+
+    def floats(*shape: int) -> Array:
+        return jnp.zeros(shape, jnp.float32)
+
+    def ints(*shape: int, dtype=jnp.int32, fill: int = 0) -> Array:
+        return jnp.full(shape, fill, dtype)
+
+    running = Running(
+        job=ints(p, r, fill=-1),
+        workers=ints(p, r, n, k, dtype=jnp.int8),
+        ps=ints(p, r, n, k, dtype=jnp.int16),
+        gpus_per_worker=ints(p, r),
+        duration_s=floats(p, r),
+        remaining_s=floats(p, r),
+        remaining_low_s=floats(p, r),
+        slowdown=floats(p, r) + 1.0,
+        print=Footprint(
+            use=floats(p, r, layout.size),
+            base=floats(p, r, layout.size - layout.nk),
+            compute=floats(p, r, layout.nk),
+            ideal=floats(p, r),
+            sens_cpu=floats(p, r),
+            sens_pcie=floats(p, r),
+            model=ints(p, r),
+        ),
+    )
+    kept = n * k if config.record_placements else 0
+    records = Records(
+        status=ints(count, dtype=jnp.int8),
+        partition=ints(count, dtype=jnp.int16, fill=-1),
+        start=ints(count, fill=-1),
+        finish=ints(count, fill=-1),
+        finish_offset_s=floats(count),
+        forwards=ints(count, dtype=jnp.int8),
+        workers=ints(count, kept, dtype=jnp.int8),
+        ps=ints(count, kept, dtype=jnp.int16),
+    )
+    state = State(
+        jobs=assign_homes(cluster, jobs),
+        clock=ints(),
+        round=ints(),
+        waited=jnp.zeros(p, bool),
+        next_job=ints(),
+        free=cluster.group_gpus,
+        queue=ints(p, config.queue_slots, fill=-1),
+        running=running,
+        attained_s=floats(config.tenants),
+        attained_low_s=floats(config.tenants),
+        tenant_gpus=ints(config.tenants),
+        total=floats(p, layout.size),
+        records=records,
+        backlogged=ints(),
+        peak_queue=ints(),
+        illegal=ints(),
+    )
+    return admit(state)
+
+
+def transition(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
+    """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P]."""
+    state = act(config, params, state, action)
+    over = state.round >= config.rounds
+    if config.early_stop:
+        over |= state.waited.all()
+    intervals = jnp.where(over, intervals_ahead(config, params, state), 0)
+    state, flow = advance(config, params, state, intervals)
+    state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
+    return admit(state, over), reward(params.reward, flow)
+
+
+def is_finished(state: State) -> Array:
+    """bool: every job has arrived and none is queued or running."""
+    last = state.jobs.arrival.shape[-1] - 1
+    arrived = (state.next_job > last) | (state.jobs.arrival[jnp.minimum(state.next_job, last)] == NEVER)
+    return arrived & ~(state.queue >= 0).any() & ~(state.running.job >= 0).any()
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterEnv:
+    """The gymnax-style face: static configuration here, everything else in `params` and `state`."""
+
+    config: EnvConfig
+
+    def reset(self, key: Array, params: EnvParams, pool: State) -> tuple[Observation, State]:
+        """Start from a random member of `pool`, states with a leading axis (see `initial_state`)."""
+        size = jax.tree.leaves(pool)[0].shape[0]
+        index = jax.random.randint(key, (), 0, size)
+        state = jax.tree.map(lambda leaf: leaf[index], pool)
+        return observe(self.config, params, state), state
+
+    def step(
+        self, key: Array, state: State, action: Action, params: EnvParams
+    ) -> tuple[Observation, State, Array, Array, Array, dict[str, chex.Array]]:
+        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. `key` is unused: no step is random."""
+        del key
+        state, gain = transition(self.config, params, state, action)
+        info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}
+        return (
+            observe(self.config, params, state),
+            state,
+            gain,
+            is_finished(state),
+            state.clock >= params.horizon,
+            info,
+        )
+
+
+__all__ = ["ClusterEnv", "initial_state", "is_finished", "transition"]

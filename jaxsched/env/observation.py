@@ -1,0 +1,158 @@
+"""What a scheduler sees: its partition, its queue's window, and the pooled state of every scheduler.
+
+Nothing here depends on the cluster's size except through array axes, and every feature is a ratio or a logarithm, so that
+weights trained on a small cluster read a large one.
+"""
+
+import chex
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.dynamics.resources import layout_of
+from jaxsched.env.queues import feasible, feasible_elsewhere, first, order_keys
+from jaxsched.env.state import EnvConfig, EnvParams, State
+
+
+@chex.dataclass(frozen=True)
+class Observation:
+    """Leading axis P (schedulers) everywhere; `W` is the window, `F*` are feature counts."""
+
+    group: Array  # float32[P, N, K, Fg]
+    group_mask: Array  # bool[P, N, K], False = padding
+    server: Array  # float32[P, N, Fs]
+    server_rack: Array  # int32[P, N]
+    rack: Array  # float32[P, T, Fr]
+    scheduler: Array  # float32[P, Fp], pooled view that schedulers exchange
+    job: Array  # float32[P, W + 1, Fj], the window and, last, the first job that is blocked here
+    job_slot: Array  # int32[P, W + 1], queue slot
+    job_mask: Array  # bool[P, W + 1], there is such a job (window jobs are feasible, the last one is not)
+    forward_mask: Array  # bool[P, P], the blocked job may be forwarded to this scheduler
+
+
+def log_ratio(value: Array, unit: float | Array) -> Array:
+    """`log(1 + value / unit)`: a feature scale for durations and counts."""
+    return jnp.log1p(jnp.maximum(value, 0.0) / unit)
+
+
+def window_slots(config: EnvConfig, keys: Array, state: State, can_start: Array) -> tuple[Array, Array]:
+    """The first `W` feasible jobs and the first blocked one: slots `int32[P, W + 1]` and `bool[P, W + 1]`."""
+    slots, found = [], []
+    left = can_start
+    columns = jnp.arange(state.queue.shape[-1])
+    for _ in range(config.window):
+        slot, any_left = first(keys, state.queue, left)
+        slots.append(slot)
+        found.append(any_left)
+        left &= columns != slot[:, None]
+    slot, blocked = first(keys, state.queue, ~can_start & (state.queue >= 0))
+    return jnp.stack([*slots, slot], -1), jnp.stack([*found, blocked], -1)
+
+
+def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> Array:
+    """float32[P, W + 1, Fj] of the jobs in queue slots `slots: int32[P, W + 1]`."""
+    row = jnp.maximum(jnp.take_along_axis(state.queue, slots, -1), 0)
+    jobs, profiles = state.jobs, params.profiles
+    model = jobs.model[row]
+    gpus = jobs.workers[row] * jobs.gpus_per_worker[row]
+    age_s = (state.clock - jobs.arrival[row]) * params.interval_s + jobs.lead_s[row]
+    compute = profiles.compute_s[model]
+    nic = params.cluster.nic_bytes_s.max()
+    pcie = params.cluster.pcie_bytes_s.max()
+    features = [
+        log_ratio(jobs.workers[row].astype(jnp.float32), 1.0),
+        log_ratio(gpus.astype(jnp.float32), 1.0),
+        (jobs.ps[row] > 0).astype(jnp.float32),
+        log_ratio(jobs.ps[row].astype(jnp.float32), 1.0),
+        log_ratio(jobs.duration_s[row], 60.0) / 4,
+        log_ratio(jobs.duration_s[row], params.interval_s) / 4,
+        log_ratio(age_s, 60.0) / 4,
+        log_ratio(age_s, jnp.maximum(jobs.duration_s[row], 1.0)),
+        log_ratio(profiles.gradient_bytes[model] / nic, compute),
+        log_ratio(profiles.gradient_bytes[model] / pcie, compute),
+        profiles.cpu_cores[model] * profiles.sens_cpu[model] / 8,
+        profiles.cpu_cores[model] / 16,
+        log_ratio(profiles.input_bytes[model] / pcie, compute) * profiles.sens_pcie[model],
+        state.records.forwards[row].astype(jnp.float32),
+    ]
+    return jnp.stack(features, -1) * mask[..., None]
+
+
+def observe(config: EnvConfig, params: EnvParams, state: State, order: str = "area") -> Observation:
+    """The observation of every scheduler; the window is in queue order `order`."""
+    cluster, running = params.cluster, state.running
+    layout = layout_of(cluster)
+    p, n, k = cluster.shape
+    gpus = cluster.group_gpus.astype(jnp.float32)
+    some = jnp.maximum(gpus, 1.0)
+    free = state.free / some
+    total = state.total
+    active = (running.job >= 0).astype(jnp.float32)
+    excess = active * (running.slowdown - 1.0)
+    left = active * running.remaining_s
+    here = (running.workers > 0).astype(jnp.float32)
+    group_left = jnp.einsum("pr,prnk->pnk", left, here) / jnp.maximum(here.sum(1), 1.0)
+    group_excess = jnp.einsum("pr,prnk->pnk", excess, here)
+    group = jnp.stack(
+        [
+            free,
+            state.free / 4.0,
+            gpus / 8.0,
+            cluster.group_speed * (gpus > 0),
+            jnp.log1p(total[:, layout.cpu].reshape(p, n, k)),
+            jnp.log1p(total[:, layout.pcie].reshape(p, n, k)),
+            jnp.log1p(group_excess),
+            log_ratio(group_left, 60.0) / 4,
+        ],
+        -1,
+    )
+    server_gpus = jnp.maximum(gpus.sum(-1), 1.0)
+    server = jnp.stack(
+        [
+            state.free.sum(-1) / server_gpus,
+            (state.free == cluster.group_gpus).all(-1).astype(jnp.float32),
+            jnp.log1p(total[:, layout.qpi]),
+            jnp.log1p(total[:, layout.nic]),
+        ],
+        -1,
+    )
+    crosses = (cluster.route.max(2) > 0).astype(jnp.float32)  # [P, T, E], links that rack t sends over
+    busiest = (crosses * total[:, None, layout.link]).max(-1)
+    in_rack = (cluster.server_rack[..., None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
+    rack_gpus = jnp.einsum("pn,pnt->pt", gpus.sum(-1), in_rack)
+    rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
+    rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
+
+    keys = order_keys(order, state)
+    slots, mask = window_slots(config, keys, state, feasible(config, state))
+    blocked = jnp.maximum(state.queue[jnp.arange(p), slots[:, -1]], 0)
+    queued = state.queue >= 0
+    row = jnp.maximum(state.queue, 0)
+    area = queued * (state.jobs.workers * state.jobs.gpus_per_worker)[row] * state.jobs.duration_s[row]
+    all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
+    count = jnp.maximum(active.sum(-1), 1.0)
+    scheduler = jnp.stack(
+        [
+            state.free.sum((1, 2)) / all_gpus,
+            log_ratio(queued.sum(-1).astype(jnp.float32), 1.0) / 4,
+            log_ratio(area.sum(-1) / all_gpus, 60.0) / 4,
+            excess.sum(-1) / count,
+            log_ratio(left.sum(-1) / count, 60.0) / 4,
+            jnp.log1p(total[:, layout.nic].mean(-1)),
+            jnp.log1p(total[:, layout.link].max(-1)),
+        ],
+        -1,
+    )
+    elsewhere = feasible_elsewhere(config, state, blocked) & ~jnp.eye(p, dtype=bool)
+    may_forward = mask[:, -1] & (state.records.forwards[blocked] < params.max_forwards)
+    return Observation(
+        group=group,
+        group_mask=cluster.group_gpus > 0,
+        server=server,
+        server_rack=cluster.server_rack,
+        rack=rack,
+        scheduler=scheduler,
+        job=job_features(params, state, slots, mask),
+        job_slot=slots,
+        job_mask=mask,
+        forward_mask=elsewhere & may_forward[:, None],
+    )

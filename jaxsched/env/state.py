@@ -1,0 +1,172 @@
+"""The environment's types: static configuration, sweepable parameters, state and action.
+
+Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots per partition, `J` jobs of the job table,
+`M` resources, `V` tenants.
+"""
+
+import dataclasses
+
+import chex
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.cluster.hardware import Cluster, group_capacity
+from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
+from jaxsched.dynamics.speed import Footprint, JobSpec
+from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.models import Profiles, profiles
+
+WAIT, PLACE, FORWARD = range(3)
+WAITING, RUNNING, FINISHED, REJECTED = range(4)  # WAITING covers not yet arrived, queued and backlog
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvConfig:
+    """Static shapes and switches: everything that changes the compiled program."""
+
+    running_slots: int = 64  # R, jobs that run at once in a partition
+    queue_slots: int = 64  # Q, jobs queued at once in a partition
+    rounds: int = 8  # decision rounds per interval
+    tenants: int = 1  # V
+    largest_worker: int = 8  # most GPUs per worker of any job
+    window: int = 4  # feasible jobs that an observation shows
+    early_stop: bool = False  # end the rounds as soon as every scheduler has waited
+    skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
+    record_placements: bool = False  # keep every job's placement in the state
+    interference: Interference = MODELS["analytic"]
+
+
+@chex.dataclass(frozen=True)
+class RewardWeights:
+    """Weights of the reward's terms, float32 scalars; see `env.reward`."""
+
+    jobs: Array
+    lost: Array
+    progress: Array
+
+
+def reward_weights(jobs: float = 0.0, lost: float = 0.0, progress: float = 0.0) -> RewardWeights:
+    """Weights from plain numbers."""
+    return RewardWeights(jobs=jnp.float32(jobs), lost=jnp.float32(lost), progress=jnp.float32(progress))
+
+
+@chex.dataclass(frozen=True)
+class EnvParams:
+    """Every number a user may sweep; all leaves vmap."""
+
+    cluster: Cluster
+    profiles: Profiles
+    interference: chex.ArrayTree  # weights of the interference model
+    interval_s: Array  # float32
+    reward: RewardWeights
+    max_forwards: Array  # int32
+    horizon: Array  # int32, intervals after which an episode is truncated
+
+
+def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes) -> EnvParams:
+    """Default parameters on `cluster`; `changes` replace fields of `EnvParams`."""
+    values = dict(
+        cluster=cluster,
+        profiles=profiles(),
+        interference=default_strengths(),
+        interval_s=jnp.float32(interval_s),
+        reward=reward_weights(jobs=1.0),
+        max_forwards=jnp.int32(2),
+        horizon=jnp.int32(horizon),
+    )
+    return EnvParams(**(values | changes))
+
+
+@chex.dataclass(frozen=True)
+class Running:
+    """The running jobs of every partition; a slot with `job == -1` is free and its other entries are stale."""
+
+    job: Array  # int32[P, R]
+    workers: Array  # int8[P, R, N, K]
+    ps: Array  # int16[P, R, N, K]
+    gpus_per_worker: Array  # int32[P, R]
+    duration_s: Array  # float32[P, R]
+    remaining_s: Array  # float32[P, R], ideal seconds left
+    remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
+    slowdown: Array  # float32[P, R], current; 1 in free slots
+    print: Footprint  # leaves [P, R, ...]
+
+
+@chex.dataclass(frozen=True)
+class Records:
+    """What happened to every job, per row of the job table."""
+
+    status: Array  # int8[J]
+    partition: Array  # int16[J], -1 before the start
+    start: Array  # int32[J], boundary of the start
+    finish: Array  # int32[J], boundary before the finish
+    finish_offset_s: Array  # float32[J], seconds after that boundary
+    forwards: Array  # int8[J]
+    workers: Array  # int8[J, N * K], empty unless `record_placements`
+    ps: Array  # int16[J, N * K], likewise
+
+
+@chex.dataclass(frozen=True)
+class State:
+    """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
+
+    jobs: JobTable
+    clock: Array  # int32, boundary
+    round: Array  # int32, decision round at this boundary
+    waited: Array  # bool[P], has waited at this boundary
+    next_job: Array  # int32, first job of the table that has not arrived
+    free: Array  # int32[P, N, K]
+    queue: Array  # int32[P, Q], row of the job table, -1 = empty slot
+    running: Running
+    attained_s: Array  # float32[V], GPU-seconds received per tenant
+    attained_low_s: Array  # float32[V], the part of it that float32 cannot hold (Kahan)
+    tenant_gpus: Array  # int32[V], GPUs held per tenant
+    total: Array  # float32[P, M], utilisation of every resource
+    records: Records
+    backlogged: Array  # int32, boundaries at which a full queue held arrivals back
+    peak_queue: Array  # int32, longest queue of any partition so far
+    illegal: Array  # int32, actions that were not legal and counted as waiting
+
+
+@chex.dataclass(frozen=True)
+class Action:
+    """What every scheduler does in one round; leading axis P."""
+
+    kind: Array  # int32[P]: WAIT, PLACE or FORWARD
+    slot: Array  # int32[P], queue slot of the job
+    workers: Array  # int32[P, N, K]
+    ps: Array  # int32[P, N, K]
+    target: Array  # int32[P], partition to forward to
+
+
+def wait_action(cluster: Cluster) -> Action:
+    """Everybody waits."""
+    p = cluster.group_gpus.shape[0]
+    zero, empty = jnp.zeros(p, jnp.int32), jnp.zeros_like(cluster.group_gpus)
+    return Action(kind=zero, slot=zero, workers=empty, ps=empty, target=zero)
+
+
+def job_spec(jobs: JobTable, index: Array) -> JobSpec:
+    """What the dynamics need to know of the jobs `index: int32[...]` (negative indices give an arbitrary job)."""
+    row = jnp.maximum(index, 0)
+    return JobSpec(
+        workers=jobs.workers[row],
+        gpus_per_worker=jobs.gpus_per_worker[row],
+        ps=jobs.ps[row],
+        model=jobs.model[row],
+    )
+
+
+def could_hold(cluster: Cluster, workers: Array, gpus_per_worker: Array) -> Array:
+    """bool[..., P]: the gang fits a partition that is empty."""
+    capacity = group_capacity(cluster.group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
+    return capacity >= workers[..., None]
+
+
+def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
+    """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
+    p = cluster.group_gpus.shape[0]
+    fits = could_hold(cluster, jobs.workers, jobs.gpus_per_worker)
+    distance = jnp.where(fits, (jnp.arange(p) - jobs.home[..., None] % p) % p, p)
+    home = jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
+    return jobs.replace(home=home)

@@ -1,0 +1,53 @@
+"""The menu of placements for one job on one partition: anchor servers x caps per group (docs/semantics.md, section 7)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsched.dynamics.resources import layout_of
+from jaxsched.dynamics.speed import JobSpec
+from jaxsched.policies.filling import fill_in_order, quantise
+from jaxsched.policies.rules import View, capacity, per_server, server_pressure, to_groups
+
+ANCHORS = 4  # per list
+CAPS = (1024, 2, 1)  # workers per group
+CANDIDATES = 2 * ANCHORS * len(CAPS)
+_NEVER = 2**30
+
+
+def anchors(view: View, job: JobSpec) -> Array:
+    """int32[2 * ANCHORS]: the best servers by packing, then by pressure; -1 where there is none left."""
+    layout = layout_of(view.cluster)
+    fits = per_server(layout, capacity(view, job))
+    size = min(ANCHORS, layout.servers)
+
+    def best(key: Array) -> Array:
+        negated, server = lax.top_k(-key, size)
+        chosen = jnp.where(negated > -_NEVER, server, -1)
+        return jnp.pad(chosen, (0, ANCHORS - size), constant_values=-1)
+
+    packed = best(jnp.where(fits == 0, _NEVER, jnp.where(fits >= job.workers, fits, 100_000 - fits)))
+    taken = (jnp.arange(layout.servers)[:, None] == packed).any(-1)
+    calm = best(jnp.where((fits == 0) | taken, _NEVER, quantise(server_pressure(view))))
+    return jnp.concatenate([packed, calm])
+
+
+def candidates(view: View, job: JobSpec) -> tuple[Array, Array]:
+    """Workers per group `int32[C, NK]` and validity `bool[C]`, index = anchor * 3 + cap."""
+    layout = layout_of(view.cluster)
+    fits = capacity(view, job)
+    rack = view.cluster.server_rack
+    index = jnp.arange(layout.servers)
+
+    def one(anchor: Array, cap: Array) -> tuple[Array, Array]:
+        capped = jnp.minimum(fits, cap)
+        by_server = per_server(layout, capped)
+        elsewhere = (index != anchor).astype(jnp.int32) + (rack != rack[anchor])
+        key = elsewhere * 2048 + (1024 - by_server)
+        workers = fill_in_order(to_groups(layout, key), capped, job.workers)
+        binding = (cap >= CAPS[0]) | (cap < job.workers)
+        return workers, (anchor >= 0) & binding & (by_server.sum() >= job.workers)
+
+    every_cap = jax.vmap(one, in_axes=(None, 0))
+    workers, valid = jax.vmap(every_cap, in_axes=(0, None))(anchors(view, job), jnp.array(CAPS, jnp.int32))
+    return workers.reshape(CANDIDATES, -1), valid.reshape(CANDIDATES)

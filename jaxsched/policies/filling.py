@@ -1,0 +1,43 @@
+"""From an order of GPU groups to the counts of a gang (docs/semantics.md, section 7).
+
+All functions work on one partition with its groups on one axis, `NK`.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def quantise(x: Array) -> Array:
+    """int32: `floor(1000 x + 0.123)` clipped to [0, 1e9]; scores are compared on this grid, so that ties are ties."""
+    return jnp.clip(jnp.floor(1000.0 * x + 0.123), 0.0, 1e9).astype(jnp.int32)
+
+
+def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
+    """int32[NK]: workers per group when groups take what they can in ascending order of (key, index).
+
+    Args: `key: int32[NK]`, `capacity: int32[NK]` workers that still fit, `need: int32` workers.
+    """
+    index = jnp.arange(key.shape[0])
+    ahead = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
+    before = jnp.where(ahead, capacity[None, :], 0).sum(-1)
+    return jnp.clip(need - before, 0, capacity)
+
+
+def fill_one_by_one(key: Callable[[Array], Array], capacity: Array, need: Array) -> Array:
+    """int32[NK]: each worker in turn goes to the group of lowest `key(counts) -> int32[NK]` with capacity left."""
+    worst = jnp.iinfo(jnp.int32).max
+
+    def body(counts: Array) -> Array:
+        choice = jnp.argmin(jnp.where(counts < capacity, key(counts), worst))
+        return counts.at[choice].add(1)
+
+    target = jnp.minimum(need, capacity.sum())
+    return lax.while_loop(lambda counts: counts.sum() < target, body, jnp.zeros_like(capacity))
+
+
+def place_ps(workers: Array, ps: Array) -> Array:
+    """int32[NK]: PS in proportion to the workers, by cumulative rounding down. `workers: int32[NK]`, `ps: int32`."""
+    share = jnp.cumsum(workers) * ps // jnp.maximum(workers.sum(), 1)
+    return jnp.diff(share, prepend=0)

@@ -1,0 +1,40 @@
+"""Hand-written policies: a queue order, with or without backfilling and forwarding, and a placement rule."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.env.observation import Observation
+from jaxsched.env.queues import feasible, first, order_keys
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State, job_spec
+from jaxsched.policies.base import ActFn, forward_choice, place_or_forward, views
+from jaxsched.policies.rules import RULES
+
+
+def heuristic(config: EnvConfig, rule: str, order: str = "fifo", backfill: bool = False, forward: bool = False) -> ActFn:
+    """The policy of section 7 of docs/semantics.md with this rule, order and switches."""
+    place_workers = RULES[rule]
+
+    def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
+        p = state.queue.shape[0]
+        job_key, group_key = jax.random.split(key)
+        can_start = feasible(config, state)
+        if rule == "random":
+            keys = jax.random.uniform(job_key, state.queue.shape)
+        else:
+            keys = order_keys(order, state)
+        if backfill or rule == "random":
+            slot, place = first(keys, state.queue, can_start)
+        else:
+            slot, _ = first(keys, state.queue, state.queue >= 0)
+            place = can_start[jnp.arange(p), slot]
+        job = job_spec(state.jobs, state.queue[jnp.arange(p), slot])
+        view, axes = views(state, params)
+        workers = jax.vmap(place_workers, in_axes=(0, axes, 0))(jax.random.split(group_key, p), view, job)
+        if forward:
+            forward_slot, target, possible = forward_choice(config, state, params, keys, can_start)
+        else:
+            forward_slot, target, possible = slot, slot, jnp.zeros(p, bool)
+        return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+
+    return act

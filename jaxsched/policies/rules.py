@@ -1,0 +1,165 @@
+"""Placement rules: where the workers of one job go on one partition (docs/semantics.md, section 7)."""
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.resources import Layout, layout_of
+from jaxsched.dynamics.speed import JobSpec
+from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
+from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
+from jaxsched.workload.models import Profiles
+
+
+@chex.dataclass(frozen=True)
+class View:
+    """One partition as a rule sees it."""
+
+    cluster: Cluster  # without the leading P axis
+    free: Array  # int32[NK]
+    total: Array  # float32[M]
+    profiles: Profiles
+
+
+Rule = Callable[[Array, View, JobSpec], Array]  # (key, view, job) -> int32[NK] workers
+
+
+def capacity(view: View, job: JobSpec) -> Array:
+    """int32[NK]: workers of the job that fit each group's free GPUs."""
+    return view.free // jnp.maximum(job.gpus_per_worker, 1)
+
+
+def per_server(layout: Layout, values: Array) -> Array:
+    """`[NK] -> [N]`, summed."""
+    return values.reshape(layout.servers, layout.groups).sum(-1)
+
+
+def to_groups(layout: Layout, values: Array) -> Array:
+    """`[N] -> [NK]`, repeated."""
+    return jnp.repeat(values, layout.groups, total_repeat_length=layout.nk)
+
+
+def group_pressure(view: View) -> Array:
+    """float32[NK]: use of the group's CPU and PCIe."""
+    layout = layout_of(view.cluster)
+    return view.total[layout.cpu] + view.total[layout.pcie]
+
+
+def server_pressure(view: View) -> Array:
+    """float32[N]: use of NIC and QPI and of CPU and PCIe of all groups."""
+    layout = layout_of(view.cluster)
+    return view.total[layout.nic] + view.total[layout.qpi] + per_server(layout, group_pressure(view))
+
+
+def lowest(key: Array, mask: Array) -> Array:
+    """bool mask of the one entry of lowest int32 `key` under `mask` (ties: lowest index); all False if none."""
+    worst = jnp.iinfo(jnp.int32).max
+    choice = jnp.argmin(jnp.where(mask, key, worst))
+    return (jnp.arange(key.shape[0]) == choice) & mask.any()
+
+
+def container(view: View, job: JobSpec, group_key: Array, server_key: Array, rack_key: Array) -> Array:
+    """bool[NK]: the smallest of group, server, rack, partition that fits the gang; of several the one of lowest key.
+
+    Args: `group_key: int32[NK]`, `server_key: int32[N]`, `rack_key: int32[T]`.
+    """
+    layout = layout_of(view.cluster)
+    fits = capacity(view, job)
+    servers = per_server(layout, fits)
+    racks = rack_matrix(view.cluster).astype(jnp.int32)
+    group = lowest(group_key, fits >= job.workers)
+    server = to_groups(layout, lowest(server_key, servers >= job.workers))
+    rack = lowest(rack_key, servers @ racks >= job.workers)
+    rack = to_groups(layout, (racks * rack).any(-1))
+    everything = jnp.where(rack.any(), rack, True)
+    return jnp.where(group.any(), group, jnp.where(server.any(), server, everything))
+
+
+def first_fit(key: Array, view: View, job: JobSpec) -> Array:
+    """Groups in order of index."""
+    return fill_in_order(jnp.zeros_like(view.free), capacity(view, job), job.workers)
+
+
+def random(key: Array, view: View, job: JobSpec) -> Array:
+    """Groups in random order."""
+    order = jax.random.randint(key, view.free.shape, 0, jnp.iinfo(jnp.int32).max)
+    return fill_in_order(order, capacity(view, job), job.workers)
+
+
+def pack(key: Array, view: View, job: JobSpec) -> Array:
+    """Best fit: the fullest smallest container, then the fewest servers."""
+    layout = layout_of(view.cluster)
+    free_server = per_server(layout, view.free)
+    free_rack = free_server @ rack_matrix(view.cluster).astype(jnp.int32)
+    inside = container(view, job, view.free, free_server, free_rack)
+    fits = jnp.where(inside, capacity(view, job), 0)
+    most_first = -to_groups(layout, per_server(layout, fits))
+    return fill_in_order(most_first, fits, job.workers)
+
+
+def load_balance(key: Array, view: View, job: JobSpec) -> Array:
+    """Each worker on the server with the least used share of its GPUs, there on the group with most free ones."""
+    layout = layout_of(view.cluster)
+    gpus = view.cluster.group_gpus.reshape(-1)
+    server_gpus = jnp.maximum(per_server(layout, gpus), 1)
+
+    def score(counts: Array) -> Array:
+        free = view.free - counts * job.gpus_per_worker
+        used = quantise(per_server(layout, gpus - free) / server_gpus)
+        return to_groups(layout, used) * 1024 - free
+
+    return fill_one_by_one(score, capacity(view, job), job.workers)
+
+
+def tetris(key: Array, view: View, job: JobSpec) -> Array:
+    """Each worker where its demand aligns best with what is free (the dot product of Grandl et al., SIGCOMM 2014)."""
+    layout, cluster, profiles = layout_of(view.cluster), view.cluster, view.profiles
+    gpus = jnp.maximum(cluster.group_gpus.reshape(-1), 1)
+    wide = job.gpus_per_worker.astype(jnp.float32)
+    compute = profiles.compute_s[job.model]
+    gradient = profiles.gradient_bytes[job.model]
+    sent = jnp.where(job.ps > 0, gradient, ring_bytes(gradient, job.workers * job.gpus_per_worker))
+    open_share = jnp.clip(1.0 - view.total, 0.0, 1.0)
+    cpu = wide * profiles.cpu_cores[job.model] / cluster.group_cores.reshape(-1) * open_share[layout.cpu]
+    loaded = wide * profiles.input_bytes[job.model] / (cluster.pcie_bytes_s.reshape(-1) * compute)
+    nic = jnp.minimum(sent / (cluster.nic_bytes_s * compute), 1.0) * open_share[layout.nic]
+    rest = cpu + loaded * open_share[layout.pcie] + to_groups(layout, nic)
+
+    def score(counts: Array) -> Array:
+        free = view.free - counts * job.gpus_per_worker
+        return -quantise(wide / gpus * (free / gpus) + rest)
+
+    return fill_one_by_one(score, capacity(view, job), job.workers)
+
+
+def least_interference(key: Array, view: View, job: JobSpec) -> Array:
+    """Groups in order of the pressure of their co-runners."""
+    layout = layout_of(view.cluster)
+    shared = view.total[layout.qpi] + view.total[layout.nic]
+    pressure = quantise(group_pressure(view) + to_groups(layout, shared))
+    return fill_in_order(pressure, capacity(view, job), job.workers)
+
+
+def contention_aware(key: Array, view: View, job: JobSpec) -> Array:
+    """Local where it fits, and among the places where it fits the least loaded; else the idlest NICs."""
+    layout = layout_of(view.cluster)
+    nic = view.total[layout.nic]
+    rack_nic = quantise(nic @ rack_matrix(view.cluster))
+    inside = container(view, job, quantise(group_pressure(view)), quantise(server_pressure(view)), rack_nic)
+    fits = jnp.where(inside, capacity(view, job), 0)
+    return fill_in_order(to_groups(layout, quantise(nic)), fits, job.workers)
+
+
+RULES: dict[str, Rule] = {
+    "first-fit": first_fit,
+    "pack": pack,
+    "load-balance": load_balance,
+    "tetris": tetris,
+    "least-interference": least_interference,
+    "contention-aware": contention_aware,
+    "random": random,
+}
