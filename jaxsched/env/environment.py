@@ -75,7 +75,6 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         running=running,
         attained_s=floats(config.tenants),
         attained_low_s=floats(config.tenants),
-        tenant_gpus=ints(config.tenants),
         total=floats(p, layout.size),
         records=records,
         backlogged=ints(),

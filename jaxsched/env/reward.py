@@ -12,7 +12,7 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.env.state import RewardWeights, State
+from jaxsched.env.state import RewardWeights
 
 
 @chex.dataclass(frozen=True)
@@ -24,22 +24,33 @@ class Flow:
     progress: Array
 
 
-def no_flow(state: State) -> Flow:
-    """All zero."""
-    zero = jnp.zeros(state.queue.shape[0], jnp.float32)
+def no_flow(like: Array) -> Flow:
+    """All zero, in the shape of `like: float32[P]`."""
+    zero = jnp.zeros_like(like)
     return Flow(jobs=zero, lost=zero, progress=zero)
 
 
-def flow_rate(state: State) -> Flow:
-    """The integrands at the present moment, per partition; `progress` is per second, the others per interval."""
-    running = state.running
-    active = (running.job >= 0).astype(jnp.float32)
-    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
-    speed = 1.0 / running.slowdown
+def flow_rate(active: Array, slowdown: Array, duration_s: Array, queued: Array) -> Flow:
+    """The integrands of a moment per partition; `progress` is per second, the others per interval.
+
+    Args: `active: bool[P, R]`, `slowdown, duration_s: float32[P, R]`, `queued: float32[P]` jobs.
+    """
+    running = active.astype(jnp.float32)
+    speed = 1.0 / slowdown
     return Flow(
-        jobs=queued + active.sum(-1),
-        lost=queued + (active * (1.0 - speed)).sum(-1),
-        progress=(active * speed / jnp.maximum(running.duration_s, 1e-9)).sum(-1),
+        jobs=queued + running.sum(-1),
+        lost=queued + (running * (1.0 - speed)).sum(-1),
+        progress=(running * speed / jnp.maximum(duration_s, 1e-9)).sum(-1),
+    )
+
+
+def add_flow(flow: Flow, rate: Flow, seconds: Array, interval_s: Array) -> Flow:
+    """`flow` after `seconds` more at `rate`."""
+    share = seconds / interval_s
+    return Flow(
+        jobs=flow.jobs + share * rate.jobs,
+        lost=flow.lost + share * rate.lost,
+        progress=flow.progress + seconds * rate.progress,
     )
 
 

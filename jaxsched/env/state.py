@@ -17,7 +17,7 @@ from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD = range(3)
-WAITING, RUNNING, FINISHED, REJECTED = range(4)  # WAITING covers not yet arrived, queued and backlog
+WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Running:
 class Records:
     """What happened to every job, per row of the job table."""
 
-    status: Array  # int8[J]
+    status: Array  # int8[J]: WAITING, RUNNING or FINISHED
     partition: Array  # int16[J], -1 before the start
     start: Array  # int32[J], boundary of the start
     finish: Array  # int32[J], boundary before the finish
@@ -120,7 +120,6 @@ class State:
     running: Running
     attained_s: Array  # float32[V], GPU-seconds received per tenant
     attained_low_s: Array  # float32[V], the part of it that float32 cannot hold (Kahan)
-    tenant_gpus: Array  # int32[V], GPUs held per tenant
     total: Array  # float32[P, M], utilisation of every resource
     records: Records
     backlogged: Array  # int32, boundaries at which a full queue held arrivals back

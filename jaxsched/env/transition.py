@@ -1,5 +1,6 @@
 """How the state changes: arrivals, one round of actions, and the clock (docs/semantics.md, section 6)."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -7,13 +8,12 @@ from jax import Array, lax
 from jaxsched.dynamics.contention import totals
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import best_hardware, footprint, slowdown
-from jaxsched.env.reward import Flow, flow_rate, no_flow
+from jaxsched.dynamics.speed import Footprint, best_hardware, footprint, slowdown
+from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
 from jaxsched.env.state import (
     FINISHED,
     FORWARD,
     PLACE,
-    REJECTED,
     RUNNING,
     Action,
     EnvConfig,
@@ -28,13 +28,35 @@ WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float n
 LONGEST_SKIP = 2**20  # intervals advanced at once; keeps clock and offsets far from int32 and float32 limits
 
 
+@chex.dataclass(frozen=True)
+class Moment:
+    """What changes between two boundaries; shapes as in `State`."""
+
+    active: Array  # bool[P, R]
+    remaining_s: Array
+    remaining_low_s: Array
+    slowdown: Array
+    total: Array
+    elapsed_s: Array  # float32, since the boundary
+    finish_offset_s: Array  # float32[P, R], of the jobs that finished
+    attained_s: Array
+    attained_low_s: Array
+    flow: Flow
+
+
+def rates(config: EnvConfig, params: EnvParams, prints: Footprint, active: Array) -> tuple[Array, Array]:
+    """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does."""
+    total = totals(params.cluster, prints.use, active)
+    layout = layout_of(params.cluster)
+    rate = slowdown(config.interference, params.interference, layout, prints, total[:, None, :])
+    return total, jnp.where(active, rate, 1.0)
+
+
 def refresh(config: EnvConfig, params: EnvParams, state: State) -> State:
     """State with totals and slowdowns recomputed for the jobs that run now."""
-    active = state.running.job >= 0
-    total = totals(params.cluster, state.running.print.use, active)
-    layout = layout_of(params.cluster)
-    rate = slowdown(config.interference, params.interference, layout, state.running.print, total[:, None, :])
-    return state.replace(total=total, running=state.running.replace(slowdown=jnp.where(active, rate, 1.0)))
+    running = state.running
+    total, rate = rates(config, params, running.print, running.job >= 0)
+    return state.replace(total=total, running=running.replace(slowdown=rate))
 
 
 def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
@@ -49,29 +71,28 @@ def admit(state: State, enabled: Array | bool = True) -> State:
     jobs = state.jobs
     last = jobs.arrival.shape[-1] - 1
 
-    def due(state: State) -> Array:
-        row = jnp.minimum(state.next_job, last)
-        return enabled & (state.next_job <= last) & (jobs.arrival[row] <= state.clock)
+    def due(next_job: Array) -> Array:
+        return enabled & (next_job <= last) & (jobs.arrival[jnp.minimum(next_job, last)] <= state.clock)
 
-    def admissible(state: State) -> Array:
-        home = jobs.home[jnp.minimum(state.next_job, last)]
-        return due(state) & ((home < 0) | (state.queue[jnp.maximum(home, 0)] < 0).any())
+    def admissible(carry: tuple[Array, Array]) -> Array:
+        queue, next_job = carry
+        home = jobs.home[jnp.minimum(next_job, last)]
+        return due(next_job) & ((home < 0) | (queue[jnp.maximum(home, 0)] < 0).any())
 
-    def body(state: State) -> State:
-        row, home = state.next_job, jobs.home[state.next_job]
-        slot = jnp.argmax(state.queue[jnp.maximum(home, 0)] < 0)
-        column = jnp.where(home < 0, state.queue.shape[-1], slot)
-        status = jnp.where(home < 0, REJECTED, state.records.status[row]).astype(jnp.int8)
-        return state.replace(
-            queue=state.queue.at[home, column].set(row, mode="drop"),
-            records=state.records.replace(status=state.records.status.at[row].set(status)),
-            next_job=row + 1,
-        )
+    def admit_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        queue, row = carry
+        home = jobs.home[row]
+        slot = jnp.argmax(queue[jnp.maximum(home, 0)] < 0)
+        column = jnp.where(home < 0, queue.shape[-1], slot)
+        return queue.at[home, column].set(row, mode="drop"), row + 1
 
-    state = lax.while_loop(admissible, body, state)
-    longest = (state.queue >= 0).sum(-1, dtype=jnp.int32).max()
+    queue, next_job = lax.while_loop(admissible, admit_one, (state.queue, state.next_job))
+    longest = (queue >= 0).sum(-1, dtype=jnp.int32).max()
     return state.replace(
-        backlogged=state.backlogged + due(state), peak_queue=jnp.maximum(state.peak_queue, longest)
+        queue=queue,
+        next_job=next_job,
+        backlogged=state.backlogged + due(next_job),
+        peak_queue=jnp.maximum(state.peak_queue, longest),
     )
 
 
@@ -124,14 +145,11 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
             workers=note(records.workers, action.workers.reshape(len(p), -1)),
             ps=note(records.ps, action.ps.reshape(len(p), -1)),
         )
-    gpus = jnp.where(legal, job.workers * job.gpus_per_worker, 0)
-    tenant = state.jobs.tenant[jnp.maximum(row, 0)]
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
         queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
         running=running,
         records=records,
-        tenant_gpus=state.tenant_gpus.at[tenant].add(gpus, mode="drop"),
     )
     return state, legal
 
@@ -193,63 +211,76 @@ def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     length = intervals.astype(jnp.float32) * params.interval_s
-    tenants = jnp.arange(config.tenants)
+    running = state.running
+    held = running.workers.sum((-1, -2), dtype=jnp.int32) * running.gpus_per_worker
+    tenant = state.jobs.tenant[jnp.maximum(running.job, 0)]
+    of_tenant = jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0)
+    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
 
-    def unfinished(carry) -> Array:
-        state, elapsed, _ = carry
-        return (elapsed < length) & (state.running.job >= 0).any()
+    # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
+    def unfinished(moment: Moment) -> Array:
+        return (moment.elapsed_s < length) & moment.active.any()
 
-    def until_next_completion(carry):
-        state, elapsed, flow = carry
-        running = state.running
-        active = running.job >= 0
-        left = (running.remaining_s + running.remaining_low_s) * running.slowdown
-        step = jnp.minimum(jnp.where(active, left, jnp.inf).min(), length - elapsed)
-        last = step >= length - elapsed
-        rate = flow_rate(state)
-        share = step / params.interval_s
-        flow = Flow(
-            jobs=flow.jobs + share * rate.jobs,
-            lost=flow.lost + share * rate.lost,
-            progress=flow.progress + step * rate.progress,
-        )
-
-        high, low = kahan_add(running.remaining_s, running.remaining_low_s, -step / running.slowdown)
-        finished = active & (high + low <= WORK_TOLERANCE * running.duration_s)
-        elapsed = jnp.where(last, length, elapsed + step)
-
-        row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
-        records = state.records
-        records = records.replace(
-            status=records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
-            finish=records.finish.at[row].set(state.clock, mode="drop"),
-            finish_offset_s=records.finish_offset_s.at[row].set(elapsed, mode="drop"),
-        )
-        gpus = running.workers.sum((-1, -2), dtype=jnp.int32) * running.gpus_per_worker
-        tenant = state.jobs.tenant[jnp.maximum(running.job, 0)]
-        freed = jnp.where(finished[..., None] & (tenant[..., None] == tenants), gpus[..., None], 0).sum((0, 1))
-        attained, attained_low = kahan_add(state.attained_s, state.attained_low_s, step * state.tenant_gpus)
-        state = state.replace(
-            running=running.replace(
-                job=jnp.where(finished, -1, running.job), remaining_s=high, remaining_low_s=low
-            ),
-            records=records,
+    def until_next_completion(moment: Moment) -> Moment:
+        left = (moment.remaining_s + moment.remaining_low_s) * moment.slowdown
+        step = jnp.minimum(jnp.where(moment.active, left, jnp.inf).min(), length - moment.elapsed_s)
+        elapsed = jnp.where(step >= length - moment.elapsed_s, length, moment.elapsed_s + step)
+        rate = flow_rate(moment.active, moment.slowdown, running.duration_s, queued)
+        high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / moment.slowdown)
+        finished = moment.active & (high + low <= WORK_TOLERANCE * running.duration_s)
+        active = moment.active & ~finished
+        total, slow = rates(config, params, running.print, active)
+        holding = jnp.where(moment.active[..., None], of_tenant, 0).sum((0, 1))
+        attained, attained_low = kahan_add(moment.attained_s, moment.attained_low_s, step * holding)
+        return Moment(
+            active=active,
+            remaining_s=high,
+            remaining_low_s=low,
+            slowdown=slow,
+            total=total,
+            elapsed_s=elapsed,
+            finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
             attained_s=attained,
             attained_low_s=attained_low,
-            tenant_gpus=state.tenant_gpus - freed,
+            flow=add_flow(moment.flow, rate, step, params.interval_s),
         )
-        return refresh(config, params, state), elapsed, flow
 
-    state, elapsed, flow = lax.while_loop(
-        unfinished, until_next_completion, (state, jnp.float32(0.0), no_flow(state))
+    start = Moment(
+        active=running.job >= 0,
+        remaining_s=running.remaining_s,
+        remaining_low_s=running.remaining_low_s,
+        slowdown=running.slowdown,
+        total=state.total,
+        elapsed_s=jnp.float32(0.0),
+        finish_offset_s=jnp.zeros_like(running.remaining_s),
+        attained_s=state.attained_s,
+        attained_low_s=state.attained_low_s,
+        flow=no_flow(queued),
     )
-    rest = (length - elapsed) / params.interval_s  # nothing runs any more, but jobs may be queued
-    queued = (state.queue >= 0).sum(-1)
-    flow = flow.replace(jobs=flow.jobs + rest * queued, lost=flow.lost + rest * queued)
-    running = state.running
-    held = jnp.where(running.job >= 0, running.gpus_per_worker, 0)
-    used = jnp.einsum("pr,prnk->pnk", held, running.workers.astype(jnp.int32))
-    return state.replace(
-        free=params.cluster.group_gpus - used,
+    end = lax.while_loop(unfinished, until_next_completion, start)
+    rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
+    idle = flow_rate(jnp.zeros_like(end.active), end.slowdown, running.duration_s, queued)
+
+    finished = (running.job >= 0) & ~end.active
+    row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
+    records = state.records.replace(
+        status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
+        finish=state.records.finish.at[row].set(state.clock, mode="drop"),
+        finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
+    )
+    freed = jnp.where(finished, running.gpus_per_worker, 0)
+    state = state.replace(
         clock=state.clock + intervals,
-    ), flow
+        free=state.free + jnp.einsum("pr,prnk->pnk", freed, running.workers.astype(jnp.int32)),
+        running=running.replace(
+            job=jnp.where(finished, -1, running.job),
+            remaining_s=end.remaining_s,
+            remaining_low_s=end.remaining_low_s,
+            slowdown=end.slowdown,
+        ),
+        attained_s=end.attained_s,
+        attained_low_s=end.attained_low_s,
+        total=end.total,
+        records=records,
+    )
+    return state, add_flow(end.flow, idle, rest, params.interval_s)

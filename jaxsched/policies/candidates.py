@@ -11,12 +11,14 @@ from jaxsched.policies.rules import View, capacity, per_server, server_pressure,
 
 ANCHORS = 4  # per list
 CAPS = (1024, 2, 1)  # workers per group
-CANDIDATES = 2 * ANCHORS * len(CAPS)
 _NEVER = 2**30
 
 
 def anchors(view: View, job: JobSpec) -> Array:
-    """int32[2 * ANCHORS]: the best servers by packing, then by pressure; -1 where there is none left."""
+    """int32[A]: the best servers by packing, then by pressure; -1 where there is none left.
+
+    `A` is 2 `ANCHORS`, or `ANCHORS` on a partition so small that the first list holds every server.
+    """
     layout = layout_of(view.cluster)
     fits = per_server(layout, capacity(view, job))
     size = min(ANCHORS, layout.servers)
@@ -27,6 +29,8 @@ def anchors(view: View, job: JobSpec) -> Array:
         return jnp.pad(chosen, (0, ANCHORS - size), constant_values=-1)
 
     packed = best(jnp.where(fits == 0, _NEVER, jnp.where(fits >= job.workers, fits, 100_000 - fits)))
+    if layout.servers <= ANCHORS:
+        return packed
     taken = (jnp.arange(layout.servers)[:, None] == packed).any(-1)
     calm = best(jnp.where((fits == 0) | taken, _NEVER, quantise(server_pressure(view))))
     return jnp.concatenate([packed, calm])
@@ -50,4 +54,4 @@ def candidates(view: View, job: JobSpec) -> tuple[Array, Array]:
 
     every_cap = jax.vmap(one, in_axes=(None, 0))
     workers, valid = jax.vmap(every_cap, in_axes=(0, None))(anchors(view, job), jnp.array(CAPS, jnp.int32))
-    return workers.reshape(CANDIDATES, -1), valid.reshape(CANDIDATES)
+    return workers.reshape(-1, layout.nk), valid.reshape(-1)

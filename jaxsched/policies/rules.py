@@ -43,16 +43,26 @@ def to_groups(layout: Layout, values: Array) -> Array:
     return jnp.repeat(values, layout.groups, total_repeat_length=layout.nk)
 
 
-def group_pressure(view: View) -> Array:
+def _own_pressure(view: View) -> Array:
     """float32[NK]: use of the group's CPU and PCIe."""
     layout = layout_of(view.cluster)
     return view.total[layout.cpu] + view.total[layout.pcie]
 
 
+def _shared_pressure(view: View) -> Array:
+    """float32[N]: use of the server's QPI and NIC."""
+    layout = layout_of(view.cluster)
+    return view.total[layout.qpi] + view.total[layout.nic]
+
+
+def group_pressure(view: View) -> Array:
+    """float32[NK]: use of the group's CPU and PCIe and of its server's QPI and NIC."""
+    return _own_pressure(view) + to_groups(layout_of(view.cluster), _shared_pressure(view))
+
+
 def server_pressure(view: View) -> Array:
     """float32[N]: use of NIC and QPI and of CPU and PCIe of all groups."""
-    layout = layout_of(view.cluster)
-    return view.total[layout.nic] + view.total[layout.qpi] + per_server(layout, group_pressure(view))
+    return _shared_pressure(view) + per_server(layout_of(view.cluster), _own_pressure(view))
 
 
 def lowest(key: Array, mask: Array) -> Array:
@@ -138,10 +148,7 @@ def tetris(key: Array, view: View, job: JobSpec) -> Array:
 
 def least_interference(key: Array, view: View, job: JobSpec) -> Array:
     """Groups in order of the pressure of their co-runners."""
-    layout = layout_of(view.cluster)
-    shared = view.total[layout.qpi] + view.total[layout.nic]
-    pressure = quantise(group_pressure(view) + to_groups(layout, shared))
-    return fill_in_order(pressure, capacity(view, job), job.workers)
+    return fill_in_order(quantise(group_pressure(view)), capacity(view, job), job.workers)
 
 
 def contention_aware(key: Array, view: View, job: JobSpec) -> Array:

@@ -1,0 +1,65 @@
+# Works on a fresh machine with git, make and Python 3.11 or newer (with venv and pip). Everything goes into $(VENV).
+#   make quickstart                                   the first results
+#   make test N=8 ARGS="-m 'not slow'"                more workers, fewer tests
+#   make PYTHON=python3.12 VENV=.venv312 test         another Python, beside the first
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint format bench clean
+
+VENV ?= .venv
+N ?= 2
+ARGS ?=
+BIN := $(VENV)/bin
+SOURCES := $(wildcard jaxsched tests benchmarks notebooks)
+TYPED := $(filter-out notebooks,$(SOURCES))
+
+# The newest Python that runs, is new enough, and can make environments. A name on PATH may be a stub that fails, so each
+# is tried. Looked for only when an environment is to be made.
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+FOUND = $(shell for p in $(CANDIDATES); do "$$p" -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+NONE_FOUND = none of these is a working Python 3.11 or newer with venv and pip: $(CANDIDATES). \
+	Install one, or name it: make PYTHON=/path/to/python3
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --no-compile --constraint constraints.txt
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quickstart: $(VENV)/.installed-run ## install what runs need, then produce the first results
+	$(BIN)/jaxsched quickstart $(ARGS)
+
+test: $(VENV)/.installed-dev ## run the tests on N=2 workers
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable $(ARGS)
+
+lint: $(VENV)/.installed-dev ## check style, formatting and types
+	@failed=0; set -x; \
+	$(BIN)/ruff check $(SOURCES) || failed=1; \
+	$(BIN)/ruff format --check --output-format concise $(SOURCES) || failed=1; \
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python $(TYPED) || failed=1; \
+	{ set +x; } 2>/dev/null; exit $$failed
+
+format: $(VENV)/.installed-dev ## put imports and layout in order
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(VENV)/.installed-dev ## measure speed
+	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist *.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
+	find jaxsched tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	"$(or $(FOUND),$(error $(NONE_FOUND)))" -m venv --clear $(VENV)
+
+$(VENV)/.installed-run: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV) ..."
+	$(INSTALL) --editable '.[viz]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV), with the tools for development ..."
+	$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.installed-run $@

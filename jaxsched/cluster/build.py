@@ -1,0 +1,153 @@
+"""From servers and a topology to the padded arrays of a `Cluster`. Plain NumPy, once, on the host."""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.servers import (
+    BYTES_S_PER_GBITS_S,
+    BYTES_S_PER_GBYTES_S,
+    GPU_SPEEDS,
+    Server,
+    gpu_types,
+    relative_speeds,
+)
+from jaxsched.cluster.topology import Topology
+from jaxsched.errors import UserError
+
+SERVERS_PER_SCHEDULER = 16
+MAX_ROUTE_BYTES = 8 * 2**30  # route is dense: P T T E floats
+
+
+def default_schedulers(num_servers: int) -> int:
+    """Schedulers of a cluster that does not say: one per 16 servers, at least 2 (1 for a single server)."""
+    return min(num_servers, max(2, -(-num_servers // SERVERS_PER_SCHEDULER)))
+
+
+def build(
+    servers: Sequence[Server],
+    topology: Topology,
+    schedulers: int,
+    gpu_speeds: Mapping[str, float] = GPU_SPEEDS,
+) -> Cluster:
+    """The cluster of `servers` (row i stands in rack `topology.server_rack[i]`), one partition per scheduler.
+
+    Partitions are contiguous blocks of N = ceil(S / P) rows; the last may be shorter and is padded. K is the most
+    groups of any server, T and E the most racks and links of any partition (E >= 1). A padding entry has every capacity
+    1, 0 GPUs, server, rack and GPU type -1 (`server_rack`: 0) and the dummy link. A partition's links are those that a
+    route between two of its own racks uses. `gpu_speeds` may be on any scale: the fastest type present becomes 1.
+
+    Raises `UserError` for a number of schedulers that leaves a partition empty (the message names a legal one), an
+    unknown GPU type, a topology of another size, or route tables above 8 GiB.
+    """
+    if len(servers) != len(topology.server_rack):
+        raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
+    rows = partition_rows(len(servers), schedulers)
+    racks = _local_racks(rows, np.asarray(topology.server_rack))
+    link_id, route = _local_routes(racks, topology)
+    local_rack = [
+        np.where(block >= 0, np.searchsorted(own[own >= 0], topology.server_rack[block]), 0)
+        for block, own in zip(rows, racks, strict=True)
+    ]
+    leaves = {
+        **_server_arrays(servers, rows, gpu_speeds),
+        "server_id": jnp.asarray(rows, jnp.int32),
+        "server_rack": jnp.asarray(np.stack(local_rack), jnp.int32),
+        "rack_id": jnp.asarray(racks, jnp.int32),
+        "link_bytes_s": jnp.asarray(np.append(topology.link_bytes_s, 1.0), jnp.float32),
+        "link_id": jnp.asarray(link_id, jnp.int32),
+        "route": jnp.asarray(route, jnp.float32),
+    }
+    return Cluster(**leaves)
+
+
+def partition_rows(num_servers: int, schedulers: int) -> np.ndarray:
+    """int[P, N]: the servers of each partition, -1 = padding. `UserError` if a partition would be empty."""
+    if isinstance(schedulers, bool) or not isinstance(schedulers, (int, np.integer)):
+        raise UserError(f"schedulers is {schedulers!r}; it must be a whole number from 1 to {num_servers}")
+    if not 1 <= schedulers <= num_servers:
+        raise UserError(f"schedulers is {schedulers}; it must be from 1 to {num_servers}, the number of servers")
+    block = -(-num_servers // schedulers)
+    filled = -(-num_servers // block)
+    if filled < schedulers:
+        raise UserError(
+            f"schedulers is {schedulers}, but {num_servers} servers in blocks of {block} fill only {filled} "
+            f"partitions; {filled} schedulers would be right"
+        )
+    rows = np.arange(schedulers * block)
+    return np.where(rows < num_servers, rows, -1).reshape(schedulers, block)
+
+
+def _server_arrays(servers: Sequence[Server], rows: np.ndarray, gpu_speeds: Mapping[str, float]) -> dict:
+    """The [P, N, K] and [P, N] leaves: tables with one row per server and a last one for padding (row -1)."""
+    types = gpu_types(servers)
+    speeds = relative_speeds(types, gpu_speeds)
+    size = (len(servers) + 1, max(len(server.groups) for server in servers))
+    gpus, gpu_type = np.zeros(size, np.int32), np.full(size, -1, np.int32)
+    speed, cores, pcie = np.ones(size), np.ones(size), np.ones(size)
+    qpi, nic = np.ones(size[0]), np.ones(size[0])
+    for row, server in enumerate(servers):
+        own = slice(0, len(server.groups))
+        gpus[row, own] = server.groups
+        gpu_type[row, own] = types.index(server.gpu_type)
+        speed[row, own] = speeds[types.index(server.gpu_type)]
+        cores[row, own] = server.cores / len(server.groups)
+        pcie[row, own] = server.pcie_gbytes_s * BYTES_S_PER_GBYTES_S
+        qpi[row] = server.qpi_gbytes_s * BYTES_S_PER_GBYTES_S
+        nic[row] = server.nic_gbits_s * BYTES_S_PER_GBITS_S
+    return {
+        "group_gpus": jnp.asarray(gpus[rows]),
+        "group_gpu_type": jnp.asarray(gpu_type[rows]),
+        "group_speed": jnp.asarray(speed[rows], jnp.float32),
+        "group_cores": jnp.asarray(cores[rows], jnp.float32),
+        "pcie_bytes_s": jnp.asarray(pcie[rows], jnp.float32),
+        "qpi_bytes_s": jnp.asarray(qpi[rows], jnp.float32),
+        "nic_bytes_s": jnp.asarray(nic[rows], jnp.float32),
+    }
+
+
+def _local_racks(rows: np.ndarray, server_rack: np.ndarray) -> np.ndarray:
+    """int[P, T]: global racks of each partition, ascending, -1 = padding."""
+    return _padded([np.unique(server_rack[block[block >= 0]]) for block in rows], -1)
+
+
+def _local_routes(racks: np.ndarray, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
+    """link_id int[P, E] and route float32[P, T, T, E] over each partition's own racks."""
+    _check_route_size(racks, links=racks.shape[1])  # any network of T racks has about T links or more
+    shares = [_pair_shares(own[own >= 0], topology) for own in racks]
+    links = [np.array(sorted({link for share in pairs.values() for link in share}), int) for pairs in shares]
+    link_id = _padded(links, len(topology.link_names))
+    _check_route_size(racks, links=link_id.shape[1])
+    route = np.zeros((*racks.shape, racks.shape[1], link_id.shape[1]), np.float32)
+    for partition, pairs in enumerate(shares):
+        local = {int(link): index for index, link in enumerate(links[partition])}
+        for (source, target), share in pairs.items():
+            route[partition, source, target, [local[link] for link in share]] = list(share.values())
+    return link_id, route
+
+
+def _check_route_size(racks: np.ndarray, links: int) -> None:
+    size_bytes = 4 * racks.size * racks.shape[1] * links
+    if size_bytes > MAX_ROUTE_BYTES:
+        raise UserError(
+            f"the routes between {racks.shape[1]} racks of one partition need {size_bytes / 1e9:.0f} GB or more; "
+            f"use more than {len(racks)} schedulers, so that a partition has fewer racks"
+        )
+
+
+def _pair_shares(racks: np.ndarray, topology: Topology) -> dict[tuple[int, int], dict[int, float]]:
+    """{(local source, local target): {global link: share}} of all pairs of different racks."""
+    return {
+        (t, u): {link: share for link, share in topology.route(int(source), int(target)).items() if share > 0}
+        for t, source in enumerate(racks)
+        for u, target in enumerate(racks)
+        if t != u
+    }
+
+
+def _padded(lists: Sequence[np.ndarray], fill: int) -> np.ndarray:
+    """The lists as rows of one array, at least one column, filled up with `fill`."""
+    width = max(1, *(len(entries) for entries in lists))
+    return np.stack([np.pad(entries, (0, width - len(entries)), constant_values=fill) for entries in lists])

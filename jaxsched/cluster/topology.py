@@ -1,0 +1,201 @@
+"""Data-center topologies: racks, directed links and the routes between racks.
+
+A `Topology` is plain NumPy plus one function, `route(t, u)`, that says which share of the traffic from rack `t` to rack
+`u` crosses which link. Any network fits: routes may fan out (ECMP) and shares may be fractions. Parallel equal-cost
+cables over which ECMP spreads flows evenly are one link that carries the sum of their capacities, unless a builder is
+asked to keep them apart (`spines`); both give every flow the same time.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from jaxsched.cluster.fields import check_positive, check_whole
+from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS, Server
+from jaxsched.errors import UserError
+
+Route = Callable[[int, int], Mapping[int, float]]
+NIC_GBITS_S = Server().nic_gbits_s
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Topology:
+    """S servers in R racks, joined by L directed links. `UserError` if the parts do not fit together."""
+
+    server_rack: np.ndarray  # int[S], rack of each server, 0..R-1
+    rack_names: tuple[str, ...]  # R
+    link_names: tuple[str, ...]  # L
+    link_bytes_s: np.ndarray  # float64[L], capacity of each link
+    route: Route  # (rack t, rack u) -> {link: share of the traffic t -> u that crosses it}; {} inside a rack
+
+    def __post_init__(self) -> None:
+        rack = np.asarray(self.server_rack)
+        if rack.size == 0 or rack.min() < 0 or rack.max() >= len(self.rack_names):
+            raise UserError(f"topology: server_rack must name a rack 0..{len(self.rack_names) - 1} for every server")
+        if np.shape(self.link_bytes_s) != (len(self.link_names),):
+            raise UserError(f"topology: {np.shape(self.link_bytes_s)} capacities for {len(self.link_names)} links")
+        if not np.all(np.isfinite(self.link_bytes_s) & (np.asarray(self.link_bytes_s) > 0)):
+            raise UserError("topology: every link capacity must be a finite number of bytes/s above 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TreeRoutes:
+    """Routes of a tree of switches: up to the lowest common switch, and down.
+
+    `nodes[k][r]` is the tier-k switch above rack r (tier 0: the rack's own). Switch `i` of tier `k` has the uplink
+    bundle `first[k] + 2 i` and the downlink bundle `first[k] + 2 i + 1`.
+    """
+
+    nodes: tuple[np.ndarray, ...]
+    first: tuple[int, ...]
+
+    def __call__(self, source: int, target: int) -> dict[int, float]:
+        links: dict[int, float] = {}
+        for node, first in zip(self.nodes, self.first, strict=True):
+            up, down = int(node[source]), int(node[target])
+            if up == down:
+                break
+            links[first + 2 * up] = 1.0
+            links[first + 2 * down + 1] = 1.0
+        return links
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitRoutes:
+    """`base`'s routes with each link replaced by `ways` equal cables, over which ECMP spreads evenly."""
+
+    base: Route
+    ways: int
+
+    def __call__(self, source: int, target: int) -> dict[int, float]:
+        share = self.base(source, target)
+        return {link * self.ways + way: share[link] / self.ways for link in share for way in range(self.ways)}
+
+
+def leaf_spine(
+    num_servers: int,
+    servers_per_rack: int = 8,
+    nic_gbits_s: float = NIC_GBITS_S,
+    oversubscription: float = 2.0,
+    spines: int | None = None,
+) -> Topology:
+    """Two tiers: racks of consecutive servers, every leaf switch joined to every spine.
+
+    One uplink and one downlink bundle per rack, each of `servers_per_rack * nic / oversubscription`, also for a last
+    rack that is not full (the same switch). 2:1 is an assumption. With `spines` each bundle is kept as one link per
+    spine, `link 2 r spines + s` up and `(2 r + 1) spines + s` down, each with a share of 1/spines.
+    """
+    num_servers = _count(num_servers, "num_servers")
+    servers_per_rack = _count(servers_per_rack, "servers_per_rack")
+    rack = np.arange(num_servers) // servers_per_rack
+    racks = int(rack[-1]) + 1
+    bundle = servers_per_rack * _bytes_s(nic_gbits_s) / _ratio(oversubscription, "oversubscription")
+    names = [_numbered("rack", racks)]
+    topology = _tree(rack, [np.arange(racks)], names, [bundle])
+    return topology if spines is None else _split(topology, _count(spines, "spines"))
+
+
+def fat_tree(
+    num_servers: int,
+    servers_per_rack: int | None = None,
+    racks_per_pod: int | None = None,
+    nic_gbits_s: float = NIC_GBITS_S,
+    rack_oversubscription: float = 1.0,
+    pod_oversubscription: float = 1.0,
+) -> Topology:
+    """Three tiers: edge switches (racks), aggregation (pods of racks) and core.
+
+    Without sizes it is the smallest classic k-ary fat tree (Al-Fares et al., SIGCOMM 2008: k pods, k/2 racks a pod,
+    k/2 servers a rack, k^3/4 servers in all) that holds the servers; trailing racks and pods are left out. Ratios of
+    1.0 give its full bisection. Bundles: rack `servers_per_rack * nic / rack_oversubscription`, pod
+    `racks_per_pod * rack bundle / pod_oversubscription`.
+    """
+    num_servers = _count(num_servers, "num_servers")
+    half = 1
+    while 2 * half**3 < num_servers:
+        half += 1
+    per_rack = half if servers_per_rack is None else _count(servers_per_rack, "servers_per_rack")
+    per_pod = half if racks_per_pod is None else _count(racks_per_pod, "racks_per_pod")
+    rack = np.arange(num_servers) // per_rack
+    pod = np.arange(int(rack[-1]) + 1) // per_pod
+    rack_bundle = per_rack * _bytes_s(nic_gbits_s) / _ratio(rack_oversubscription, "rack_oversubscription")
+    pod_bundle = per_pod * rack_bundle / _ratio(pod_oversubscription, "pod_oversubscription")
+    names = [_numbered("rack", len(pod)), _numbered("pod", int(pod[-1]) + 1)]
+    return _tree(rack, [np.arange(len(pod)), pod], names, [rack_bundle, pod_bundle])
+
+
+def from_host_map(
+    positions: Sequence[tuple[str, str, str]],
+    nic_gbits_s: float = NIC_GBITS_S,
+    rack_oversubscription: float = 2.0,
+    pod_oversubscription: float = 1.0,
+) -> Topology:
+    """The three-layer Clos of a host map: `positions[i]` is the (DSW, PSW, ASW) of server `i`, core to rack.
+
+    Reading: names are local to the layer above, so a rack is a (DSW, PSW, ASW), a pod a (DSW, PSW), and a DSW a core
+    group. Alibaba's file (lingjun 2023) lists 48 ASW names, most of them under 2 or 3 of the 3 PSWs; but no (PSW, ASW)
+    holds more than 8 hosts and 68 of the 119 hold exactly 8, so an ASW is a rack of 8 hosts, numbered anew in each
+    pod. The file gives no capacities: every rack's bundle is that of the fullest rack over `rack_oversubscription`,
+    every pod's that of the pod with the most racks over `pod_oversubscription` (2:1 and 1:1 are assumptions). With one
+    DSW its core is the top; several DSWs get bundles of their own, without further oversubscription.
+    """
+    if len(positions) == 0:
+        raise UserError("host map: no hosts; it must have at least one")
+    racks = list(dict.fromkeys(positions))
+    rack_of = {rack: index for index, rack in enumerate(racks)}
+    rack = np.array([rack_of[position] for position in positions])
+    pods = list(dict.fromkeys(position[:2] for position in racks))
+    cores = list(dict.fromkeys(position[:1] for position in racks))
+    nodes = [
+        np.arange(len(racks)),
+        np.array([pods.index(position[:2]) for position in racks]),
+        np.array([cores.index(position[:1]) for position in racks]),
+    ]
+    rack_bundle = np.bincount(rack).max() * _bytes_s(nic_gbits_s)
+    rack_bundle /= _ratio(rack_oversubscription, "rack_oversubscription")
+    pod_bundle = np.bincount(nodes[1]).max() * rack_bundle / _ratio(pod_oversubscription, "pod_oversubscription")
+    core_bundle = max(sum(pod[:1] == core for pod in pods) for core in cores) * pod_bundle
+    tiers = 2 if len(cores) == 1 else 3
+    names = [tuple("/".join(path) for path in paths) for paths in (racks, pods, cores)]
+    return _tree(rack, nodes[:tiers], names[:tiers], [rack_bundle, pod_bundle, core_bundle][:tiers])
+
+
+def _tree(
+    server_rack: np.ndarray, nodes: Sequence[np.ndarray], names: Sequence[Sequence[str]], bundles: Sequence[float]
+) -> Topology:
+    """A tree of switches; per tier: the switch above each rack, the switches' names, the bytes/s of one bundle."""
+    first = np.cumsum([0] + [2 * len(tier) for tier in names])
+    return Topology(
+        server_rack=server_rack,
+        rack_names=tuple(names[0]),
+        link_names=tuple(f"{name}:{way}" for tier in names for name in tier for way in ("up", "down")),
+        link_bytes_s=np.repeat(np.asarray(bundles, np.float64), [2 * len(tier) for tier in names]),
+        route=TreeRoutes(tuple(nodes), tuple(int(start) for start in first[:-1])),
+    )
+
+
+def _split(topology: Topology, ways: int) -> Topology:
+    """Each link as `ways` equal cables: link `e` becomes `e ways .. e ways + ways - 1`."""
+    return dataclasses.replace(
+        topology,
+        link_names=tuple(f"{name}:{way}" for name in topology.link_names for way in range(ways)),
+        link_bytes_s=np.repeat(topology.link_bytes_s / ways, ways),
+        route=SplitRoutes(topology.route, ways),
+    )
+
+
+def _numbered(kind: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{kind}{index}" for index in range(count))
+
+
+def _count(value: int, field: str) -> int:
+    return check_whole(value, "topology", field, 1, MAX_SERVERS)
+
+
+def _ratio(value: float, field: str) -> float:
+    return check_positive(value, "topology", field)
+
+
+def _bytes_s(nic_gbits_s: float) -> float:
+    return check_positive(nic_gbits_s, "topology", "nic_gbits_s", "1e9 bits/s") * BYTES_S_PER_GBITS_S

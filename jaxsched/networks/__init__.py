@@ -1,0 +1,1 @@
+"""Hierarchical graph network: the only room that knows jraph."""

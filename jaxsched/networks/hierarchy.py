@@ -1,0 +1,143 @@
+"""The hierarchical graph network: one encoding of the cluster, light heads for jobs, placements, forwards and waiting.
+
+Parameters are shared by all schedulers. Sizes of the cluster never enter a parameter's shape.
+"""
+
+import chex
+import flax.linen as nn
+import jax.numpy as jnp
+import jraph
+from jax import Array
+
+from jaxsched.env.observation import Observation
+from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
+
+
+@chex.dataclass(frozen=True)
+class Menu:
+    """Placements on offer for each job of the window; leading axis P. `C` candidates."""
+
+    workers: Array  # int8[P, W, C, NK], workers per group
+    features: Array  # float32[P, W, C, Fc], what the placement would do, see `policies.menu`
+    log_effective: Array  # float32[P, W, C], log of the effective slowdown, as greedy-wait computes it
+    mask: Array  # bool[P, W, C]
+
+
+@chex.dataclass(frozen=True)
+class Heads:
+    """What the network says; leading axis P."""
+
+    place: Array  # float32[P, W, C], logits of placements
+    forward: Array  # float32[P, P], logits of forwarding the blocked job
+    act: Array  # float32[P], logit of acting at all rather than waiting
+    value: Array  # float32[P]
+
+
+class Pass(nn.Module):
+    """One round of messages on a weighted graph: a jraph GraphNetwork with a residual node update."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, graph: jraph.GraphsTuple) -> Array:
+        signals = nn.relu(nn.Dense(self.width, name="message")(graph.nodes))
+        listen = jraph.GraphNetwork(
+            update_edge_fn=lambda weight, sent, received, globals_: weight * sent,
+            update_node_fn=lambda nodes, sent, received, globals_: received,
+            aggregate_edges_for_nodes_fn=_mean,
+        )
+        heard = listen(graph._replace(nodes=signals)).nodes
+        own = nn.Dense(self.width, name="own")(graph.nodes)
+        return graph.nodes + nn.relu(own + nn.Dense(self.width, use_bias=False, name="heard")(heard))
+
+
+def _mean(weighted: Array, receivers: Array, nodes: int) -> Array:
+    """Sum of the messages over the square root of their number: sees load, and stays in range as a level grows."""
+    total = jraph.segment_sum(weighted, receivers, nodes)
+    count = jraph.segment_sum(jnp.ones_like(weighted[:, :1]), receivers, nodes)
+    return total / jnp.sqrt(jnp.maximum(count, 1.0))
+
+
+class Encoder(nn.Module):
+    """Embeddings of groups `[P, NK, H]` and schedulers `[P, H]`: up the hierarchy, across the schedulers, down again."""
+
+    width: int
+    exchange_rounds: int
+    hierarchy: bool
+
+    @nn.compact
+    def __call__(self, obs: Observation) -> tuple[Array, Array]:
+        def embed(name: str, features: Array) -> Array:
+            return nn.relu(nn.Dense(self.width, name=name)(features.reshape(-1, features.shape[-1])))
+
+        group, server = embed("group", obs.group), embed("server", obs.server)
+        rack, scheduler = embed("rack", obs.rack), embed("scheduler", obs.scheduler)
+        low, middle, high = containment(obs)
+        if self.hierarchy:
+            server = self._up("group_to_server", low, group, server)
+            rack = self._up("server_to_rack", middle, server, rack)
+            scheduler = self._up("rack_to_scheduler", high, rack, scheduler)
+        for i in range(self.exchange_rounds):
+            scheduler = Pass(self.width, name=f"exchange_{i}")(exchange(scheduler))
+        if self.hierarchy:
+            rack = self._down("scheduler_to_rack", high, rack, scheduler)
+            server = self._down("rack_to_server", middle, server, rack)
+            group = self._down("server_to_group", low, group, server)
+        return group.reshape(obs.group_mask.shape[0], -1, self.width), scheduler
+
+    def _up(self, name: str, level: Level, children: Array, parents: Array) -> Array:
+        return Pass(self.width, name=name)(upward(level, children, parents))[children.shape[0] :]
+
+    def _down(self, name: str, level: Level, children: Array, parents: Array) -> Array:
+        return Pass(self.width, name=name)(downward(level, children, parents))[: children.shape[0]]
+
+
+class SchedulerNetwork(nn.Module):
+    """Observation and menu of one environment to `Heads`.
+
+    The placement and waiting logits start from a prior: prefer low effective slowdown and early jobs, act when the
+    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out.
+    """
+
+    width: int = 32
+    exchange_rounds: int = 1
+    hierarchy: bool = True
+    prior: bool = True
+
+    @nn.compact
+    def __call__(self, obs: Observation, menu: Menu) -> Heads:
+        group, scheduler = Encoder(self.width, self.exchange_rounds, self.hierarchy, name="encoder")(obs)
+        job = nn.relu(nn.Dense(self.width, name="job")(obs.job))
+        window, blocked = job[:, :-1], job[:, -1]
+        context = jnp.concatenate(
+            [scheduler, (window * obs.job_mask[:, :-1, None]).mean(1), blocked * obs.job_mask[:, -1:]], -1
+        )
+
+        counts = menu.workers.astype(jnp.float32)
+        share = counts / jnp.maximum(counts.sum(-1, keepdims=True), 1.0)
+        touched = jnp.einsum("pwca,pah->pwch", share, nn.Dense(self.width, use_bias=False, name="touch")(group))
+        hidden = touched + nn.Dense(self.width, name="offer")(menu.features)
+        hidden += nn.Dense(self.width, use_bias=False, name="of_job")(window)[:, :, None]
+        hidden += nn.Dense(self.width, use_bias=False, name="here")(context)[:, None, None]
+        hidden = nn.relu(nn.Dense(self.width, name="weigh")(nn.relu(hidden)))
+        small = nn.initializers.variance_scaling(0.01, "fan_in", "normal")
+        place = nn.Dense(1, kernel_init=small, name="place")(hidden)[..., 0]
+
+        best = jnp.where(menu.mask[..., None], hidden, 0.0).max((1, 2))
+        wait_hidden = nn.relu(nn.Dense(self.width, name="wait")(jnp.concatenate([context, best], -1)))
+        act = nn.Dense(1, kernel_init=small, name="act")(wait_hidden)[..., 0]
+        to = nn.Dense(self.width, name="to")(scheduler)[None] + nn.Dense(self.width, name="from")(context)[:, None]
+        forward = nn.Dense(1, kernel_init=small, name="forward")(nn.relu(to))[..., 0]
+
+        if self.prior:
+            weights = self.param("prior", lambda _: jnp.array([8.0, 1.0, 4.0, 0.6, 1.0, 2.0], jnp.float32))
+            per_log, per_rank, steep, accept, against, eager = weights
+            rank = jnp.arange(place.shape[1], dtype=jnp.float32)[:, None]
+            place += -per_log * menu.log_effective - per_rank * rank
+            offered = menu.mask.any((1, 2))
+            lowest = jnp.where(menu.mask, menu.log_effective, jnp.inf).min((1, 2))
+            act += jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), eager)
+            forward -= against
+        critic = nn.relu(nn.Dense(self.width, name="critic")(jnp.concatenate([context, best], -1)))
+        value = nn.Dense(1, name="value")(critic)[..., 0]
+        return Heads(place=place, forward=forward, act=act, value=value)

@@ -1,0 +1,124 @@
+"""The learned policy: from network heads to a joint action, and from a checkpoint's weights to a `Policy`."""
+
+import json
+from pathlib import Path
+
+import chex
+import flax
+import jax
+import jax.numpy as jnp
+from flax import serialization
+from jax import Array
+
+import jaxsched
+from jaxsched.env.observation import Observation
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State
+from jaxsched.errors import UserError
+from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
+from jaxsched.policies.base import Policy, place_or_forward
+from jaxsched.policies.menu import build_menu
+
+WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
+CARD_SCHEMA = 1
+_FAR = -1e9  # finite, so that a fully masked row has no NaN
+
+
+@chex.dataclass(frozen=True)
+class Choice:
+    """One decision per scheduler; leading axis P."""
+
+    act: Array  # bool[P], do something rather than wait
+    option: Array  # int32[P], index into placements (W * C) followed by forwards (P)
+
+
+def option_logits(heads: Heads, obs: Observation, menu: Menu) -> tuple[Array, Array]:
+    """Logits `float32[P, W * C + P]` of everything that can be done, and which of it is legal, `bool` likewise."""
+    p = heads.act.shape[0]
+    mask = jnp.concatenate([menu.mask.reshape(p, -1), obs.forward_mask], -1)
+    logits = jnp.concatenate([heads.place.reshape(p, -1), heads.forward], -1)
+    return jnp.where(mask, logits, _FAR), mask
+
+
+def sample(key: Array, heads: Heads, obs: Observation, menu: Menu) -> Choice:
+    """A choice drawn from the policy; schedulers without a legal option wait."""
+    logits, mask = option_logits(heads, obs, menu)
+    act_key, option_key = jax.random.split(key)
+    act = jax.random.uniform(act_key, heads.act.shape) < jax.nn.sigmoid(heads.act)
+    return Choice(act=act & mask.any(-1), option=jax.random.categorical(option_key, logits).astype(jnp.int32))
+
+
+def most_likely(heads: Heads, obs: Observation, menu: Menu) -> Choice:
+    """The mode of each of the two decisions."""
+    logits, mask = option_logits(heads, obs, menu)
+    return Choice(act=(heads.act > 0) & mask.any(-1), option=jnp.argmax(logits, -1).astype(jnp.int32))
+
+
+def log_prob_and_entropy(heads: Heads, obs: Observation, menu: Menu, choice: Choice) -> tuple[Array, Array]:
+    """Log-probability and entropy `float32[P]` of a choice; both are 0 where no option is legal."""
+    logits, mask = option_logits(heads, obs, menu)
+    some = mask.any(-1)
+    log_p = jax.nn.log_softmax(logits)
+    of_option = jnp.take_along_axis(log_p, choice.option[:, None], -1)[:, 0]
+    acts, waits = jax.nn.log_sigmoid(heads.act), jax.nn.log_sigmoid(-heads.act)
+    log_prob = jnp.where(choice.act, acts + of_option, waits)
+    p_act = jnp.exp(acts)
+    of_options = -jnp.where(mask, jnp.exp(log_p) * log_p, 0.0).sum(-1)
+    entropy = -(p_act * acts + (1.0 - p_act) * waits) + p_act * of_options
+    return jnp.where(some, log_prob, 0.0), jnp.where(some, entropy, 0.0)
+
+
+def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Action:
+    """The environment's action for a choice: the GPU group of every worker and PS, a forward, or waiting."""
+    p, w, c, nk = menu.workers.shape
+    schedulers = jnp.arange(p)
+    place = choice.act & (choice.option < w * c)
+    placement = jnp.minimum(choice.option, w * c - 1)
+    workers = menu.workers.reshape(p, w * c, nk)[schedulers, placement].astype(jnp.int32)
+    slot = jnp.take_along_axis(obs.job_slot, (placement // c)[:, None], -1)[:, 0]
+    forward = choice.act & ~place
+    target = jnp.clip(choice.option - w * c, 0, p - 1)
+    return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
+
+
+def learned_policy(name: str, config: EnvConfig, network: SchedulerNetwork, weights: chex.ArrayTree) -> Policy:
+    """The deterministic policy of `weights`."""
+
+    def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
+        menu = build_menu(config, params, state, obs)
+        heads = network.apply(weights, obs, menu)
+        return to_action(state, obs, menu, most_likely(heads, obs, menu))
+
+    return Policy(name, act)
+
+
+def save_policy(folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree, card: dict) -> None:
+    """Write `weights.msgpack` and `card.json` (network, versions, and what `card` adds) into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = {name: getattr(network, name) for name in ("width", "exchange_rounds", "hierarchy", "prior")}
+    versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
+    for name, content in (
+        (WEIGHTS_FILE, serialization.to_bytes(weights)),
+        (CARD_FILE, json.dumps({"schema": CARD_SCHEMA, "network": shape, "versions": versions} | card, indent=2).encode()),
+    ):
+        partial = folder / f".{name}.partial"
+        partial.write_bytes(content)
+        partial.replace(folder / name)
+
+
+def load_policy(path: str, config: EnvConfig) -> Policy:
+    """The policy of a checkpoint folder; raises UserError if the folder does not hold one."""
+    folder = Path(path)
+    for name in (CARD_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise UserError(f"checkpoint {path}: no file {name}; a checkpoint folder holds {CARD_FILE} and {WEIGHTS_FILE}")
+    try:
+        card = json.loads((folder / CARD_FILE).read_text())
+        if card["schema"] != CARD_SCHEMA:
+            raise UserError(f"checkpoint {path}: schema {card['schema']}, this version reads schema {CARD_SCHEMA}")
+        network = SchedulerNetwork(**card["network"])
+        weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"checkpoint {path}: not a readable checkpoint ({error})") from error
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(weights)):
+        raise UserError(f"checkpoint {path}: {WEIGHTS_FILE} holds weights that are not finite numbers")
+    return learned_policy(path, config, network, jax.tree.map(jnp.asarray, weights))

@@ -1,0 +1,190 @@
+"""What a training run is: one frozen dataclass, read from YAML. A misspelt key is refused by name."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxsched.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkloadConfig:
+    """The jobs to train on; ranges (low, high) are drawn anew for every environment."""
+
+    load: tuple[float, float] = (0.6, 1.0)
+    mean_duration_s: float = 3600.0
+    duration_cap_s: float = 28800.0
+    gpu_counts: tuple[tuple[int, float], ...] = ((1, 0.5), (2, 0.1), (4, 0.2), (8, 0.15), (16, 0.05))
+    ps_fraction: float = 0.5
+    burstiness: float = 1.5
+    home_skew: float = 0.3
+    jobs: int = 512  # per environment
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+    """The cluster to train on."""
+
+    cluster: str = "leaf-spine-8"
+    schedulers: int = 2
+    interval_s: float = 300.0
+    running_slots: int = 32
+    queue_slots: int = 64
+    rounds: int = 16
+    window: int = 4
+    contention: tuple[float, float] = (0.5, 1.5)  # strength of the analytic interference, per environment
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """See `networks.hierarchy.SchedulerNetwork`."""
+
+    width: int = 32
+    exchange_rounds: int = 1
+    hierarchy: bool = True
+    prior: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+    """See `env.reward` and `training.shaping`; all terms are divided by `scale`."""
+
+    jobs: float = 0.0
+    lost: float = 1.0
+    progress: float = 0.0
+    scale: float = 20.0
+    potential: float = 1.0  # weight of the shaping, 0 = off
+    potential_waiting: float = 0.3
+    team_share: float = 0.5  # share of the reward that is the mean over all schedulers
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """The estimator."""
+
+    num_envs: int = 64
+    steps: int = 96  # decision rounds per chunk and environment
+    chunks: int = 60
+    epochs: int = 3
+    minibatches: int = 8
+    keep: float = 0.7  # share of the rounds that are learned from, those with real choices first
+    learning_rate: float = 2e-3
+    gamma: float = 0.98  # per interval; 1 between rounds of one boundary
+    gae_lambda: float = 0.9
+    clip: float = 0.2
+    entropy: float = 0.003
+    value_weight: float = 0.5
+    max_grad_norm: float = 0.5
+    critic_only_chunks: int = 2
+    restart_share: float = 1 / 6  # of the environments, between chunks
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationConfig:
+    """Greedy runs on fixed seeds between chunks; the best weights by mean JCT are the checkpoint."""
+
+    every: int = 10  # chunks
+    seeds: int = 16
+    jobs: int = 160
+    load: float = 0.85
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A whole run."""
+
+    seed: int = 0
+    env: EnvironmentConfig = EnvironmentConfig()
+    workload: WorkloadConfig = WorkloadConfig()
+    network: NetworkConfig = NetworkConfig()
+    reward: RewardConfig = RewardConfig()
+    ppo: PPOConfig = PPOConfig()
+    validation: ValidationConfig = ValidationConfig()
+
+
+def to_dict(config: TrainConfig) -> dict:
+    """Plain nested dict, as `from_dict` reads it."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type, values: Any, where: str = "config"):
+    """A config dataclass from nested plain values; UserError on an unknown key or a value of the wrong kind."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: {values!r} should be a mapping of keys to values")
+    hints = typing.get_type_hints(kind)
+    made = {}
+    for key, value in values.items():
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(hints)}"
+            raise UserError(f"{where}: unknown key {key!r}; {hint}")
+        place = f"{where}: {key}"
+        if dataclasses.is_dataclass(hints[key]):
+            made[key] = from_dict(typing.cast(type, hints[key]), value, place)
+        else:
+            made[key] = _checked(hints[key], value, place)
+    return kind(**made)
+
+
+def _checked(hint: Any, value: Any, where: str) -> Any:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where}: {value!r} should be a list")
+        if parts[-1] is Ellipsis:
+            return tuple(_checked(parts[0], item, where) for item in value)
+        if len(value) != len(parts):
+            raise UserError(f"{where}: {value!r} should be a list of {len(parts)}")
+        return tuple(_checked(part, item, where) for part, item in zip(parts, value, strict=True))
+    if origin is types.UnionType:
+        raise TypeError(f"{where}: unions are not used in configs")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise UserError(f"{where}: {value!r} should be of type {hint.__name__}")
+    if hint is float and value != value:
+        raise UserError(f"{where}: NaN should be a number")
+    return value
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """The config of a YAML file; UserError naming file, key and what would be right."""
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"config {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"config {path}: not valid YAML ({' '.join(str(error).split())})") from error
+    return validate(from_dict(TrainConfig, values or {}, str(path)), str(path))
+
+
+def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
+    """`config`, if its numbers make sense together; UserError otherwise."""
+    ppo = config.ppo
+    learned = int(ppo.num_envs * ppo.steps * ppo.keep)
+    rules = [
+        (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps and chunks must be at least 1"),
+        (ppo.epochs >= 1 and ppo.minibatches >= 1, "ppo: epochs and minibatches must be at least 1"),
+        (0 < ppo.keep <= 1, "ppo: keep must be in (0, 1]"),
+        (learned >= ppo.minibatches, f"ppo: {ppo.minibatches} minibatches of {learned} kept rounds are empty"),
+        (0 < ppo.gamma <= 1 and 0 <= ppo.gae_lambda <= 1, "ppo: gamma must be in (0, 1], gae_lambda in [0, 1]"),
+        (ppo.learning_rate > 0, "ppo: learning_rate must be above 0"),
+        (0 < config.workload.load[0] <= config.workload.load[1], "workload: load must be two rising positive numbers"),
+        (0 <= config.env.contention[0] <= config.env.contention[1], "env: contention must be two rising numbers"),
+        (config.env.window >= 1 and config.env.rounds >= 1, "env: window and rounds must be at least 1"),
+        (config.validation.every >= 1 and config.validation.seeds >= 1, "validation: every and seeds must be at least 1"),
+    ]
+    for holds, message in rules:
+        if not holds:
+            raise UserError(f"{where}: {message}")
+    return config
+
+
+def quickstart_config() -> TrainConfig:
+    """A few minutes on two cores: eight servers, two schedulers."""
+    return TrainConfig()

@@ -1,0 +1,181 @@
+"""The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.env.observation import observe
+from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.policies.learned import save_policy
+from jaxsched.policies.menu import build_menu
+from jaxsched.training import rollout
+from jaxsched.training.config import TrainConfig, to_dict
+from jaxsched.training.ppo import optimizer, select, update
+from jaxsched.training.state import TrainState, restore, save
+from jaxsched.training.validation import make_validation
+from jaxsched.training.worlds import base_params, draw_worlds, env_config, sampler, training_cluster, with_contention
+from jaxsched.workload.sampler import SamplerParams
+
+STATE_FOLDER, POLICY_FOLDER = "state", "policy"
+METRICS_FILE, TIMING_FILE = "metrics.jsonl", "timing.jsonl"
+Report = Callable[[dict[str, float]], None]
+
+
+class Setting(NamedTuple):
+    """What stays the same over a run."""
+
+    config: TrainConfig
+    static: EnvConfig
+    params: EnvParams
+    jobs: SamplerParams
+    network: SchedulerNetwork
+
+
+def make_setting(config: TrainConfig) -> Setting:
+    """Cluster, sampler and network of a config."""
+    cluster = training_cluster(config)
+    net = config.network
+    network = SchedulerNetwork(net.width, net.exchange_rounds, net.hierarchy, net.prior)
+    return Setting(config, env_config(config), base_params(config, cluster), sampler(config, cluster), network)
+
+
+def initial(setting: Setting) -> TrainState:
+    """Fresh weights and environments from the config's seed. Pure: the same config gives the same state."""
+    config, static, params, jobs, network = setting
+    weight_key, world_key, run_key = jax.random.split(jax.random.key(config.seed), 3)
+    worlds, strengths = draw_worlds(world_key, config, static, params, jobs, config.ppo.num_envs)
+    one = jax.tree.map(lambda leaf: leaf[0], worlds)
+    obs = observe(static, params, one)
+    weights = network.init(weight_key, obs, build_menu(static, params, one, obs))
+    return TrainState(
+        weights=weights,
+        moments=optimizer(config.ppo).init(weights),
+        best_weights=weights,
+        best_jct_s=jnp.float32(jnp.inf),
+        worlds=worlds,
+        strengths=strengths,
+        return_scale=jnp.float32(0.0),
+        key_data=jax.random.key_data(run_key),
+        chunk=jnp.int32(0),
+    )
+
+
+def _restart(key: Array, setting: Setting, state: TrainState) -> TrainState:
+    """Replace the next share of the environments, in turn, by fresh ones."""
+    config, static, params, jobs, _ = setting
+    environments = config.ppo.num_envs
+    count = int(environments * config.ppo.restart_share)
+    if count == 0:
+        return state
+    fresh, strengths = draw_worlds(key, config, static, params, jobs, count)
+    index = (state.chunk * count + jnp.arange(count)) % environments
+    worlds: State = jax.tree.map(lambda old, new: old.at[index].set(new), state.worlds, fresh)
+    return state.replace(worlds=worlds, strengths=state.strengths.at[index].set(strengths))
+
+
+def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+    """One chunk: collect, estimate, update, restart some environments. Pure; to be jitted with `state` donated."""
+    config, static, base, _, network = setting
+    ppo = config.ppo
+    key, play, pick, learn, again = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
+    params = base.replace(interference=jax.vmap(lambda s: with_contention(base, s).interference)(state.strengths))
+    axes = jax.tree.map(lambda _: None, base).replace(interference=jax.tree.map(lambda _: 0, base.interference))
+
+    worlds, experience, bootstrap, tally = rollout.collect(
+        play, config, static, network, state.weights, params, axes, state.worlds
+    )
+    first = state.return_scale == 0
+    scale = jnp.where(first, 1.0, state.return_scale)
+    advantage, returns = rollout.advantages(experience, bootstrap, scale, ppo.gae_lambda)
+    spread = jnp.maximum(returns.std(), 1e-3)
+    new_scale = jnp.where(first, spread, 0.95 * state.return_scale + 0.05 * spread)
+    batch = select(pick, ppo, experience, advantage, returns, new_scale)
+    learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
+    weights, moments, losses = update(learn, network, ppo, state.weights, state.moments, batch, learn_policy)
+
+    rounds = tally.rounds.astype(jnp.float32)
+    metrics = {
+        "reward": experience.reward.mean(),
+        "decisions": tally.decisions,
+        "placements": tally.placements,
+        "forwards": tally.forwards,
+        "intervals": tally.intervals,
+        "jobs_in_system": tally.jobs / rounds,
+        "illegal": tally.illegal,
+        "return_scale": new_scale,
+        **{f"loss_{name}": value for name, value in losses.items()},
+    }
+    state = state.replace(
+        weights=weights, moments=moments, worlds=worlds, return_scale=new_scale, key_data=jax.random.key_data(key),
+        chunk=state.chunk + 1,
+    )  # fmt: skip
+    return _restart(again, setting, state), metrics
+
+
+def train(
+    config: TrainConfig, run_dir: Path, *, resume: bool = False, report: Report | None = None, save_every: int = 10
+) -> Path:
+    """Train to the end of the config's chunks and return the folder of the best policy by validation.
+
+    `run_dir` gets `state/` (Orbax), `policy/` (the best policy so far), `metrics.jsonl` (the same for every run of a
+    config on the same device type and versions, killed or not) and `timing.jsonl`.
+    """
+    setting = make_setting(config)
+    state = jax.jit(lambda: initial(setting))()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume:
+        state = restore(run_dir / STATE_FOLDER, state)
+        _truncate(run_dir / METRICS_FILE, int(state.chunk))
+    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0)
+    validate = make_validation(setting.config, setting.static, setting.params, setting.jobs, setting.network)
+    chunks = config.ppo.chunks
+    started = time.perf_counter()
+    for done in range(int(state.chunk) + 1, chunks + 1):
+        state, metrics = step(state)
+        row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
+        if done % config.validation.every == 0 or done == chunks:
+            jct = validate(state.weights)
+            row["validation_jct_s"] = jct
+            if jct < float(state.best_jct_s):
+                state = state.replace(
+                    best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct)
+                )
+                _write_policy(run_dir, setting, state)
+        _append(run_dir / METRICS_FILE, row)
+        timing = {"chunk": done, "wall_s": time.perf_counter() - started}
+        _append(run_dir / TIMING_FILE, timing)
+        if done % save_every == 0 or done == chunks:
+            save(run_dir / STATE_FOLDER, state, config)
+        if report:
+            report(row | timing)
+    return run_dir / POLICY_FOLDER
+
+
+def _write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
+    card = {
+        "config": to_dict(setting.config),
+        "chunk": int(state.chunk),
+        "validation_jct_s": float(state.best_jct_s),
+        "device": jax.devices()[0].device_kind,
+    }
+    save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card)
+
+
+def _append(path: Path, row: dict) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _truncate(path: Path, chunks: int) -> None:
+    """Drop rows of chunks that will be done again."""
+    rows = path.read_text().splitlines() if path.exists() else []
+    kept = [row for row in rows if json.loads(row)["chunk"] <= chunks]
+    path.write_text("".join(row + "\n" for row in kept))
+

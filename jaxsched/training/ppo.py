@@ -1,0 +1,118 @@
+"""Proximal policy optimisation (Schulman et al., 2017) on the rounds that held a real choice."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.policies.learned import log_prob_and_entropy
+from jaxsched.training.config import PPOConfig
+from jaxsched.training.rollout import Experience
+
+
+@chex.dataclass(frozen=True)
+class Batch:
+    """Rounds to learn from, one leading axis B."""
+
+    experience: Experience
+    advantage: Array  # float32[B, P], normalised
+    target: Array  # float32[B, P], returns in units of the return scale
+
+
+@chex.dataclass(frozen=True)
+class Losses:
+    """Means over a chunk's minibatches, for the log."""
+
+    policy: Array
+    value: Array
+    entropy: Array
+    kl: Array
+    clipped: Array
+    gradient: Array
+
+
+def optimizer(config: PPOConfig) -> optax.GradientTransformation:
+    """Adam with clipped gradients and a learning rate that falls linearly to a twentieth over the run."""
+    updates = config.chunks * config.epochs * config.minibatches
+    rate = optax.linear_schedule(config.learning_rate, config.learning_rate / 20, updates)
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=1e-5))
+
+
+def select(key: Array, config: PPOConfig, experience: Experience, advantage: Array, returns: Array,
+           return_scale: Array) -> Batch:  # fmt: skip
+    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to [B]."""
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (experience, advantage, returns))
+    rounds, advantage, returns = flat
+    real = rounds.real.any(-1)
+    size = int(real.shape[0] * config.keep) // config.minibatches * config.minibatches
+    chosen = jnp.argsort(jax.random.uniform(key, real.shape) + jnp.where(real, 0.0, 1.0))[:size]
+    rounds, advantage, returns = jax.tree.map(lambda leaf: leaf[chosen], (rounds, advantage, returns))
+    weight = rounds.real.astype(jnp.float32)
+    count = jnp.maximum(weight.sum(), 1.0)
+    mean = (advantage * weight).sum() / count
+    deviation = jnp.sqrt((weight * (advantage - mean) ** 2).sum() / count)
+    return Batch(
+        experience=rounds, advantage=(advantage - mean) / (deviation + 1e-6), target=returns / return_scale
+    )
+
+
+def loss(
+    weights: chex.ArrayTree, network: SchedulerNetwork, config: PPOConfig, batch: Batch, learn_policy: Array
+) -> tuple[Array, Losses]:
+    """Clipped surrogate, Huber value loss and entropy bonus; `learn_policy` 0 trains the critic alone."""
+    rounds = batch.experience
+
+    def one(obs, menu, choice):
+        heads = network.apply(weights, obs, menu)
+        return heads.value, *log_prob_and_entropy(heads, obs, menu, choice)
+
+    value, log_prob, entropy = jax.vmap(one)(rounds.obs, rounds.menu, rounds.choice)
+    real = rounds.real.astype(jnp.float32)
+    count = jnp.maximum(real.sum(), 1.0)
+    change = log_prob - rounds.log_prob
+    ratio = jnp.exp(jnp.where(rounds.real, change, 0.0))
+    clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
+    gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    policy_loss = -(real * gain).sum() / count
+    value_loss = optax.huber_loss(value, batch.target).mean()
+    mean_entropy = (real * entropy).sum() / count
+    total = learn_policy * (policy_loss - config.entropy * mean_entropy) + config.value_weight * value_loss
+    return total, Losses(
+        policy=policy_loss,
+        value=value_loss,
+        entropy=mean_entropy,
+        kl=(real * (ratio - 1.0 - change)).sum() / count,
+        clipped=(real * (jnp.abs(ratio - 1.0) > config.clip)).sum() / count,
+        gradient=jnp.float32(0.0),
+    )
+
+
+def update(
+    key: Array,
+    network: SchedulerNetwork,
+    config: PPOConfig,
+    weights: chex.ArrayTree,
+    moments: optax.OptState,
+    batch: Batch,
+    learn_policy: Array,
+) -> tuple[chex.ArrayTree, optax.OptState, Losses]:
+    """`epochs` passes over `batch` in `minibatches` shuffled parts."""
+    transform = optimizer(config)
+    size = batch.advantage.shape[0]
+
+    def minibatch(carry, index: Array):
+        weights, moments = carry
+        part = jax.tree.map(lambda leaf: leaf[index], batch)
+        (_, losses), gradient = jax.value_and_grad(loss, has_aux=True)(weights, network, config, part, learn_policy)
+        change, moments = transform.update(gradient, moments, weights)
+        weights = optax.apply_updates(weights, change)
+        return (weights, moments), losses.replace(gradient=optax.global_norm(gradient))
+
+    def epoch(carry, key: Array):
+        order = jax.random.permutation(key, size).reshape(config.minibatches, -1)
+        return lax.scan(minibatch, carry, order)
+
+    (weights, moments), losses = lax.scan(epoch, (weights, moments), jax.random.split(key, config.epochs))
+    return weights, moments, jax.tree.map(jnp.mean, losses)

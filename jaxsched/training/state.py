@@ -1,0 +1,73 @@
+"""The state of a training run: one pytree, one Orbax step."""
+
+import json
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+import orbax.checkpoint as ocp
+from jax import Array
+
+import jaxsched
+from jaxsched.env.state import State
+from jaxsched.errors import UserError
+from jaxsched.training.config import TrainConfig, from_dict, to_dict
+
+SCHEMA = 1
+KEEP_STEPS = 2
+
+
+@chex.dataclass(frozen=True)
+class TrainState:
+    """Everything that a run needs to go on as if it had never stopped."""
+
+    weights: chex.ArrayTree
+    moments: optax.OptState
+    best_weights: chex.ArrayTree
+    best_jct_s: Array  # float32, validation
+    worlds: State  # leading axis E
+    strengths: Array  # float32[E], contention of each environment
+    return_scale: Array  # float32
+    key_data: Array  # uint32[2], of a typed key
+    chunk: Array  # int32, chunks done
+
+
+def _manager(folder: Path) -> ocp.CheckpointManager:
+    options = ocp.CheckpointManagerOptions(max_to_keep=KEEP_STEPS, create=True, enable_async_checkpointing=False)
+    return ocp.CheckpointManager(folder.absolute(), options=options)
+
+
+def save(folder: Path, state: TrainState, config: TrainConfig) -> None:
+    """Write one step, numbered by the chunks done; a step is either whole or absent."""
+    about = {"schema": SCHEMA, "config": to_dict(config), "jaxsched": jaxsched.__version__, "jax": jax.__version__}
+    with _manager(folder) as manager:
+        manager.save(
+            int(state.chunk), args=ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        )
+
+
+def restore(folder: Path, like: TrainState) -> TrainState:
+    """The newest whole step, in the shapes of `like`; UserError if there is none."""
+    with _manager(folder) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        restored = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes)))
+    return jax.tree.map(jnp.asarray, restored.state)
+
+
+def saved_config(folder: Path) -> TrainConfig:
+    """The config that the newest step was made with; UserError if there is none or its schema is another."""
+    if not folder.is_dir():
+        raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of a run that was started")
+    with _manager(folder) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
+        about = manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore())).about
+    if about.get("schema") != SCHEMA:
+        raise UserError(f"run {folder.parent}: schema {about.get('schema')}, this version reads schema {SCHEMA}")
+    return from_dict(TrainConfig, json.loads(json.dumps(about["config"])), f"run {folder.parent}")

@@ -1,0 +1,162 @@
+"""Synthetic workloads on the host: arrivals x run times x gang sizes x models, at an exact offered load.
+
+For jobs that are made up on the device, inside a jitted training loop, see `jaxsched.workload.sampler`.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
+from jaxsched.workload.mixes import Mix, get_mix
+from jaxsched.workload.models import MODEL_NAMES
+from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
+from jaxsched.workload.traces import PS_FRACTION, draw_ps
+
+Arrivals = Literal["poisson", "diurnal", "bursty"]
+Durations = Literal["philly", "exponential", "constant"]
+
+DAY_S = 86400.0
+DIURNAL_AMPLITUDE = 0.5  # assumption
+BURSTINESS = 2.35  # coefficient of variation of Philly's inter-arrival times, the first 1,000 jobs (its start) left out
+MEAN_DURATION_S = 3600.0  # assumption, of 'exponential' and 'constant' where none is given
+MAX_GPUS = 32  # the largest gang of Philly's first 80%
+NUM_TENANTS = 8  # assumption
+
+
+def synthetic(
+    rng: np.random.Generator,
+    num_jobs: int,
+    total_gpus: int,
+    load: float,
+    *,
+    arrivals: Arrivals = "poisson",
+    durations: Durations = "philly",
+    mean_duration_s: float | None = None,
+    duration_cap_s: float = np.inf,
+    gpu_counts: Mapping[int, float] | None = None,
+    max_gpus: int = MAX_GPUS,
+    mix: str | Mix | Mapping[str, float] = "default",
+    ps_fraction: float = PS_FRACTION,
+    schedulers: int = 1,
+    home_skew: float = 0.0,
+    tenants: int = NUM_TENANTS,
+) -> JobList:
+    """`num_jobs` jobs whose offered load on `total_gpus` GPUs is exactly `load`, the first submitted at 0 s.
+
+    - `arrivals`: Poisson; Poisson with a daily sine of amplitude 0.5; or bursty (hyperexponential, the coefficient of
+      variation of Philly's inter-arrival times);
+    - `durations`: Philly's quantiles given the gang size, exponential, or all the same; scaled such that their mean is
+      `mean_duration_s` after they were cut at `duration_cap_s` (Philly without `mean_duration_s`: not scaled);
+    - `gpu_counts`: weights of gang sizes, default Philly's; sizes above `max_gpus` (or `total_gpus`) are left out;
+    - homes: round robin over `schedulers`; with `home_skew` z > 0 drawn with weights (h + 1)^-z;
+    - tenants: uniform; `mix` and `ps_fraction` as for traces.
+
+    UserError on a parameter out of its range.
+    """
+    if num_jobs < 2 or total_gpus < 1 or schedulers < 1 or tenants < 1:
+        raise UserError(
+            f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
+            f"{schedulers}, {tenants}"
+        )
+    sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
+    workers = rng.choice(sizes, size=num_jobs, p=weights)
+    run_s = _durations(rng, workers, durations, mean_duration_s, duration_cap_s)
+    if home_skew == 0:
+        home = np.arange(num_jobs) % schedulers
+    else:
+        home = rng.choice(schedulers, size=num_jobs, p=home_probabilities(schedulers, home_skew))
+    models, ps = (
+        rng.choice(len(MODEL_NAMES), size=num_jobs, p=get_mix(mix).probabilities),
+        draw_ps(rng, workers, ps_fraction),
+    )
+    if not (np.isfinite(load) and load > 0):
+        raise UserError(f"load: {load} should be a finite number > 0")
+    span_s = float(workers @ run_s) / (load * total_gpus)
+    submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
+    jobs = make_job_list(
+        submit_s, run_s, workers, ps=ps, model=models, tenant=rng.integers(tenants, size=num_jobs), home=home
+    )
+    return rescale_to_load(jobs, total_gpus, load)  # takes away what rounding left
+
+
+def gang_sizes(gpu_counts: Mapping[int, float] | None, max_gpus: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int[S] sizes up to `max_gpus`, float64[S] probabilities), Philly's where `gpu_counts` is None.
+
+    UserError if no size is left or a weight is bad.
+    """
+    philly = philly_quantiles()
+    given = dict(zip(philly.sizes.tolist(), philly.counts.tolist(), strict=True)) if gpu_counts is None else gpu_counts
+    kept = {size: weight for size, weight in given.items() if size <= max_gpus}
+    sizes, weights = np.array(list(kept), np.int64), np.array(list(kept.values()), np.float64)
+    if (
+        not len(kept)
+        or (sizes < 1).any()
+        or not np.isfinite(weights).all()
+        or (weights < 0).any()
+        or weights.sum() <= 0
+    ):
+        raise UserError(f"gpu_counts: {dict(given)} should give sizes from 1 to {max_gpus} weights >= 0, not all 0")
+    return sizes, weights / weights.sum()
+
+
+def home_probabilities(schedulers: int, skew: float) -> np.ndarray:
+    """float64[schedulers]: proportional to (h + 1)^-skew."""
+    if not (np.isfinite(skew) and skew >= 0):
+        raise UserError(f"home_skew: {skew} should be a finite number >= 0")
+    weights = np.arange(1, schedulers + 1) ** -float(skew)
+    return weights / weights.sum()
+
+
+def _scale_to_mean(durations: np.ndarray, mean_s: float, cap_s: float) -> np.ndarray:
+    """`min(c * durations, cap_s)` with the c that makes the mean `mean_s`. UserError unless 0 < mean_s < cap_s."""
+    scale = solve_scale(lambda c: float(np.minimum(c * durations, cap_s).mean()), mean_s, cap_s)
+    return np.minimum(scale * durations, cap_s)
+
+
+def _durations(
+    rng: np.random.Generator, num_gpus: np.ndarray, kind: Durations, mean_s: float | None, cap_s: float
+) -> np.ndarray:
+    """float64[J] seconds."""
+    if not cap_s > 0:
+        raise UserError(f"duration_cap_s: {cap_s} should be > 0 (inf for none)")
+    if kind == "philly":
+        raw = draw_durations(philly_quantiles(), num_gpus, rng.random(len(num_gpus)))
+        return np.minimum(raw, cap_s) if mean_s is None else _scale_to_mean(raw, mean_s, cap_s)
+    if kind == "exponential":
+        raw = np.maximum(rng.exponential(size=len(num_gpus)), 1e-6)
+        return _scale_to_mean(raw, MEAN_DURATION_S if mean_s is None else mean_s, cap_s)
+    if kind == "constant":
+        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s))
+    raise UserError(f"durations: unknown kind {kind!r}; known are {', '.join(get_args(Durations))}")
+
+
+def _arrivals(rng: np.random.Generator, num_jobs: int, span_s: float, kind: Arrivals) -> np.ndarray:
+    """float64[J] ascending from 0 to `span_s` (up to rounding)."""
+    if kind not in get_args(Arrivals):
+        raise UserError(f"arrivals: unknown kind {kind!r}; known are {', '.join(get_args(Arrivals))}")
+    gaps = rng.exponential(size=num_jobs - 1)
+    if kind == "bursty":
+        rare = slow_share(BURSTINESS)
+        gaps /= np.where(rng.random(num_jobs - 1) < rare, 2 * rare, 2 * (1 - rare))
+    clock = np.concatenate([[0.0], np.cumsum(gaps)])
+    if kind != "diurnal":
+        return clock * (span_s / clock[-1])
+    # Poisson in the operational time L(t) = t + A P / 2 pi (1 - cos(2 pi t / P)): starts at the mean rate, rising
+    times = np.linspace(0.0, span_s, max(1000, int(200 * span_s / DAY_S)))
+    depth = DIURNAL_AMPLITUDE * DAY_S / (2 * np.pi)
+    operational = times + depth * (1 - np.cos(2 * np.pi * times / DAY_S))
+    return np.interp(clock * (operational[-1] / clock[-1]), operational, times)
+
+
+def slow_share(variation: float) -> float:
+    """Share p of long gaps of the hyperexponential with balanced means and this coefficient of variation >= 1.
+
+    A gap is exponential with rate 2p with probability p, else with rate 2(1 - p); mean 1, variance 1/(2 p (1 - p)) - 1.
+    """
+    if not (np.isfinite(variation) and variation >= 1):
+        raise UserError(f"burstiness: {variation} should be a coefficient of variation >= 1 (1 is Poisson)")
+    square = variation**2
+    return float(1 - np.sqrt((square - 1) / (square + 1))) / 2

@@ -1,0 +1,209 @@
+"""Jobs: the host's list (exact float64 times) and the device's table (interval index plus offset in float32).
+
+A float32 second has too few bits for a trace of months, so the device never sees absolute seconds: a job's submit time
+is the boundary at which the scheduler first sees it and the lead, the seconds it was submitted before that boundary.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jaxsched.errors import UserError
+from jaxsched.workload.models import MODEL_NAMES
+
+
+@dataclasses.dataclass(frozen=True)
+class JobList:
+    """Jobs on the host, sorted by submit time (stable). All arrays have length J."""
+
+    job_id: np.ndarray  # str[J]
+    submit_s: np.ndarray  # float64[J], seconds from the trace's start
+    duration_s: np.ndarray  # float64[J], run time on the ideal, uncontended placement
+    workers: np.ndarray  # int32[J]
+    gpus_per_worker: np.ndarray  # int32[J]
+    ps: np.ndarray  # int32[J], 0 = all-reduce
+    model: np.ndarray  # int32[J], index into the catalogue
+    tenant: np.ndarray  # int32[J], 0..V-1, e.g. the virtual cluster
+    home: np.ndarray  # int32[J], the scheduler that first gets the job is home % P
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @property
+    def num_gpus(self) -> np.ndarray:
+        """int64[J]: GPUs of the whole gang."""
+        return self.workers.astype(np.int64) * self.gpus_per_worker
+
+
+@chex.dataclass(frozen=True)
+class JobTable:
+    """Jobs on the device, sorted by submit time; all leaves have a trailing axis J. Padding: arrival = NEVER."""
+
+    arrival: chex.Array  # int32[J], boundary index at which the job is first seen
+    lead_s: chex.Array  # float32[J], seconds between submission and that boundary, in [0, interval)
+    duration_s: chex.Array  # float32[J]
+    workers: chex.Array  # int32[J]
+    gpus_per_worker: chex.Array  # int32[J]
+    ps: chex.Array  # int32[J]
+    model: chex.Array  # int32[J]
+    tenant: chex.Array  # int32[J]
+    home: chex.Array  # int32[J], partition of first arrival; -1: rejected, fits nowhere
+
+
+NEVER = np.int32(2**31 - 1)
+
+
+def make_job_list(
+    submit_s: ArrayLike,
+    duration_s: ArrayLike,
+    workers: ArrayLike,
+    *,
+    gpus_per_worker: ArrayLike = 1,
+    ps: ArrayLike = 0,
+    model: ArrayLike = 0,
+    tenant: ArrayLike = 0,
+    home: ArrayLike | None = None,
+    job_id: Sequence[str] | np.ndarray | None = None,
+) -> JobList:
+    """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job.
+
+    Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order.
+    UserError names the field, the first bad job (its position in the arguments) and what would be right.
+    """
+    submit = np.atleast_1d(np.asarray(submit_s, np.float64))
+    size = len(submit)
+    columns = {
+        "submit_s": _column("submit_s", submit, size, np.float64, 0.0),
+        "duration_s": _column("duration_s", duration_s, size, np.float64, 0.0, exclusive=True),
+        "workers": _column("workers", workers, size, np.int32, 1),
+        "gpus_per_worker": _column("gpus_per_worker", gpus_per_worker, size, np.int32, 1),
+        "ps": _column("ps", ps, size, np.int32, 0),
+        "model": _column("model", model, size, np.int32, 0, maximum=len(MODEL_NAMES) - 1),
+        "tenant": _column("tenant", tenant, size, np.int32, 0),
+    }
+    order = np.argsort(submit, kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    columns["home"] = (
+        np.arange(size, dtype=np.int32) if home is None else _column("home", home, size, np.int32, 0)[order]
+    )
+    columns["job_id"] = np.arange(size).astype(str) if job_id is None else _job_ids(job_id, size)[order]
+    return JobList(**columns)
+
+
+def _column(
+    name: str,
+    values: ArrayLike,
+    size: int,
+    dtype: type,
+    minimum: float,
+    *,
+    exclusive: bool = False,
+    maximum: float = np.inf,
+) -> np.ndarray:
+    """`values` as dtype[size], checked to be finite, whole where `dtype` is, and within the limits."""
+    raw = np.asarray(values, np.float64)
+    if raw.ndim > 1 or (raw.ndim == 1 and len(raw) != size):
+        raise UserError(f"{name}: shape {raw.shape}, should be one value or one per job ({size},)")
+    raw = np.broadcast_to(raw, (size,))
+    maximum = min(maximum, np.iinfo(np.int32).max) if dtype is np.int32 else maximum
+    bad = ~np.isfinite(raw) | (raw > maximum) | (raw <= minimum if exclusive else raw < minimum)
+    if dtype is np.int32:
+        bad |= raw != np.round(raw)
+    if bad.any():
+        kind = "a whole number" if dtype is np.int32 else "a finite number"
+        limit = f"{'>' if exclusive else '>='} {minimum:g}" + (f" and <= {maximum:g}" if np.isfinite(maximum) else "")
+        raise UserError(f"{name}: job {int(bad.argmax())} has {raw[bad.argmax()]:g}, should be {kind} {limit}")
+    return raw.astype(dtype)
+
+
+def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> np.ndarray:
+    """str[size], checked to be unique."""
+    ids = np.asarray(job_id).astype(str)
+    if ids.shape != (size,):
+        raise UserError(f"job_id: shape {ids.shape}, should be one per job ({size},)")
+    names, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise UserError(
+            f"job_id: {str(names[counts > 1][0])!r} stands for {counts.max()} jobs, every job needs its own"
+        )
+    return ids
+
+
+def take(jobs: JobList, index: slice | ArrayLike) -> JobList:
+    """The jobs at `index` (slice, positions or mask), in order of submission; submit times stay as they are."""
+    kept = np.sort(np.arange(len(jobs))[index if isinstance(index, slice) else np.asarray(index)])
+    return JobList(**{f.name: getattr(jobs, f.name)[kept] for f in dataclasses.fields(JobList)})
+
+
+def from_start(jobs: JobList) -> JobList:
+    """The same jobs with the first one submitted at 0 s."""
+    return dataclasses.replace(jobs, submit_s=jobs.submit_s - (jobs.submit_s[0] if len(jobs) else 0.0))
+
+
+def offered_load(jobs: JobList, total_gpus: int) -> float:
+    """sum(GPUs * duration) / (span * total_gpus), span = last - first submit. UserError if the span is 0."""
+    span_s = float(jobs.submit_s[-1] - jobs.submit_s[0]) if len(jobs) else 0.0
+    if span_s <= 0 or total_gpus < 1:
+        raise UserError(
+            f"load: needs jobs at two different times and total_gpus >= 1, not span {span_s:g} s, {total_gpus} GPUs"
+        )
+    return float(jobs.num_gpus @ jobs.duration_s) / (span_s * total_gpus)
+
+
+def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:
+    """The same jobs, submit times stretched about the first so that `offered_load` is `load`; the first is at 0 s."""
+    if not (np.isfinite(load) and load > 0):
+        raise UserError(f"load: {load} should be a finite number > 0")
+    stretch = offered_load(jobs, total_gpus) / load
+    return dataclasses.replace(jobs, submit_s=(jobs.submit_s - jobs.submit_s[0]) * stretch)
+
+
+def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -> JobTable:
+    """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
+
+    `home` (int[J]) replaces the jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
+    """
+    if not (np.isfinite(interval_s) and interval_s > 0):
+        raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
+    boundary = np.ceil(jobs.submit_s / interval_s)
+    boundary = np.where(boundary * interval_s < jobs.submit_s, boundary + 1, boundary)  # the division rounded down
+    boundary = np.where((boundary - 1) * interval_s >= jobs.submit_s, boundary - 1, boundary)  # or up
+    if len(jobs) and boundary[-1] >= NEVER:
+        raise UserError(
+            f"interval_s: {interval_s:g} s is too short for a trace of {jobs.submit_s[-1]:g} s (2^31 boundaries)"
+        )
+    below = np.nextafter(np.float32(interval_s), np.float32(0))
+    lead = np.minimum((boundary * interval_s - jobs.submit_s).astype(np.float32), below)
+    homes = jobs.home if home is None else _column("home", home, len(jobs), np.int32, -1)
+    return JobTable(
+        arrival=jnp.asarray(boundary, jnp.int32),
+        lead_s=jnp.asarray(lead, jnp.float32),
+        duration_s=jnp.asarray(jobs.duration_s, jnp.float32),
+        workers=jnp.asarray(jobs.workers, jnp.int32),
+        gpus_per_worker=jnp.asarray(jobs.gpus_per_worker, jnp.int32),
+        ps=jnp.asarray(jobs.ps, jnp.int32),
+        model=jnp.asarray(jobs.model, jnp.int32),
+        tenant=jnp.asarray(jobs.tenant, jnp.int32),
+        home=jnp.asarray(homes, jnp.int32),
+    )
+
+
+# What a padding row holds: never arrives, and harmless where it is computed with all the same.
+_PADDING = {"arrival": NEVER, "duration_s": 1.0, "workers": 1, "gpus_per_worker": 1}
+
+
+def pad_table(table: JobTable, size: int) -> JobTable:
+    """`table` with its trailing axis padded to `size` jobs that never arrive. UserError if it has more already."""
+    missing = size - table.arrival.shape[-1]
+    if missing < 0:
+        raise UserError(f"size: {size} is less than the {table.arrival.shape[-1]} jobs of the table")
+
+    def pad(name: str) -> chex.Array:
+        leaf = getattr(table, name)
+        return jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, missing)], constant_values=_PADDING.get(name, 0))
+
+    return JobTable(**{name: pad(name) for name in JobTable.__dataclass_fields__})

@@ -1,0 +1,86 @@
+"""One door to every workload: a name of a synthetic one, a name of a public trace, or the path of a trace file."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.workload import datasets
+from jaxsched.workload.generate import synthetic
+from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, take
+from jaxsched.workload.mixes import Mix
+from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
+
+SYNTHETIC: dict[str, dict[str, Any]] = {
+    "philly-like": {},  # gang sizes and run times of Philly, Poisson arrivals
+    "philly-like-bursty": {"arrivals": "bursty"},
+    "philly-like-diurnal": {"arrivals": "diurnal"},
+    "poisson": {"durations": "exponential", "gpu_counts": {1: 1.0}},  # M/M/n: one GPU each, exponential run times
+}
+TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {form.name for form in FORMATS})
+WORKLOADS = (*SYNTHETIC, *TRACES)
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkloadOptions:
+    """What a workload is made with. `load` None: a trace keeps its own pace, a synthetic one has load 0.8."""
+
+    num_jobs: int | None = None  # None: all of a trace, 1,000 synthetic ones
+    load: float | None = None  # offered load, sum(GPUs * duration) / (span * total_gpus)
+    total_gpus: int | None = None  # needed for synthetic workloads and for `load`
+    seed: int = 0
+    mix: str | Mix | Mapping[str, float] = "default"
+    ps_fraction: float = PS_FRACTION
+    schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
+    mean_duration_s: float | None = None  # synthetic workloads
+    duration_cap_s: float = np.inf  # synthetic workloads
+
+
+DEFAULT_JOBS = 1000
+DEFAULT_LOAD = 0.8
+
+
+def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
+    """(jobs, skipped rows by reason) of a named workload or a trace file; the first job is submitted at 0 s.
+
+    Of a trace the first `num_jobs` are taken. UserError if there is neither such a name (the known ones are listed)
+    nor such a file, or an option that is needed is not given.
+    """
+    options = options or WorkloadOptions()
+    name = str(name_or_path)
+    if options.num_jobs is not None and options.num_jobs < 1:
+        raise UserError(f"num_jobs: {options.num_jobs} should be >= 1")
+    if options.total_gpus is None and (name in SYNTHETIC or options.load is not None):
+        raise UserError(f"total_gpus: is needed for {f'the workload {name!r}' if name in SYNTHETIC else 'a load'}")
+    if name in SYNTHETIC:
+        return _synthetic(name, options), {}
+    if name in TRACES:
+        path = datasets.find(name)
+    elif Path(name_or_path).exists() or "/" in name or "." in name:
+        path = Path(name_or_path)
+    else:
+        raise UserError(f"workload: unknown {name!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file")
+    jobs, skipped = read_trace(path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix)
+    jobs = from_start(take(jobs, slice(options.num_jobs)))
+    if options.load is not None and options.total_gpus is not None:
+        jobs = rescale_to_load(jobs, options.total_gpus, options.load)
+    return jobs, skipped
+
+
+def _synthetic(name: str, options: WorkloadOptions) -> JobList:
+    assert options.total_gpus is not None  # get_workload checked it
+    return synthetic(
+        np.random.default_rng(options.seed),
+        DEFAULT_JOBS if options.num_jobs is None else options.num_jobs,
+        options.total_gpus,
+        DEFAULT_LOAD if options.load is None else options.load,
+        mix=options.mix,
+        ps_fraction=options.ps_fraction,
+        schedulers=options.schedulers,
+        mean_duration_s=options.mean_duration_s,
+        duration_cap_s=options.duration_cap_s,
+        **SYNTHETIC[name],
+    )

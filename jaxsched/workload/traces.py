@@ -1,0 +1,248 @@
+"""Readers of job traces: Philly, Muri, Alibaba openb and our own CSV. The header tells which one a file is.
+
+What a trace does not say is filled in with a seed: `gpus_per_worker` = 1; a share `ps_fraction` of the jobs of several
+workers uses max(1, workers // 4) parameter servers, the others all-reduce (both assumptions); the model is drawn from
+a mix; the home is round robin.
+
+The native format: `job_id,submit_time_s,num_gpus,duration_s` and, optionally,
+`model,num_workers,num_ps,gpus_per_worker,tenant,home`; an empty optional cell counts as not given, and
+num_workers * gpus_per_worker must equal num_gpus.
+"""
+
+import csv
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.mixes import Mix, get_mix
+from jaxsched.workload.models import MODEL_NAMES, model_index
+from jaxsched.workload.rows import Row, read_header, read_rows
+
+PS_FRACTION = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """One job as a trace gives it; None: the trace does not say."""
+
+    job_id: str
+    submit_s: float
+    duration_s: float
+    workers: int
+    gpus_per_worker: int = 1
+    ps: int | None = None
+    model: int | None = None
+    tenant: str = ""
+    home: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A trace format: `parse` gives a row's job, or the reason why the row is not one."""
+
+    name: str
+    required: tuple[str, ...]
+    parse: Callable[[Row], Job | str]
+    from_start: bool  # submit times count from the first job
+    optional: tuple[str, ...] | None = None  # None: any other column may be there and is not read
+
+
+def _philly(row: Row) -> Job:
+    """Microsoft Philly as ElasticFlow publishes it; `cluster` is the virtual cluster."""
+    return Job(
+        job_id=str(row.line - 2),
+        submit_s=row.timestamp_s("timestamp"),
+        duration_s=row.number("duration", minimum=0, exclusive=True),
+        workers=row.whole("num_gpus", minimum=1),
+        tenant=row.text("cluster"),
+    )
+
+
+def _muri(row: Row) -> Job:
+    """Muri: `submit_time` and `duration` are milliseconds."""
+    return Job(
+        job_id=row.text("job_id"),
+        submit_s=row.number("submit_time", minimum=0) / 1000,
+        duration_s=row.number("duration", minimum=0, exclusive=True) / 1000,
+        workers=row.whole("num_gpu", minimum=1),
+        model=_model(row, "model_name"),
+    )
+
+
+def _openb(row: Row) -> Job | str:
+    """Alibaba openb pods, times in seconds. A share of a GPU (gpu_milli < 1000) counts as one whole GPU for now."""
+    gpus = row.whole("num_gpu", minimum=0)
+    if gpus == 0:
+        return "no GPU"
+    if not row.text("scheduled_time") and row.text("pod_phase") in ("Pending", ""):
+        return "never scheduled"
+    if not row.text("deletion_time"):
+        return "never deleted"
+    started = row.number("scheduled_time" if row.text("scheduled_time") else "creation_time", minimum=0)
+    duration = row.number("deletion_time", minimum=0) - started
+    if duration <= 0:
+        return "no positive duration"
+    return Job(row.text("name"), row.number("creation_time", minimum=0), duration, workers=gpus)
+
+
+def _native(row: Row) -> Job:
+    """Our own format (see the module's docstring)."""
+    gpus = row.whole("num_gpus", minimum=1)
+
+    def given(field: str, minimum: int) -> int | None:
+        return row.whole(field, minimum=minimum) if row.text(field) else None
+
+    workers, per_worker = given("num_workers", 1), given("gpus_per_worker", 1)
+    per_worker = (1 if workers is None else gpus // workers) if per_worker is None else per_worker
+    workers = gpus // max(per_worker, 1) if workers is None else workers
+    if workers * per_worker != gpus:
+        raise row.fail("num_gpus", f"num_workers * gpus_per_worker = {workers} * {per_worker} = {workers * per_worker}")
+    return Job(
+        job_id=row.text("job_id"),
+        submit_s=row.number("submit_time_s", minimum=0),
+        duration_s=row.number("duration_s", minimum=0, exclusive=True),
+        workers=workers,
+        gpus_per_worker=per_worker,
+        ps=given("num_ps", 0),
+        model=_model(row, "model") if row.text("model") else None,
+        tenant=row.text("tenant"),
+        home=given("home", 0),
+    )
+
+
+def _model(row: Row, field: str) -> int:
+    try:
+        return model_index(row.text(field))
+    except UserError:
+        raise row.fail(field, f"one of the known models {', '.join(MODEL_NAMES)}") from None
+
+
+FORMATS = (
+    Format(
+        "native",
+        ("job_id", "submit_time_s", "num_gpus", "duration_s"),
+        _native,
+        from_start=False,
+        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home"),
+    ),
+    Format("muri", ("job_id", "num_gpu", "submit_time", "model_name", "duration"), _muri, from_start=False),
+    Format("philly", ("timestamp", "duration", "num_gpus", "cluster"), _philly, from_start=True),
+    Format("openb", ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"), _openb, True),
+)
+
+
+def detect_format(path: Path) -> Format:
+    """The format whose columns stand in the header. UserError if there is none, with the known formats."""
+    header = read_header(path)
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        raise UserError(f"{path}, line 1: the column {twice[0]!r} stands there twice, every name may only once")
+    for form in FORMATS:
+        if set(form.required) <= set(header):
+            unknown = set() if form.optional is None else set(header) - set(form.required) - set(form.optional)
+            if unknown:
+                raise UserError(
+                    f"{path}, line 1: unknown column {sorted(unknown)[0]!r} in a {form.name} trace, should be one of "
+                    f"{', '.join((*form.required, *(form.optional or ())))}"
+                )
+            return form
+    known = "; ".join(f"{form.name} ({','.join(form.required)})" for form in FORMATS)
+    raise UserError(f"{path}, line 1: the header {','.join(header)!r} is of no known trace format: {known}")
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    seed: int = 0,
+    ps_fraction: float = PS_FRACTION,
+    mix: str | Mix | Mapping[str, float] = "default",
+) -> tuple[JobList, dict[str, int]]:
+    """(jobs sorted by submit time, skipped rows by reason) of a trace in any of the known formats.
+
+    `seed`, `ps_fraction` and `mix` fill in what the trace does not say (see the module's docstring). A UserError is
+    one line with the file, the line, the field, what is wrong and what would be right.
+    """
+    path = Path(path)
+    form = detect_format(path)
+    jobs: list[Job] = []
+    skipped: Counter[str] = Counter()
+    lines: dict[str, int] = {}
+    for row in read_rows(path):
+        job = form.parse(row)
+        if isinstance(job, str):
+            skipped[job] += 1
+            continue
+        first = lines.setdefault(job.job_id, row.line)
+        if first != row.line or not job.job_id:
+            raise UserError(
+                f"{path}, line {row.line}, {'name' if form.name == 'openb' else 'job_id'}: {job.job_id!r} "
+                f"{f'stands in line {first} already' if job.job_id else 'is empty'}, every job needs its own"
+            )
+        jobs.append(job)
+    if not jobs:
+        raise UserError(f"{path}: no job in the file (skipped: {dict(skipped)}), should have at least one")
+    return _job_list(jobs, form, np.random.default_rng(seed), ps_fraction, get_mix(mix)), dict(skipped)
+
+
+def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fraction: float, mix: Mix) -> JobList:
+    """Arrays of `jobs`, gaps filled in."""
+    workers = np.array([job.workers for job in jobs])
+    submit = np.array([job.submit_s for job in jobs])
+    drawn_ps = draw_ps(rng, workers, ps_fraction)
+    drawn_model = rng.choice(len(MODEL_NAMES), size=len(jobs), p=mix.probabilities)
+    order = np.argsort(np.argsort(submit, kind="stable"))  # a job's place in the order of submission
+    return make_job_list(
+        submit - submit.min() if form.from_start else submit,
+        [job.duration_s for job in jobs],
+        workers,
+        gpus_per_worker=[job.gpus_per_worker for job in jobs],
+        ps=_filled((job.ps for job in jobs), drawn_ps),
+        model=_filled((job.model for job in jobs), drawn_model),
+        tenant=_tenants([job.tenant for job in jobs]),
+        home=_filled((job.home for job in jobs), order),
+        job_id=[job.job_id for job in jobs],
+    )
+
+
+def _filled(given: Iterable[int | None], otherwise: np.ndarray) -> np.ndarray:
+    return np.array([other if value is None else value for value, other in zip(given, otherwise, strict=True)])
+
+
+def _tenants(names: list[str]) -> np.ndarray:
+    """Numbers as they are where all tenants are numbers, otherwise 0..V-1 in order of first appearance."""
+    if all(name.isdecimal() for name in names):
+        return np.array([int(name) for name in names])
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names])
+
+
+def draw_ps(rng: np.random.Generator, workers: np.ndarray, ps_fraction: float) -> np.ndarray:
+    """int[J]: max(1, workers // 4) PS for a random share `ps_fraction` of the jobs of several workers, else 0."""
+    if not 0 <= ps_fraction <= 1:
+        raise UserError(f"ps_fraction: {ps_fraction} should be between 0 and 1")
+    return np.where((workers > 1) & (rng.random(len(workers)) < ps_fraction), np.maximum(1, workers // 4), 0)
+
+
+def write_native(path: str | Path, jobs: JobList) -> None:
+    """Writes `jobs` in the native format; `read_trace` gives back the very same jobs."""
+    columns = {
+        "job_id": jobs.job_id,
+        "submit_time_s": jobs.submit_s,
+        "num_gpus": jobs.num_gpus,
+        "duration_s": jobs.duration_s,
+        "model": np.array(MODEL_NAMES)[jobs.model],
+        "num_workers": jobs.workers,
+        "num_ps": jobs.ps,
+        "gpus_per_worker": jobs.gpus_per_worker,
+        "tenant": jobs.tenant,
+        "home": jobs.home,
+    }
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

@@ -1,0 +1,269 @@
+"""The policies of section 7 of `docs/semantics.md` for the oracle, in plain Python from that page alone.
+
+All but `random`, whose draws no independent implementation could share.
+"""
+
+import math
+
+import numpy as np
+import oracle
+
+RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
+NAMES = (*RULES, "greedy-wait")
+ORDERS = ("fifo", "sjf", "area", "las")
+
+
+def q(x: float) -> int:
+    """A real number as the integer that policies compare."""
+    return int(min(max(math.floor(1000 * x + 0.123), 0), 10**9))
+
+
+def make_policy(
+    name: str,
+    order: str = "fifo",
+    backfill: bool = False,
+    forward: bool = False,
+    threshold: float = 2.0,
+    window: int = 4,
+):
+    """The function `policy(state, p)` of that name."""
+    if name not in NAMES or order not in ORDERS:
+        raise ValueError((name, order))
+
+    def policy(state: oracle.State, p: int):
+        queue = sorted(state.queue[p], key=lambda j: (order_key(state, order, j), j))
+        allowed = queue if backfill else queue[:1]
+        ready = [j for j in allowed if state.feasible(p, j)]
+        if name == "greedy-wait":
+            chosen = greedy_wait(state, p, ready[:window], threshold)
+        else:
+            chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
+        if chosen is not None:
+            j, w = chosen
+            return "place", j, w, ps_of(state.jobs[j], w)
+        return forward_action(state, p, queue) if forward else ("wait",)
+
+    return policy
+
+
+# -------------------------------------------------------------------------------------------------- order and forward
+
+
+def order_key(state: oracle.State, order: str, j: int) -> float:
+    """Lower is earlier; ties by submit order are the caller's."""
+    job = state.jobs[j]
+    if order == "fifo":
+        return 0.0
+    if order == "sjf":
+        return float(np.float32(job.duration_s))
+    if order == "area":
+        return float(np.float32(job.W * job.g) * np.float32(job.duration_s))
+    received = 0.0
+    for r in (r for runs in state.running for r in runs):
+        if state.jobs[r.job].tenant == job.tenant:
+            received += state.jobs[r.job].W * state.jobs[r.job].g * (state.now - r.start_s)
+    for r, finish in state.finished:
+        if state.jobs[r.job].tenant == job.tenant:
+            received += state.jobs[r.job].W * state.jobs[r.job].g * (finish - r.start_s)
+    return float(np.float32(received))
+
+
+def forward_action(state: oracle.State, p: int, queue: list[int]):
+    """Forward the first job of the order that is not feasible here and has forwards left."""
+    for j in queue:
+        if state.feasible(p, j) or state.forwards[j] >= state.max_forwards:
+            continue
+        targets = [t for t in range(state.hw.P) if t != p and not state.queue[t] and state.feasible(t, j)]
+        if not targets:
+            return ("wait",)  # "the first job ... goes to": a later one does not take its turn
+        return "forward", j, min(targets, key=lambda t: (-int(state.free(t).sum()), t))
+    return ("wait",)
+
+
+def ps_of(job: oracle.Job, w: dict[int, int]) -> dict[int, int]:
+    """PS follow the workers."""
+    u, before = {}, 0
+    for a in sorted(w):
+        after = before + w[a]
+        u[a] = after * job.U // job.W - before * job.U // job.W
+        before = after
+    return {a: x for a, x in u.items() if x > 0}
+
+
+# ------------------------------------------------------------------------------------------------------------ pressure
+
+
+class Pressure:
+    """Total use of a partition's resources by the running jobs."""
+
+    def __init__(self, state: oracle.State, p: int):
+        """Sum it up once for a decision."""
+        self.hw, self.p, self.total = state.hw, p, state.total_use()
+
+    def of(self, channel: str, index: int) -> float:
+        """Total use of one resource of the partition."""
+        return self.total.get((channel, self.p, index), 0.0)
+
+    def group(self, a: int) -> float:
+        """CPU and PCIe of the group plus QPI and NIC of its server."""
+        s = a // self.hw.K
+        return self.of("cpu", a) + self.of("pcie", a) + self.of("qpi", s) + self.of("nic", s)
+
+    def server(self, s: int) -> float:
+        """NIC plus QPI plus the sum of CPU and PCIe over the groups."""
+        groups = sum(self.of("cpu", a) + self.of("pcie", a) for a in self.hw.groups_of(s))
+        return self.of("nic", s) + self.of("qpi", s) + groups
+
+
+# ------------------------------------------------------------------------------------------------------------- filling
+
+
+def fill(groups, cap: list[int], need: int) -> dict[int, int]:
+    """Take `min(cap_a, still needed)` workers from each group in the order given."""
+    w: dict[int, int] = {}
+    for a in groups:
+        take = min(cap[a], need)
+        if take > 0:
+            w[a] = take
+            need -= take
+    if need:
+        raise AssertionError("a feasible job was not placed")
+    return w
+
+
+def one_by_one(cap: list[int], need: int, key) -> dict[int, int]:
+    """Each worker goes to the group with the lowest `key(a, w)` (ties: lowest a) among those with capacity left."""
+    w: dict[int, int] = {}
+    for _ in range(need):
+        a = min((a for a in range(len(cap)) if cap[a] - w.get(a, 0) > 0), key=lambda a: (key(a, w), a))
+        w[a] = w.get(a, 0) + 1
+    return w
+
+
+def place(state: oracle.State, p: int, j: int, name: str) -> dict[int, int]:
+    """The workers of a feasible job by one of the rules of the table."""
+    hw, job = state.hw, state.jobs[j]
+    free = [int(x) for x in state.free(p)]
+    cap = [x // job.g for x in free]
+    pressure = Pressure(state, p)
+    groups = range(hw.N * hw.K)
+
+    if name == "first-fit":
+        return fill(groups, cap, job.W)
+    if name == "least-interference":
+        return fill(sorted(groups, key=lambda a: (q(pressure.group(a)), a)), cap, job.W)
+    if name in ("pack", "contention-aware"):
+        return in_container(state, p, job, free, cap, pressure, name)
+
+    def load_balance(a: int, w: dict[int, int]):
+        server = hw.groups_of(a // hw.K)
+        total = sum(int(hw.gpus[p, c]) for c in server)
+        left = sum(free[c] - w.get(c, 0) * job.g for c in server)
+        return q((total - left) / total), -(free[a] - w.get(a, 0) * job.g)
+
+    def tetris(a: int, w: dict[int, int]):
+        s, gpus = a // hw.K, int(hw.gpus[p, a])
+        left = free[a] - w.get(a, 0) * job.g
+
+        def f(channel: str, index: int) -> float:
+            return min(max(1 - pressure.of(channel, index), 0.0), 1.0)
+
+        b = job.B if job.U > 0 else job.ring_bytes
+        score = (job.g / gpus) * (left / gpus)
+        score += job.g * job.cpu_cores / hw.cores[p, a] * f("cpu", a)
+        score += job.g * job.input_bytes / (hw.pcie[p, a] * job.compute_s) * f("pcie", a)
+        score += min(1.0, b / (hw.nic[p, s] * job.compute_s)) * f("nic", s)
+        return -q(score)
+
+    return one_by_one(cap, job.W, {"load-balance": load_balance, "tetris": tetris}[name])
+
+
+def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
+    """`pack` and `contention-aware`: choose the container, then fill it server by server."""
+    hw = state.hw
+    server_groups = [list(hw.groups_of(s)) for s in range(hw.N)]
+    cap_s = [sum(cap[a] for a in server_groups[s]) for s in range(hw.N)]
+    racks = {int(r): [s for s in range(hw.N) if hw.rack[p, s] == r] for r in sorted(set(hw.rack[p]))}
+
+    def gpus_of(servers) -> int:
+        return sum(free[a] for s in servers for a in server_groups[s])
+
+    # In each tier: index -> (key of the container, its servers or its group), those that hold the gang.
+    group = [a for a in range(len(cap)) if cap[a] >= job.W]
+    server = [s for s in range(hw.N) if cap_s[s] >= job.W]
+    rack = [r for r in racks if sum(cap_s[s] for s in racks[r]) >= job.W]
+    pack = name == "pack"
+    if group:
+        a = min(group, key=lambda a: (free[a] if pack else q(pressure.group(a)), a))
+        return fill([a], cap, job.W)
+    if server:
+        s = min(server, key=lambda s: (gpus_of([s]) if pack else q(pressure.server(s)), s))
+        return fill(server_groups[s], cap, job.W)
+    servers = list(range(hw.N))
+    if rack:
+        r = min(rack, key=lambda r: (gpus_of(racks[r]) if pack else q(sum(pressure.of("nic", s) for s in racks[r])), r))
+        servers = racks[r]
+    servers = sorted(servers, key=lambda s: (-cap_s[s] if pack else q(pressure.of("nic", s)), s))
+    return fill([a for s in servers for a in server_groups[s]], cap, job.W)
+
+
+# ---------------------------------------------------------------------------------------- candidates and greedy-wait
+
+
+def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | None]:
+    """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
+    hw, job = state.hw, state.jobs[j]
+    cap = [int(x) // job.g for x in state.free(p)]
+    cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
+    pressure = Pressure(state, p)
+    by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:4]
+    by_pressure = sorted((s for s in range(hw.N) if cap_s[s] > 0), key=lambda s: (q(pressure.server(s)), s))[:4]
+    anchors: list[int | None] = []
+    for chosen in (by_pack, by_pressure):
+        valid = [s if cap_s[s] > 0 else None for s in chosen]
+        anchors += valid + [None] * (4 - len(valid))
+
+    out: list[dict[int, int] | None] = []
+    for anchor in anchors:
+        for limit in (hw.gmax, 2, 1):
+            capped = [min(x, limit) for x in cap]
+            if anchor is None or sum(capped) < job.W:
+                out.append(None)
+                continue
+            capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
+
+            def key(a: int, anchor=anchor, capped_s=capped_s):
+                s = a // hw.K
+                return s != anchor, hw.rack[p, s] != hw.rack[p, anchor], -capped_s[s], s, a
+
+            out.append(fill(sorted(range(hw.N * hw.K), key=key), capped, job.W))
+    return out
+
+
+def effect(state: oracle.State, p: int, j: int, w: dict[int, int]) -> float:
+    """`eff` of a candidate: the job's own slowdown and what it costs the jobs that run here."""
+    hw, job = state.hw, state.jobs[j]
+    before = state.total_use()
+    new = oracle.demand(hw, p, job, w, ps_of(job, w))
+    after = dict(before)
+    for m, x in new.use.items():
+        after[m] = after.get(m, 0.0) + x
+    eff = oracle.slowdown(hw, p, job, new, after, state.stretch)
+    for r in state.running[p]:
+        other = state.jobs[r.job]
+        change = oracle.slowdown(hw, p, other, r.demand, after, state.stretch) - oracle.slowdown(
+            hw, p, other, r.demand, before, state.stretch
+        )
+        eff += r.remaining_s * change / job.duration_s
+    return eff
+
+
+def greedy_wait(state: oracle.State, p: int, jobs: list[int], threshold: float):
+    """(job, workers) of the first job whose best candidate is good enough, or None."""
+    for j in jobs:
+        valid = [w for w in candidates(state, p, j) if w is not None]
+        effs = [q(effect(state, p, j, w)) for w in valid]
+        best = min(range(len(valid)), key=lambda c: (effs[c], c))
+        if effs[best] <= q(threshold) or not state.running[p]:
+            return j, valid[best]
+    return None

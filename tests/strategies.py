@@ -1,0 +1,320 @@
+"""Random small clusters and workloads in a handful of fixed shapes, and how to run them.
+
+A shape fixes every array size, so that hundreds of examples reuse a few compiled programs: clusters come from the real
+builders and are padded to the shape, job lists are padded to `Shape.jobs`. Nothing is a round number unless it has to
+be, so that completions do not fall on boundaries and scores do not tie by accident.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+
+from jaxsched.cluster.build import build
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import fat_tree, leaf_spine
+from jaxsched.dynamics.interference import MODELS, Strengths
+from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.observation import observe
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State, make_params
+from jaxsched.policies.registry import hand_written
+from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
+from jaxsched.workload.models import MODEL_NAMES
+
+STATUS = ("queued", "running", "finished", "rejected")  # of Records.status; queued covers backlog and not yet arrived
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Every array size of a compiled program."""
+
+    partitions: int
+    servers: int  # N, per partition
+    groups: int  # K, per server
+    jobs: int  # J
+    running_slots: int
+    queue_slots: int
+    rounds: int
+
+    @property
+    def racks(self) -> int:
+        """T: a rack per server at most."""
+        return self.servers
+
+    @property
+    def links(self) -> int:
+        """E: two directions for each rack and each pod, or for each of two spines."""
+        return 4 * self.servers
+
+    def config(self, interference: str = "analytic", **changes) -> EnvConfig:
+        """The static configuration; by default rounds end early and idle boundaries are skipped."""
+        values = dict(
+            running_slots=self.running_slots, queue_slots=self.queue_slots, rounds=self.rounds, tenants=4,
+            largest_worker=4, early_stop=True, skip_idle=True, record_placements=True,
+            interference=MODELS[interference],
+        )
+        return EnvConfig(**(values | changes))
+
+
+# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has servers
+# of up to three sockets.
+SHAPES = {
+    "one": Shape(partitions=1, servers=10, groups=2, jobs=24, running_slots=6, queue_slots=7, rounds=2),
+    "two": Shape(partitions=2, servers=4, groups=2, jobs=24, running_slots=24, queue_slots=24, rounds=8),
+    "three": Shape(partitions=3, servers=5, groups=3, jobs=24, running_slots=20, queue_slots=24, rounds=3),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------- clusters
+
+
+def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
+    """`cluster` with servers, groups, racks and links padded to `shape` as `build` pads them."""
+    p, n, k = cluster.group_gpus.shape
+    t, e = cluster.rack_id.shape[1], cluster.link_id.shape[1]
+    links = cluster.link_bytes_s.shape[0] - 1
+    most = shape.partitions * shape.links
+    assert p == shape.partitions and n <= shape.servers and k <= shape.groups and t <= shape.racks
+    assert e <= shape.links and links <= most
+    more = {"n": (0, shape.servers - n), "k": (0, shape.groups - k), "t": (0, shape.racks - t), "e": (0, shape.links - e)}
+
+    def pad(leaf, axes: str, fill):
+        return jnp.pad(leaf, [more.get(axis, (0, 0)) for axis in axes], constant_values=fill)
+
+    link_id = jnp.where(cluster.link_id == links, most, cluster.link_id)
+    return Cluster(
+        group_gpus=pad(cluster.group_gpus, "pnk", 0),
+        group_gpu_type=pad(cluster.group_gpu_type, "pnk", -1),
+        group_speed=pad(cluster.group_speed, "pnk", 1),
+        group_cores=pad(cluster.group_cores, "pnk", 1),
+        pcie_bytes_s=pad(cluster.pcie_bytes_s, "pnk", 1),
+        qpi_bytes_s=pad(cluster.qpi_bytes_s, "pn", 1),
+        nic_bytes_s=pad(cluster.nic_bytes_s, "pn", 1),
+        server_id=pad(cluster.server_id, "pn", -1),
+        server_rack=pad(cluster.server_rack, "pn", 0),
+        rack_id=pad(cluster.rack_id, "pt", -1),
+        link_bytes_s=jnp.concatenate([cluster.link_bytes_s[:-1], jnp.ones(most + 1 - links, jnp.float32)]),
+        link_id=pad(link_id, "pe", most),
+        route=pad(cluster.route, "ptte", 0),
+    )
+
+
+def random_server(rng: np.random.Generator, groups: int) -> Server:
+    """A server of 1 to `groups` sockets with capacities around today's."""
+    sockets = int(rng.integers(1, groups + 1))
+    return Server(
+        groups=tuple(int(x) for x in rng.choice([1, 2, 3, 4, 8], sockets, p=[0.1, 0.25, 0.1, 0.45, 0.1])),
+        gpu_type=str(rng.choice(["V100", "A100", "P100", "T4"])),
+        cores=float(rng.uniform(6, 40) * sockets),
+        pcie_gbytes_s=float(rng.uniform(4, 32)),
+        qpi_gbytes_s=float(rng.uniform(8, 40)),
+        nic_gbits_s=float(rng.uniform(10, 100)),
+    )
+
+
+def random_cluster(rng: np.random.Generator, shape: Shape, homogeneous: bool, tree: bool) -> Cluster:
+    """A cluster of `shape`: leaf-spine or fat-tree, like or unlike servers, the last partitions perhaps padded."""
+    most = max(2, shape.servers)
+    per_partition = int(rng.integers(2, most + 1))
+    # Fewer than a full last partition, but no empty one.
+    count = shape.partitions * per_partition - int(rng.integers(0, min(per_partition, 2)))
+    if homogeneous:
+        server = random_server(rng, shape.groups)
+        groups = (4,) * shape.groups if rng.random() < 0.5 else server.groups
+        servers = [dataclasses.replace(server, groups=groups)] * count
+    else:
+        servers = [random_server(rng, shape.groups) for _ in range(count)]
+    per_rack = int(rng.integers(1, 4))
+    nic = float(rng.uniform(10, 60))
+    if tree:
+        topology = fat_tree(
+            count, per_rack, int(rng.integers(1, 4)), nic, float(rng.uniform(1, 4)), float(rng.uniform(1, 4))
+        )
+    else:
+        topology = leaf_spine(count, per_rack, nic, float(rng.uniform(1, 6)), spines=int(rng.choice([0, 2])) or None)
+    return pad_cluster(build(servers, topology, shape.partitions), shape)
+
+
+# ------------------------------------------------------------------------------------------------------------ workloads
+
+
+def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0) -> JobList:
+    """Gangs of 1 to 16 workers, PS and all-reduce, every model; `pace_s` is the mean time between submissions."""
+    workers = rng.choice([1, 2, 3, 4, 5, 8, 16], count, p=[0.3, 0.2, 0.1, 0.2, 0.05, 0.1, 0.05])
+    ps = np.where(rng.random(count) < 0.5, 0, np.maximum(1, workers // rng.choice([1, 2, 3], count)))
+    return make_job_list(
+        submit_s=np.cumsum(rng.exponential(pace_s, count) * (rng.random(count) < 0.85)) + rng.uniform(0, 100),
+        duration_s=np.exp(rng.normal(5.5, 1.2, count)),
+        workers=workers,
+        gpus_per_worker=rng.choice([1, 2, 4], count, p=[0.7, 0.2, 0.1]),
+        ps=ps,
+        model=rng.integers(0, len(MODEL_NAMES), count),
+        tenant=rng.integers(0, 4, count),
+        home=rng.integers(0, 8, count),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One cluster with one workload and the numbers that the environment takes."""
+
+    shape: Shape
+    cluster: Cluster
+    jobs: JobList
+    interval_s: float
+    kappa: tuple[float, ...] = (1.0,) * 5
+    max_forwards: int = 2
+
+    @property
+    def params(self) -> EnvParams:
+        """As the environment takes it."""
+        return make_params(
+            self.cluster,
+            interval_s=self.interval_s,
+            interference=Strengths(kappa=jnp.asarray(self.kappa, jnp.float32)),
+            max_forwards=jnp.int32(self.max_forwards),
+        )
+
+    @property
+    def table(self) -> JobTable:
+        """The jobs on the device, padded."""
+        return pad_table(to_table(self.jobs, self.interval_s), self.shape.jobs)
+
+
+INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)
+
+
+def random_case(
+    seed: int, shape: str, count: int = 24, homogeneous: bool = False, tree: bool = False, interval_s: float = 60.0
+) -> Case:
+    """The case of `seed`: the same everywhere."""
+    rng = np.random.default_rng(seed)
+    return Case(
+        shape=SHAPES[shape],
+        cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
+        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))),
+        interval_s=interval_s,
+        kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
+        max_forwards=int(rng.integers(0, 4)),
+    )
+
+
+@st.composite
+def cases(draw, shape: str, **fixed) -> Case:
+    """Hypothesis: fewer jobs, like servers, leaf-spine and minutes are what it shrinks to."""
+    values = dict(
+        count=draw(st.integers(1, SHAPES[shape].jobs)),
+        homogeneous=draw(st.sampled_from([True, False, False])),
+        tree=draw(st.booleans()),
+        interval_s=draw(st.sampled_from(INTERVALS_S)),
+    )
+    return random_case(draw(st.integers(0, 2**32 - 1)), shape, **(values | fixed))
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+
+
+@functools.cache
+def jit_start(config: EnvConfig):
+    """Compiled `(params, table) -> State`."""
+    return jax.jit(functools.partial(initial_state, config))
+
+
+@functools.cache
+def jit_transition(config: EnvConfig):
+    """Compiled `(params, state, action) -> (State, reward, finished)`."""
+
+    def step(params: EnvParams, state: State, action: Action):
+        state, gain = transition(config, params, state, action)
+        return state, gain, is_finished(state)
+
+    return jax.jit(step)
+
+
+@functools.cache
+def jit_policy(config: EnvConfig, spec: str):
+    """Compiled `(key, state, params) -> Action` of a hand-written policy."""
+    policy = hand_written(spec, config)
+    return jax.jit(lambda key, state, params: policy(key, observe(config, params, state), state, params))
+
+
+@functools.cache
+def jit_run(config: EnvConfig, specs: tuple[str, ...], most_rounds: int):
+    """Compiled `(params, table, index) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
+    policies = [hand_written(spec, config) for spec in specs]
+
+    def run(params: EnvParams, table: JobTable, index):
+        def body(carry):
+            state, rounds = carry
+            # Like environment steps under vmap, a policy sees the observation of the present state.
+            obs, key = observe(config, params, state), jax.random.fold_in(jax.random.key(0), rounds)
+            action = jax.lax.switch(index, [policy.act for policy in policies], key, obs, state, params)
+            return transition(config, params, state, action)[0], rounds + 1
+
+        def go_on(carry):
+            return ~is_finished(carry[0]) & (carry[1] < most_rounds)
+
+        return jax.lax.while_loop(go_on, body, (initial_state(config, params, table), jnp.int32(0)))
+
+    return jax.jit(run)
+
+
+def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), most_rounds: int = 200_000) -> State:
+    """The state when all jobs of `case` are done; `specs` are compiled together with `spec`, once for all cases."""
+    specs = specs or (spec,)
+    state, rounds = jit_run(config, specs, most_rounds)(case.params, case.table, specs.index(spec))
+    assert int(rounds) < most_rounds, f"not finished: clock {state.clock}, queue {state.queue}"
+    return state
+
+
+def watched_run(case: Case, spec: str, config: EnvConfig, watch, most_rounds: int = 20_000) -> State:
+    """As `run`, round by round: `watch(before, action, after, reward)` sees each of them."""
+    params = case.params
+    state = jit_start(config)(params, case.table)
+    policy, step = jit_policy(config, spec), jit_transition(config)
+    key = jax.random.key(0)
+    done = bool(is_finished(state))
+    for index in range(most_rounds):
+        if done:
+            return state
+        action = policy(jax.random.fold_in(key, index), state, params)
+        before = state
+        state, gain, done = step(params, state, action)
+        watch(before, action, state, gain)
+    raise AssertionError(f"not finished after {most_rounds} rounds: clock {state.clock}, queue {state.queue}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of the jobs, in the terms of `oracle.Result`."""
+
+    start_s: np.ndarray  # float64[J], nan if never started
+    finish_s: np.ndarray  # float64[J]
+    status: list[str]
+    partition: np.ndarray
+    workers: list[dict[int, int]]
+    ps: list[dict[int, int]]
+
+
+def outcome(case: Case, state: State) -> Outcome:
+    """Read the records of a finished run."""
+    count = len(case.jobs)
+    records = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], state.records)
+    never = records.start < 0
+    undone = records.finish < 0
+
+    def counts(rows) -> list[dict[int, int]]:
+        return [{int(a): int(row[a]) for a in np.flatnonzero(row)} for row in rows]
+
+    return Outcome(
+        start_s=np.where(never, np.nan, records.start * case.interval_s),
+        finish_s=np.where(undone, np.nan, records.finish * case.interval_s + records.finish_offset_s.astype(float)),
+        status=[STATUS[x] for x in records.status],
+        partition=records.partition.astype(int),
+        workers=counts(records.workers),
+        ps=counts(records.ps),
+    )

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from jaxsched.errors import UserError
+from jaxsched.workload.jobs import offered_load
+from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_synthetic_workloads(name):
+    options = WorkloadOptions(num_jobs=200, total_gpus=16, load=0.6, schedulers=2, duration_cap_s=1e5)
+    jobs, skipped = get_workload(name, options)
+    assert len(jobs) == 200 and skipped == {}
+    assert offered_load(jobs, 16) == pytest.approx(0.6) and set(jobs.home.tolist()) == {0, 1}
+    assert jobs.duration_s.max() <= 1e5
+    again, _ = get_workload(name, options)
+    assert jobs.submit_s.tolist() == again.submit_s.tolist()
+
+
+def test_poisson_has_one_gpu_jobs_and_philly_like_has_gangs():
+    assert set(get_workload("poisson", WorkloadOptions(total_gpus=16))[0].num_gpus.tolist()) == {1}
+    jobs, _ = get_workload("philly-like", WorkloadOptions(total_gpus=16))
+    assert len(jobs) == 1000 and offered_load(jobs, 16) == pytest.approx(0.8) and jobs.num_gpus.max() > 1
+
+
+def test_trace_file(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("job_id,submit_time_s,num_gpus,duration_s\na,100,1,10\nb,200,2,10\nc,400,2,10\n")
+    jobs, _ = get_workload(path, WorkloadOptions(num_jobs=2))
+    assert jobs.submit_s.tolist() == [0, 100] and jobs.job_id.tolist() == ["a", "b"]
+    jobs, _ = get_workload(str(path), WorkloadOptions(total_gpus=4, load=0.5))
+    assert offered_load(jobs, 4) == pytest.approx(0.5) and len(jobs) == 3
+
+
+def test_named_trace(real):
+    real("muri1")
+    jobs, _ = get_workload("muri1", WorkloadOptions(num_jobs=100))
+    assert len(jobs) == 100 and jobs.submit_s[0] == 0 and (np.diff(jobs.submit_s) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "phily",
+            WorkloadOptions(),
+            r"unknown 'phily'; known are philly-like, .*poisson, philly, muri1.*path of a trace",
+        ),
+        ("gone.csv", WorkloadOptions(), r"gone.csv: no such file"),
+        ("poisson", WorkloadOptions(), r"total_gpus: is needed for the workload 'poisson'"),
+        ("x.csv", WorkloadOptions(load=0.5), r"total_gpus: is needed for a load"),
+        ("poisson", WorkloadOptions(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be >= 1"),
+    ],
+)
+def test_errors(name, options, message):
+    with pytest.raises(UserError, match=message):
+        get_workload(name, options)
