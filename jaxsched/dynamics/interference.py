@@ -3,9 +3,10 @@
 One signature for all of them, `stretch(weights, channel, model, own, others) -> stretch`:
 
 - `weights`: any pytree, a leaf of the environment's parameters, so that it can be swept, vmapped and differentiated;
-- `channel`: int32[M], index into `resources.CHANNELS`; `model`: int32[...], the job's row in the catalogue;
-- `own`, `others`: float32[..., M], utilisation of the resource by the job and by all its co-runners;
-- result: float32[..., M], at least 1, exactly 1 where `others` is 0, never falling in `others`.
+- `channel`: a plain int, index into `resources.CHANNELS`: a model may branch on it;
+- `model`: int32, the job's row in the catalogue; `own`, `others`: float32, utilisation of a resource of this channel by
+  the job and by all its co-runners; the three broadcast against each other;
+- result: float32 of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
 
 A user's own model is any function of this signature.
 """
@@ -22,7 +23,7 @@ from jaxsched.dynamics.resources import CPU
 class Interference(Protocol):
     """The signature above."""
 
-    def __call__(self, weights: chex.ArrayTree, channel: Array, model: Array, own: Array, others: Array) -> Array: ...
+    def __call__(self, weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
 
 
 @chex.dataclass(frozen=True)
@@ -37,16 +38,19 @@ def default_strengths() -> Strengths:
     return Strengths(kappa=jnp.ones(5, jnp.float32))
 
 
-def none(weights: chex.ArrayTree, channel: Array, model: Array, own: Array, others: Array) -> Array:
+def none(weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array:
     """Co-runners never matter; placement still decides what is communicated over what."""
-    return jnp.ones_like(own)
+    return jnp.ones(jnp.broadcast_shapes(own.shape, others.shape), jnp.float32)
 
 
-def analytic(weights: Strengths, channel: Array, model: Array, own: Array, others: Array) -> Array:
+def analytic(weights: Strengths, channel: int, model: Array, own: Array, others: Array) -> Array:
     """Cores stretch once oversubscribed; bandwidth by the time a co-runner is met on it (docs/semantics.md, section 5)."""
-    full = jnp.maximum(own, 1.0)
-    oversubscribed = jnp.maximum(own + others, full) / full - 1.0
-    return 1.0 + weights.kappa[channel] * jnp.where(channel == CPU, oversubscribed, others)
+    if channel == CPU:
+        full = jnp.maximum(own, 1.0)
+        excess = jnp.maximum(own + others, full) / full - 1.0
+    else:
+        excess = others
+    return 1.0 + weights.kappa[channel] * excess
 
 
 MODELS: dict[str, Interference] = {"none": none, "analytic": analytic}

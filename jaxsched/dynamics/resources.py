@@ -7,7 +7,6 @@ shares and slowdowns be matmuls and reductions, without a special case per chann
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 
@@ -56,12 +55,6 @@ class Layout(NamedTuple):
     def comm(self) -> slice:
         """Everything that carries communication: all but the CPU."""
         return slice(self.nk, self.size)
-
-    @property
-    def channel(self) -> np.ndarray:
-        """int32[M]: the channel of each resource."""
-        sizes = (self.nk, self.nk, self.servers, self.servers, self.links)
-        return np.repeat(np.arange(5, dtype=np.int32), sizes)
 
 
 def layout_of(cluster: Cluster) -> Layout:

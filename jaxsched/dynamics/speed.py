@@ -2,11 +2,11 @@
 
 import chex
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.interference import Interference
-from jaxsched.dynamics.resources import Layout, comm_capacity, layout_of
+from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI, Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
 from jaxsched.workload.models import Profiles
 
@@ -110,20 +110,57 @@ def footprint(
     )
 
 
+@chex.dataclass(frozen=True)
+class Contenders:
+    """Footprints with the resource axis first, ready for `slowdown`: reductions over a leading axis vectorise."""
+
+    use: Array  # float32[M, ...]
+    base: Array  # float32[M - NK, ...]
+    compute: Array  # float32[NK, ...]
+    ideal: Array  # float32[...]
+    sens_cpu: Array  # float32[...]
+    sens_pcie: Array  # float32[...]
+    model: Array  # int32[...]
+
+
+def contenders(rows: Footprint) -> Contenders:
+    """The same footprints, resource axis first."""
+    moved = {name: jnp.moveaxis(rows[name], -1, 0) for name in ("use", "base", "compute")}
+    kept = {name: rows[name] for name in ("ideal", "sens_cpu", "sens_pcie", "model")}
+    return Contenders(**moved, **kept)
+
+
 def slowdown(
-    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Footprint, total: Array
+    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Contenders, total: Array
 ) -> Array:
-    """float32[...]: step time over ideal step time, at least 1, for jobs `rows` under the summed utilisation `total`.
+    """float32: step time over ideal step time, at least 1, for jobs `rows` under the summed utilisation `total`.
 
     Args:
-        rows: leading shape [...]; the rows' own use is part of `total`.
-        total: float32[M] or broadcastable to [..., M].
+        rows: leading axis M, then any shape; the rows' own use is part of `total`.
+        total: float32[M, ...], broadcast against the rows' shape; the result has the broadcast shape.
     """
-    others = jnp.maximum(total - rows.use, 0.0)
-    stretch = interference(weights, layout.channel, rows.model[..., None], rows.use, others)
-    cpu = jnp.maximum(rows.use[..., layout.cpu], 1.0) * stretch[..., layout.cpu]
-    factor = 1.0 + rows.sens_cpu[..., None] * (cpu - 1.0)
-    factor += rows.sens_pcie[..., None] * (stretch[..., layout.pcie] - 1.0)
-    compute = (rows.compute * factor).max(-1)
-    comm = (rows.base * stretch[..., layout.comm]).max(-1)
+    shape = jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
+
+    def stretch(channel: int, own: Array, all_use: Array) -> Array:
+        return interference(weights, channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
+
+    def on_group(slowest: Array, group: tuple[Array, ...]) -> tuple[Array, None]:
+        cpu, pcie, compute, all_cpu, all_pcie = group
+        factor = 1.0 + rows.sens_cpu * (jnp.maximum(cpu, 1.0) * stretch(CPU, cpu, all_cpu) - 1.0)
+        factor += rows.sens_pcie * (stretch(PCIE, pcie, all_pcie) - 1.0)
+        return jnp.maximum(slowest, compute * factor), None
+
+    cpu, pcie = layout.cpu, layout.pcie
+    groups = (rows.use[cpu], rows.use[pcie], rows.compute, total[cpu], total[pcie])
+    compute, _ = lax.scan(on_group, jnp.zeros(shape), groups)
+
+    comm = jnp.zeros(shape)
+    for channel, part in ((PCIE, layout.pcie), (QPI, layout.qpi), (NIC, layout.nic), (LINK, layout.link)):
+
+        def on_resource(slowest: Array, resource: tuple[Array, ...], channel: int = channel) -> tuple[Array, None]:
+            use, base, all_use = resource
+            return jnp.maximum(slowest, base * stretch(channel, use, all_use)), None
+
+        base = rows.base[part.start - layout.nk : part.stop - layout.nk]
+        comm, _ = lax.scan(on_resource, comm, (rows.use[part], base, total[part]))
     return jnp.maximum((compute + comm) / jnp.maximum(rows.ideal, 1e-9), 1.0)

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxsched.dynamics.contention import totals
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, best_hardware, footprint, slowdown
+from jaxsched.dynamics.speed import Contenders, best_hardware, contenders, footprint, slowdown
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
 from jaxsched.env.state import (
     FINISHED,
@@ -44,18 +44,23 @@ class Moment:
     flow: Flow
 
 
-def rates(config: EnvConfig, params: EnvParams, prints: Footprint, active: Array) -> tuple[Array, Array]:
-    """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does."""
-    total = totals(params.cluster, prints.use, active)
+def rates(
+    config: EnvConfig, params: EnvParams, use: Array, rows: Contenders, active: Array
+) -> tuple[Array, Array]:
+    """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does.
+
+    Args: `use: float32[P, R, M]`, and `rows`, the `contenders` of the same jobs.
+    """
+    total = totals(params.cluster, use, active)
     layout = layout_of(params.cluster)
-    rate = slowdown(config.interference, params.interference, layout, prints, total[:, None, :])
+    rate = slowdown(config.interference, params.interference, layout, rows, total.T[:, :, None])
     return total, jnp.where(active, rate, 1.0)
 
 
 def refresh(config: EnvConfig, params: EnvParams, state: State) -> State:
     """State with totals and slowdowns recomputed for the jobs that run now."""
     running = state.running
-    total, rate = rates(config, params, running.print, running.job >= 0)
+    total, rate = rates(config, params, running.print.use, contenders(running.print), running.job >= 0)
     return state.replace(total=total, running=running.replace(slowdown=rate))
 
 
@@ -216,6 +221,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array
     tenant = state.jobs.tenant[jnp.maximum(running.job, 0)]
     of_tenant = jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
+    rows = contenders(running.print)
 
     # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
     def unfinished(moment: Moment) -> Array:
@@ -229,7 +235,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array
         high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / moment.slowdown)
         finished = moment.active & (high + low <= WORK_TOLERANCE * running.duration_s)
         active = moment.active & ~finished
-        total, slow = rates(config, params, running.print, active)
+        total, slow = rates(config, params, running.print.use, rows, active)
         holding = jnp.where(moment.active[..., None], of_tenant, 0).sum((0, 1))
         attained, attained_low = kahan_add(moment.attained_s, moment.attained_low_s, step * holding)
         return Moment(

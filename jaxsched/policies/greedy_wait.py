@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.dynamics.resources import Layout, layout_of
-from jaxsched.dynamics.speed import Best, Footprint, JobSpec, best_hardware, footprint, slowdown
+from jaxsched.dynamics.speed import Best, Footprint, JobSpec, best_hardware, contenders, footprint, slowdown
 from jaxsched.env.observation import Observation, window_slots
 from jaxsched.env.queues import feasible, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, job_spec
@@ -42,13 +42,11 @@ def what_if(
         total: float32[M]. prints: leading axis C.
     """
 
-    def one(candidate: Footprint) -> tuple[Array, Array]:
-        after = total + candidate.use
-        own = slowdown(config.interference, weights, layout, candidate, after)
-        others = slowdown(config.interference, weights, layout, rows, after)
-        return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum()
-
-    return jax.vmap(one)(prints)
+    after = total[:, None] + prints.use.T  # [M, C]
+    own = slowdown(config.interference, weights, layout, contenders(prints), after)
+    running = contenders(jax.tree.map(lambda leaf: leaf[None], rows))  # [M, 1, R]
+    others = slowdown(config.interference, weights, layout, running, after[:, :, None])
+    return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum(-1)
 
 
 def greedy_wait(
