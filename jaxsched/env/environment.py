@@ -53,7 +53,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
             model=ints(p, r),
         ),
     )
-    kept = n * k if config.record_placements else 0
+    kept = (count, n * k) if config.record_placements else (1, 1)
     records = Records(
         status=ints(count, dtype=jnp.int8),
         partition=ints(count, dtype=jnp.int16, fill=-1),
@@ -61,8 +61,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         finish=ints(count, fill=-1),
         finish_offset_s=floats(count),
         forwards=ints(count, dtype=jnp.int8),
-        workers=ints(count, kept, dtype=jnp.int8),
-        ps=ints(count, kept, dtype=jnp.int16),
+        workers=ints(*kept, dtype=jnp.int8),
+        ps=ints(*kept, dtype=jnp.int16),
     )
     state = State(
         jobs=assign_homes(cluster, jobs),

@@ -102,7 +102,7 @@ class Records:
     finish: Array  # int32[J], boundary before the finish
     finish_offset_s: Array  # float32[J], seconds after that boundary
     forwards: Array  # int8[J]
-    workers: Array  # int8[J, N * K], empty unless `record_placements`
+    workers: Array  # int8[J, N * K]; a single 0 unless `record_placements`
     ps: Array  # int16[J, N * K], likewise
 
 

@@ -159,8 +159,11 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
     return state, legal
 
 
-def _forward(params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
-    """Move the forwarded jobs between queues, lower numbered schedulers first; also bool[P], which were legal."""
+def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tuple[State, Array]:
+    """Move the forwarded jobs between queues, lower numbered schedulers first; also bool[P], which were legal.
+
+    Args: `room: int32[P]`, free queue slots before the round.
+    """
     partitions, slots = state.queue.shape
     p = jnp.arange(partitions)
     row = state.queue[p, action.slot]
@@ -168,7 +171,6 @@ def _forward(params: EnvParams, state: State, action: Action) -> tuple[State, Ar
     fits = could_hold(params.cluster, job.workers, job.gpus_per_worker)[p, action.target]
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
-    room = (state.queue < 0).sum(-1)
     earlier = (p[:, None] > p[None, :]) & (action.target[:, None] == action.target[None, :]) & legal[None, :]
     legal &= earlier.sum(-1) < room[action.target]
 
@@ -190,8 +192,9 @@ def _forward(params: EnvParams, state: State, action: Action) -> tuple[State, Ar
 def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> State:
     """One decision round: placements, then forwards; a scheduler that did neither legally has waited."""
     waiting = state.waited
+    room = (state.queue < 0).sum(-1)
     state, placed = _start(config, params, state, action)
-    state, forwarded = _forward(params, state, action)
+    state, forwarded = _forward(params, state, action, room)
     acted = placed | forwarded
     refused = ((action.kind == PLACE) | (action.kind == FORWARD)) & ~acted & ~waiting
     state = state.replace(
