@@ -44,7 +44,7 @@ def none(weights: chex.ArrayTree, channel: int, model: Array, own: Array, others
 
 
 def analytic(weights: Strengths, channel: int, model: Array, own: Array, others: Array) -> Array:
-    """Cores stretch once oversubscribed; bandwidth by the time a co-runner is met on it (docs/semantics.md, section 5)."""
+    """Cores stretch once oversubscribed; bandwidth by the time a co-runner is met on it (docs/semantics.md, 5)."""
     if channel == CPU:
         full = jnp.maximum(own, 1.0)
         excess = jnp.maximum(own + others, full) / full - 1.0

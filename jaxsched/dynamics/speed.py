@@ -80,9 +80,7 @@ def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Array:
     return profiles.compute_s[job.model] + jnp.where(job.ps > 0, ps_s, ring_s)
 
 
-def footprint(
-    cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, workers: Array, ps: Array
-) -> Footprint:
+def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, workers: Array, ps: Array) -> Footprint:
     """The footprint of one job on one partition (no leading P axis); `workers, ps: int32[N, K]`."""
     gpus = (workers * job.gpus_per_worker).astype(jnp.float32)
     cores = gpus * profiles.cpu_cores[job.model] + ps * profiles.ps_cores[job.model]

@@ -7,7 +7,7 @@ from jaxsched.cluster.hardware import Cluster
 
 
 def ring_bytes(gradient_bytes: Array, ranks: Array) -> Array:
-    """Bytes that each rank of a ring all-reduce sends per step: `2 (n-1)/n B` (Patarasuk & Yuan, 2009). 0 for n <= 1."""
+    """Bytes each rank of a ring all-reduce sends per step: `2 (n-1)/n B` (Patarasuk & Yuan, 2009). 0 for n <= 1."""
     n = jnp.maximum(ranks, 1).astype(jnp.float32)
     return 2.0 * (n - 1.0) / n * gradient_bytes
 

@@ -1,8 +1,8 @@
 """The environment: `reset` and `step` in the gymnax convention, pure and jit-able.
 
-`step` is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the next
-boundary and admits the jobs that arrived. Environments that are vmapped with a fixed number of rounds stay in step with
-each other, so the clock's loop runs for no one in the other rounds.
+`step` is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the
+next boundary and admits the jobs that arrived. Environments that are vmapped with a fixed number of rounds stay in step
+with each other, so the clock's loop runs for no one in the other rounds.
 """
 
 import dataclasses
@@ -119,7 +119,7 @@ class ClusterEnv:
     def step(
         self, key: Array, state: State, action: Action, params: EnvParams
     ) -> tuple[Observation, State, Array, Array, Array, dict[str, chex.Array]]:
-        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. `key` is unused: no step is random."""
+        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. No step is random: `key` is unused."""
         del key
         state, gain = transition(self.config, params, state, action)
         info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}

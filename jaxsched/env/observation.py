@@ -1,7 +1,7 @@
 """What a scheduler sees: its partition, its queue's window, and the pooled state of every scheduler.
 
-Nothing here depends on the cluster's size except through array axes, and every feature is a ratio or a logarithm, so that
-weights trained on a small cluster read a large one.
+Nothing here depends on the cluster's size except through array axes, and every feature is a ratio or a logarithm, so
+that weights trained on a small cluster read a large one.
 """
 
 import chex

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsched.dynamics.contention import totals
 from jaxsched.cluster.hardware import partition_axes
+from jaxsched.dynamics.contention import totals
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Contenders, best_hardware, contenders, footprint, slowdown
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
@@ -44,9 +44,7 @@ class Moment:
     flow: Flow
 
 
-def rates(
-    config: EnvConfig, params: EnvParams, use: Array, rows: Contenders, active: Array
-) -> tuple[Array, Array]:
+def rates(config: EnvConfig, params: EnvParams, use: Array, rows: Contenders, active: Array) -> tuple[Array, Array]:
     """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does.
 
     Args: `use: float32[P, R, M]`, and `rows`, the `contenders` of the same jobs.

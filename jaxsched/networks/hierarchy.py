@@ -59,7 +59,7 @@ def _mean(weighted: Array, receivers: Array, nodes: int) -> Array:
 
 
 class Encoder(nn.Module):
-    """Embeddings of groups `[P, NK, H]` and schedulers `[P, H]`: up the hierarchy, across the schedulers, down again."""
+    """Embeddings of groups `[P, NK, H]` and schedulers `[P, H]`: up the hierarchy, across schedulers, down again."""
 
     width: int
     exchange_rounds: int

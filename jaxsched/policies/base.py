@@ -31,9 +31,7 @@ class Policy:
 def views(state: State, params: EnvParams) -> tuple[View, View]:
     """One view per partition, stacked on a leading axis P, and the `in_axes` that map over them."""
     p = state.free.shape[0]
-    view = View(
-        cluster=params.cluster, free=state.free.reshape(p, -1), total=state.total, profiles=params.profiles
-    )
+    view = View(cluster=params.cluster, free=state.free.reshape(p, -1), total=state.total, profiles=params.profiles)
     axes = View(
         cluster=partition_axes(params.cluster), free=0, total=0, profiles=jax.tree.map(lambda _: None, params.profiles)
     )

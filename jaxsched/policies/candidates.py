@@ -1,4 +1,4 @@
-"""The menu of placements for one job on one partition: anchor servers x caps per group (docs/semantics.md, section 7)."""
+"""Candidate placements of one job on one partition: anchor servers x caps per group (docs/semantics.md, section 7)."""
 
 import jax
 import jax.numpy as jnp

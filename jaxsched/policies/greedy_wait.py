@@ -1,7 +1,7 @@
 """`greedy-wait`: the strongest policy we can write by hand. It knows the true dynamics and every duration.
 
-For each of the first jobs of its order it tries every candidate placement, charges it with its own slowdown and with the
-slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one.
+For each of the first jobs of its order it tries every candidate placement, charges it with its own slowdown and with
+the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one.
 """
 
 import jax
@@ -31,7 +31,13 @@ def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Fo
 
 
 def what_if(
-    config: EnvConfig, weights, layout: Layout, rows: Footprint, remaining_s: Array, now: Array, total: Array,
+    config: EnvConfig,
+    weights,
+    layout: Layout,
+    rows: Footprint,
+    remaining_s: Array,
+    now: Array,
+    total: Array,
     prints: Footprint,
 ) -> tuple[Array, Array]:
     """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs. `float32[C]` each.
@@ -49,9 +55,7 @@ def what_if(
     return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum(-1)
 
 
-def greedy_wait(
-    config: EnvConfig, threshold: float | Array, order: str = "area", forward: bool = True
-) -> ActFn:
+def greedy_wait(config: EnvConfig, threshold: float | Array, order: str = "area", forward: bool = True) -> ActFn:
     """The policy of docs/semantics.md, section 7; `threshold` bounds the effective slowdown it accepts."""
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:

@@ -11,7 +11,9 @@ from jaxsched.policies.base import ActFn, forward_choice, place_or_forward, view
 from jaxsched.policies.rules import RULES
 
 
-def heuristic(config: EnvConfig, rule: str, order: str = "fifo", backfill: bool = False, forward: bool = False) -> ActFn:
+def heuristic(
+    config: EnvConfig, rule: str, order: str = "fifo", backfill: bool = False, forward: bool = False
+) -> ActFn:
     """The policy of section 7 of docs/semantics.md with this rule, order and switches."""
     place_workers = RULES[rule]
 

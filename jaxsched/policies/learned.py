@@ -96,9 +96,10 @@ def save_policy(folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree
     folder.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(network, name) for name in ("width", "exchange_rounds", "hierarchy", "prior")}
     versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
+    card = {"schema": CARD_SCHEMA, "network": shape, "versions": versions} | card
     for name, content in (
         (WEIGHTS_FILE, serialization.to_bytes(weights)),
-        (CARD_FILE, json.dumps({"schema": CARD_SCHEMA, "network": shape, "versions": versions} | card, indent=2).encode()),
+        (CARD_FILE, json.dumps(card, indent=2).encode()),
     ):
         partial = folder / f".{name}.partial"
         partial.write_bytes(content)
@@ -110,7 +111,7 @@ def load_policy(path: str, config: EnvConfig) -> Policy:
     folder = Path(path)
     for name in (CARD_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
-            raise UserError(f"checkpoint {path}: no file {name}; a checkpoint folder holds {CARD_FILE} and {WEIGHTS_FILE}")
+            raise UserError(f"checkpoint {path}: no file {name}; a checkpoint holds {CARD_FILE} and {WEIGHTS_FILE}")
     try:
         card = json.loads((folder / CARD_FILE).read_text())
         if card["schema"] != CARD_SCHEMA:

@@ -168,7 +168,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     ppo = config.ppo
     learned = int(ppo.num_envs * ppo.steps * ppo.keep)
     rules = [
-        (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps and chunks must be at least 1"),
+        (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps, chunks must be at least 1"),
         (ppo.epochs >= 1 and ppo.minibatches >= 1, "ppo: epochs and minibatches must be at least 1"),
         (0 < ppo.keep <= 1, "ppo: keep must be in (0, 1]"),
         (learned >= ppo.minibatches, f"ppo: {ppo.minibatches} minibatches of {learned} kept rounds are empty"),
@@ -177,7 +177,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (0 < config.workload.load[0] <= config.workload.load[1], "workload: load must be two rising positive numbers"),
         (0 <= config.env.contention[0] <= config.env.contention[1], "env: contention must be two rising numbers"),
         (config.env.window >= 1 and config.env.rounds >= 1, "env: window and rounds must be at least 1"),
-        (config.validation.every >= 1 and config.validation.seeds >= 1, "validation: every and seeds must be at least 1"),
+        (config.validation.every >= 1 and config.validation.seeds >= 1, "validation: every, seeds must be at least 1"),
     ]
     for holds, message in rules:
         if not holds:

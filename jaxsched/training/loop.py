@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import save_policy
 from jaxsched.policies.menu import build_menu
@@ -124,15 +125,19 @@ def train(
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation.
 
-    `run_dir` gets `state/` (Orbax), `policy/` (the best policy so far), `metrics.jsonl` (the same for every run of a
-    config on the same device type and versions, killed or not) and `timing.jsonl`.
+    `run_dir` gets `state/` (Orbax, every `save_every` chunks), `policy/` (the best policy so far), `metrics.jsonl` (the
+    same for every run of a config on the same device type and versions, killed and resumed or not) and `timing.jsonl`.
+    `report` is called with one row per chunk. Raises UserError if there is nothing to resume, or a run in the way.
     """
+    if not resume and (run_dir / STATE_FOLDER).exists():
+        raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
     state = jax.jit(lambda: initial(setting))()
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
-        _truncate(run_dir / METRICS_FILE, int(state.chunk))
+    for name in (METRICS_FILE, TIMING_FILE):
+        _truncate(run_dir / name, int(state.chunk))
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0)
     validate = make_validation(setting.config, setting.static, setting.params, setting.jobs, setting.network)
     chunks = config.ppo.chunks
@@ -144,9 +149,7 @@ def train(
             jct = validate(state.weights)
             row["validation_jct_s"] = jct
             if jct < float(state.best_jct_s):
-                state = state.replace(
-                    best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct)
-                )
+                state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct))
                 _write_policy(run_dir, setting, state)
         _append(run_dir / METRICS_FILE, row)
         timing = {"chunk": done, "wall_s": time.perf_counter() - started}
@@ -174,8 +177,35 @@ def _append(path: Path, row: dict) -> None:
 
 
 def _truncate(path: Path, chunks: int) -> None:
-    """Drop rows of chunks that will be done again."""
-    rows = path.read_text().splitlines() if path.exists() else []
-    kept = [row for row in rows if json.loads(row)["chunk"] <= chunks]
-    path.write_text("".join(row + "\n" for row in kept))
+    """Keep the rows of the first `chunks` chunks; later ones, and a half-written last one, will be written again."""
+    rows = path.read_text().splitlines()[:chunks] if path.exists() else []
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(row + "\n" for row in rows))
+    partial.replace(path)
 
+
+def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
+    """Speed of training, compilation apart: decisions per second, wall and CPU seconds of `repeats` chunks.
+
+    A decision is a choice that a scheduler really had (some placement or forward was legal).
+    """
+    setting = make_setting(config)
+    state = jax.jit(lambda: initial(setting))()
+    started = time.perf_counter()
+    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile()
+    compiled = time.perf_counter()
+    state, _ = jax.block_until_ready(step(state))
+    wall, cpu, decisions, rounds = time.perf_counter(), time.process_time(), 0, 0
+    for _ in range(repeats):
+        state, metrics = jax.block_until_ready(step(state))
+        decisions += int(metrics["decisions"])
+        rounds += config.ppo.num_envs * config.ppo.steps
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return {
+        "num_envs": config.ppo.num_envs,
+        "decisions_per_s": decisions / wall,
+        "rounds_per_s": rounds / wall,
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "compile_s": compiled - started,
+    }

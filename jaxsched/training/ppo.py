@@ -53,9 +53,7 @@ def select(key: Array, config: PPOConfig, experience: Experience, advantage: Arr
     count = jnp.maximum(weight.sum(), 1.0)
     mean = (advantage * weight).sum() / count
     deviation = jnp.sqrt((weight * (advantage - mean) ** 2).sum() / count)
-    return Batch(
-        experience=rounds, advantage=(advantage - mean) / (deviation + 1e-6), target=returns / return_scale
-    )
+    return Batch(experience=rounds, advantage=(advantage - mean) / (deviation + 1e-6), target=returns / return_scale)
 
 
 def loss(

@@ -1,8 +1,8 @@
 """Potential-based shaping (Ng, Harada & Russell, 1999): what the present state will cost if nothing better is done.
 
-`Phi = -weight [sum over running of remaining (slowdown - 1) + waiting * sum over queued of duration] / (interval scale)`
-per scheduler. Adding `gamma Phi' - Phi` to the reward leaves the best policy unchanged and tells every single placement
-what it cost. Jobs that have only just arrived are left out of `Phi'`: nobody's decision brought them.
+`Phi = -weight [sum over running of remaining (slowdown - 1) + waiting * sum over queued of duration] / scale`
+per scheduler. Adding `gamma Phi' - Phi` to the reward leaves the best policy unchanged and tells every single
+placement what it cost. Jobs that have only just arrived are left out of `Phi'`: nobody's decision brought them.
 """
 
 import jax.numpy as jnp

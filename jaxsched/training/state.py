@@ -43,9 +43,8 @@ def save(folder: Path, state: TrainState, config: TrainConfig) -> None:
     """Write one step, numbered by the chunks done; a step is either whole or absent."""
     about = {"schema": SCHEMA, "config": to_dict(config), "jaxsched": jaxsched.__version__, "jax": jax.__version__}
     with _manager(folder) as manager:
-        manager.save(
-            int(state.chunk), args=ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
-        )
+        args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        manager.save(int(state.chunk), args=args)
 
 
 def restore(folder: Path, like: TrainState) -> TrainState:
@@ -62,7 +61,7 @@ def restore(folder: Path, like: TrainState) -> TrainState:
 def saved_config(folder: Path) -> TrainConfig:
     """The config that the newest step was made with; UserError if there is none or its schema is another."""
     if not folder.is_dir():
-        raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of a run that was started")
+        raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of an earlier run")
     with _manager(folder) as manager:
         step = manager.latest_step()
         if step is None:

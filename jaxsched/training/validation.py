@@ -43,15 +43,13 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, policy: Policy, states: Sta
 def make_validation(
     config: TrainConfig, static: EnvConfig, params: EnvParams, jobs: SamplerParams, network: SchedulerNetwork
 ) -> Callable[[chex.ArrayTree], float]:
-    """A compiled function from weights to mean JCT, on seeds that training never draws; infinite if a run did not end."""
+    """From weights to mean JCT on seeds that training never draws, compiled; infinite if a run did not end."""
     rule = config.validation
     keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1), rule.seeds)
 
     @jax.jit
     def run(weights: chex.ArrayTree) -> Array:
-        states = jax.vmap(
-            lambda key: draw_state(key, static, params, jobs, jnp.float32(rule.load), rule.jobs)
-        )(keys)
+        states = jax.vmap(lambda key: draw_state(key, static, params, jobs, jnp.float32(rule.load), rule.jobs))(keys)
         return mean_jct_s(static, params, learned_policy("validation", static, network, weights), states)
 
     return lambda weights: float(run(weights))

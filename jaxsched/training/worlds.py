@@ -59,9 +59,7 @@ def sampler(config: TrainConfig, cluster: Cluster) -> SamplerParams:
     )
 
 
-def draw_state(
-    key: Array, config: EnvConfig, params: EnvParams, jobs: SamplerParams, load: Array, count: int
-) -> State:
+def draw_state(key: Array, config: EnvConfig, params: EnvParams, jobs: SamplerParams, load: Array, count: int) -> State:
     """A fresh environment with `count` jobs at offered load `load`."""
     rate = jobs.jobs_per_interval * load
     homes = params.cluster.group_gpus.shape[0]
