@@ -119,7 +119,7 @@ class ClusterEnv:
     def step(
         self, key: Array, state: State, action: Action, params: EnvParams
     ) -> tuple[Observation, State, Array, Array, Array, dict[str, chex.Array]]:
-        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. No step is random: `key` is unused."""
+        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. `key` goes unused."""
         del key
         state, gain = transition(self.config, params, state, action)
         info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}

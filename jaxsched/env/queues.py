@@ -27,7 +27,7 @@ def order_keys(order: str, state: State) -> Array:
 
 
 def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
-    """Slot of the first job under `mask` by (key, row of the job table), `int32[P]`, and whether there is one, `bool[P]`.
+    """Slot of the first job under `mask` by (key, row of the table), `int32[P]`, and whether there is one, `bool[P]`.
 
     Args: `keys: float32[P, Q]`, `rows: int32[P, Q]`, `mask: bool[P, Q]`.
     """

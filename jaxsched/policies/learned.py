@@ -8,11 +8,11 @@ import flax
 import jax
 import jax.numpy as jnp
 from flax import serialization
-from jax import Array
+from jax import Array, lax
 
 import jaxsched
 from jaxsched.env.observation import Observation
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.base import Policy, place_or_forward
@@ -84,9 +84,13 @@ def learned_policy(name: str, config: EnvConfig, network: SchedulerNetwork, weig
     """The deterministic policy of `weights`."""
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
-        menu = build_menu(config, params, state, obs)
-        heads = network.apply(weights, obs, menu)
-        return to_action(state, obs, menu, most_likely(heads, obs, menu))
+        def decide() -> Action:
+            menu = build_menu(config, params, state, obs, lazy=True)
+            heads = network.apply(weights, obs, menu)
+            return to_action(state, obs, menu, most_likely(heads, obs, menu))
+
+        something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
+        return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
     return Policy(name, act)
 
