@@ -291,11 +291,13 @@ class Result:
 class State:
     """All that a policy may look at."""
 
-    def __init__(self, hw: Hardware, jobs: list[Job], stretch: Stretch, queue_slots, running_slots, max_forwards):
+    def __init__(
+        self, hw: Hardware, jobs: list[Job], stretch: Stretch, queue_slots, running_slots, max_forwards, interval_s=1.0
+    ):
         """An empty cluster at time 0."""
         self.hw, self.jobs, self.stretch = hw, jobs, stretch
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
-        self.now = 0.0
+        self.now, self.interval_s = 0.0, interval_s
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
@@ -358,7 +360,9 @@ def simulate(
     when nothing can change any more (jobs are queued that the policy will never place).
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
-    state = State(hw, table, make_interference(interference, strengths), queue_slots, running_slots, max_forwards)
+    state = State(
+        hw, table, make_interference(interference, strengths), queue_slots, running_slots, max_forwards, interval_s
+    )
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),

@@ -23,8 +23,9 @@ def make_policy(
     order: str = "fifo",
     backfill: bool = False,
     forward: bool = False,
-    threshold: float = 2.0,
+    threshold: float = 1.0,
     window: int = 4,
+    patience: float = 1.0,
 ):
     """The function `policy(state, p)` of that name."""
     if name not in NAMES or order not in ORDERS:
@@ -35,7 +36,7 @@ def make_policy(
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if state.feasible(p, j)]
         if name == "greedy-wait":
-            chosen = greedy_wait(state, p, ready[:window], threshold)
+            chosen = greedy_wait(state, p, ready[:window], threshold, patience)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
@@ -217,7 +218,8 @@ def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | Non
     cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
     pressure = Pressure(state, p)
     by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:4]
-    by_pressure = sorted((s for s in range(hw.N) if cap_s[s] > 0), key=lambda s: (q(pressure.server(s)), s))[:4]
+    others = [s for s in range(hw.N) if cap_s[s] > 0 and s not in by_pack]
+    by_pressure = sorted(others, key=lambda s: (q(pressure.server(s)), s))[:4]
     anchors: list[int | None] = []
     for chosen in (by_pack, by_pressure):
         valid = [s if cap_s[s] > 0 else None for s in chosen]
@@ -225,9 +227,9 @@ def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | Non
 
     out: list[dict[int, int] | None] = []
     for anchor in anchors:
-        for limit in (hw.gmax, 2, 1):
-            capped = [min(x, limit) for x in cap]
-            if anchor is None or sum(capped) < job.W:
+        for limit in (None, 2, 1):
+            capped = [x if limit is None else min(x, limit) for x in cap]
+            if anchor is None or sum(capped) < job.W or (limit is not None and limit >= job.W):
                 out.append(None)
                 continue
             capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
@@ -240,30 +242,34 @@ def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | Non
     return out
 
 
-def effect(state: oracle.State, p: int, j: int, w: dict[int, int]) -> float:
-    """`eff` of a candidate: the job's own slowdown and what it costs the jobs that run here."""
+def effect(state: oracle.State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> float:
+    """`eff` of a candidate: the job's own slowdown and what it costs the jobs that run here.
+
+    `before` and `now` are the present total use and slowdowns.
+    """
     hw, job = state.hw, state.jobs[j]
-    before = state.total_use()
     new = oracle.demand(hw, p, job, w, ps_of(job, w))
     after = dict(before)
     for m, x in new.use.items():
         after[m] = after.get(m, 0.0) + x
     eff = oracle.slowdown(hw, p, job, new, after, state.stretch)
     for r in state.running[p]:
-        other = state.jobs[r.job]
-        change = oracle.slowdown(hw, p, other, r.demand, after, state.stretch) - oracle.slowdown(
-            hw, p, other, r.demand, before, state.stretch
-        )
-        eff += r.remaining_s * change / job.duration_s
+        if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
+            slower = oracle.slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch)
+            eff += r.remaining_s * (slower - now[r.job]) / job.duration_s
     return eff
 
 
-def greedy_wait(state: oracle.State, p: int, jobs: list[int], threshold: float):
+def greedy_wait(state: oracle.State, p: int, jobs: list[int], threshold: float, patience: float):
     """(job, workers) of the first job whose best candidate is good enough, or None."""
+    before, now = state.total_use(), state.slowdowns()
+    ends = [r.remaining_s * now[r.job] for r in state.running[p]]
+    wait = max([state.interval_s, *([min(ends)] if ends else [])])
     for j in jobs:
         valid = [w for w in candidates(state, p, j) if w is not None]
-        effs = [q(effect(state, p, j, w)) for w in valid]
-        best = min(range(len(valid)), key=lambda c: (effs[c], c))
-        if effs[best] <= q(threshold) or not state.running[p]:
+        effs = [effect(state, p, j, w, before, now) for w in valid]
+        best = min(range(len(valid)), key=lambda c: (q(effs[c]), c))
+        lost = (effs[best] - 1) * state.jobs[j].duration_s / wait
+        if q(effs[best]) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
             return j, valid[best]
     return None

@@ -558,11 +558,14 @@ def test_pressure_of_nic_and_server():
     assert place(state, 0, 1, "least-interference") == {4: 1}
     state = make_state(make_cluster([[[2, 2, 2]] * 2]), make_jobs({"W": 2}, {}), RING, [({0: 1, 1: 1}, {})])
     assert place(state, 0, 1, "least-interference") == {3: 1}
-    # A worker on server 0, its PS on server 1: pressure 2/3 + 1/3 (PCIe), 2/3, 0: least for server 2. Also the order of
-    # the last four anchors: 2, 1, 0.
+    # A worker on server 0, its PS on server 1: pressure 2/3 + 1/3 (PCIe), 2/3, 0: least for server 2.
     state = make_state(cluster, make_jobs({"U": 1}, {"W": 3}), RING, [({0: 1}, {2: 1})])
     assert place(state, 0, 1, "contention-aware") == {4: 2, 5: 1}
-    assert candidates(state, 0, 1)[12:21:3] == [{4: 2, 5: 1}, {2: 2, 3: 1}, {0: 1, 1: 2}]
+    # Server 0 (3 GPUs left) and the last three hold it most tightly; the others come in order of pressure: 2, 1.
+    cluster = make_cluster([[[2, 2]] * 3 + [[3, 0]] * 3])
+    state = make_state(cluster, make_jobs({"U": 1}, {"W": 3}), RING, [({0: 1}, {2: 1})])
+    first = [{0: 1, 1: 2}, {6: 3}, {8: 3}, {10: 3}]
+    assert candidates(state, 0, 1)[0::3] == [*first, {4: 2, 5: 1}, {2: 2, 3: 1}, None, None]
 
 
 def test_candidates():
@@ -574,7 +577,14 @@ def test_candidates():
     assert c[3:6] == [{2: 3}, {2: 2, 0: 1}, {2: 1, 0: 1, 1: 1}]  # anchor 1
     assert c[6:9] == [{4: 1, 0: 2}, {4: 1, 0: 2}, {4: 1, 0: 1, 1: 1}]  # anchor 2; ties 4 = 4 by index
     assert c[9:12] == [None] * 3
-    assert c[12:21] == c[0:9] and c[21:] == [None] * 3  # no pressure anywhere: by index
+    assert c[12:] == [None] * 12  # the first list holds every server
+    # W = 2: a cap of 2 does not bind. W = 1: neither does a cap of 1.
+    state = make_state(make_cluster([[[2, 2]]]), make_jobs({"W": 2}, {"W": 1}), RING)
+    assert candidates(state, 0, 0)[:3] == [{0: 2}, None, {0: 1, 1: 1}]
+    assert candidates(state, 0, 1)[:3] == [{0: 1}, None, None]
+    # Six servers: the second list holds the other two; no pressure anywhere: by index.
+    state = make_state(make_cluster([[[3], [4], [1], [4], [2], [4]]]), make_jobs({"W": 2}), RING)
+    assert candidates(state, 0, 0)[0::3] == [{4: 2}, {0: 2}, {1: 2}, {3: 2}, {2: 1, 1: 1}, {5: 2}, None, None]
     # No server holds 5: the fullest first (4, 3, 2), then the others by capacity.
     state = make_state(make_cluster([[[2], [3], [4]]]), make_jobs({"W": 5}), RING)
     assert candidates(state, 0, 0)[0:9:3] == [{2: 4, 1: 1}, {1: 3, 2: 2}, {0: 2, 2: 3}]
@@ -591,8 +601,8 @@ def test_greedy_wait():
     # slowdown 1.25 each. eff of job 1 = 1.25 + remaining_0 * 0.25 / 100. With 100 s left: 1.5.
     cluster, jobs = make_cluster([[[4]]]), make_jobs({"W": 2}, {"W": 2})
 
-    def go(threshold):
-        policy = make_policy("greedy-wait", "area", True, True, threshold)
+    def go(threshold, patience=0.0):
+        policy = make_policy("greedy-wait", "area", True, True, threshold, patience=patience)
         return list(run(cluster, jobs, RING, policy, interference="analytic").start_s)
 
     assert go(1.5) == [0, 0]
@@ -602,6 +612,11 @@ def test_greedy_wait():
     # And then until job 0 is done at 100; an empty partition takes it whatever the threshold.
     assert go(1.34) == [0, 120]
     assert go(0.0) == [0, 120]
+    # Patience: at 0 the wait is until job 0 ends, 100 s, and 0.5 * 100 s would be lost. At 60 nothing can change before
+    # the next boundary, 60 s, and 0.35 * 100 s would be lost: 0.583 of it.
+    assert go(1.0, 0.5) == [0, 0]
+    assert go(1.0, 0.499) == [0, 120]
+    assert go(1.34, 0.499) == [0, 120]
 
 
 def test_greedy_wait_takes_the_candidate_of_least_effect():
@@ -622,7 +637,7 @@ def test_greedy_wait_window():
     # ahead of it, at 120 (at 60 job 0 has 40 s left: eff 1.35 > 1.1).
     jobs = make_jobs({"W": 2}, {"W": 2}, {"W": 2}, {"W": 1})
     for window, start in ((2, 120), (3, 0)):
-        policy = make_policy("greedy-wait", "fifo", True, False, 1.1, window)
+        policy = make_policy("greedy-wait", "fifo", True, False, 1.1, window, 0.0)
         assert run(make_cluster([[[4]]]), jobs, RING, policy, interference="analytic").start_s[3] == start
 
 

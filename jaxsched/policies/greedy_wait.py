@@ -55,8 +55,14 @@ def what_if(
     return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum(-1)
 
 
-def greedy_wait(config: EnvConfig, threshold: float | Array, order: str = "area", forward: bool = True) -> ActFn:
-    """The policy of docs/semantics.md, section 7; `threshold` bounds the effective slowdown it accepts."""
+def greedy_wait(
+    config: EnvConfig, threshold: float | Array, patience: float | Array, order: str = "area", forward: bool = True
+) -> ActFn:
+    """The policy of docs/semantics.md, section 7.
+
+    It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience` times
+    the wait until something can change: the next completion in the partition, at least one interval.
+    """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
         p = state.queue.shape[0]
@@ -70,25 +76,29 @@ def greedy_wait(config: EnvConfig, threshold: float | Array, order: str = "area"
         running = state.running
         left = jnp.where(running.job >= 0, running.remaining_s, 0.0)
         idle = (running.job < 0).all(-1)
+        ends = jnp.where(running.job >= 0, running.remaining_s * running.slowdown, jnp.inf).min(-1)
+        wait = jnp.maximum(ends, params.interval_s)
 
-        def assess(view: View, job: JobSpec, duration: Array, rows, left, now) -> tuple[Array, Array]:
+        def assess(view: View, job: JobSpec, duration: Array, rows, left, now, wait) -> tuple[Array, Array]:
             workers, valid = candidates(view, job)
             prints = candidate_prints(view, best, job, workers)
             own, added = what_if(config, params.interference, layout, rows, left, now, view.total, prints)
-            effective = quantise(own + added / jnp.maximum(duration, 1e-9))
-            effective = jnp.where(valid, effective, jnp.iinfo(jnp.int32).max)
-            choice = jnp.argmin(effective)
-            return effective[choice], workers[choice]
+            effective = own + added / jnp.maximum(duration, 1e-9)
+            score = jnp.where(valid, quantise(effective), jnp.iinfo(jnp.int32).max)
+            choice = jnp.argmin(score)
+            lost = quantise((effective - 1.0) * duration / wait)
+            good = (score <= quantise(jnp.float32(threshold))) | (lost <= quantise(jnp.float32(patience)))
+            return good[choice] & valid[choice], workers[choice]
 
         def consider(carry):
             w, taken, slot, workers = carry
             row = jnp.maximum(state.queue[partitions, slots[:, w]], 0)
             job = job_spec(state.jobs, row)
             duration = state.jobs.duration_s[row]
-            score, option = jax.vmap(assess, in_axes=(axes, 0, 0, 0, 0, 0))(
-                view, job, duration, running.print, left, running.slowdown
+            good, option = jax.vmap(assess, in_axes=(axes, 0, 0, 0, 0, 0, 0))(
+                view, job, duration, running.print, left, running.slowdown, wait
             )
-            accepted = found[:, w] & ~taken & ((score <= quantise(jnp.float32(threshold))) | (idle & (w == 0)))
+            accepted = found[:, w] & ~taken & (good | (idle & (w == 0)))
             return (
                 w + 1,
                 taken | accepted,

@@ -1,7 +1,7 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
 Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, `forward`, and for `greedy-wait` `tX`, its threshold,
-and `stay` (no forwarding). `pack` alone is FIFO without backfilling, as published.
+`pX`, its patience, and `stay` (no forwarding). `pack` alone is FIFO without backfilling, as published.
 """
 
 from jaxsched.env.queues import ORDERS
@@ -14,17 +14,17 @@ from jaxsched.policies.rules import RULES
 
 GREEDY_WAIT = "greedy-wait"
 NAMES = (*RULES, GREEDY_WAIT)
-DEFAULT_THRESHOLD = 2.0
+DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
 _SWITCHES = ("backfill", "forward", "stay")
 
 
-def _threshold(spec: str, option: str) -> float:
+def _number(spec: str, option: str, lowest: float) -> float:
     try:
         value = float(option[1:])
     except ValueError:
-        value = 0.0
-    if not 1.0 <= value < 1e5:
-        raise UserError(f"policy {spec!r}: threshold {option!r} is not tX with a number X of at least 1, e.g. t1.5")
+        value = float("nan")
+    if not lowest <= value < 1e5:
+        raise UserError(f"policy {spec!r}: {option!r} should be {option[0]}X with a number X of at least {lowest:g}")
     return value
 
 
@@ -35,17 +35,20 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
         raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
     options = [option for option in rest.split("+") if option]
     greedy = name == GREEDY_WAIT
-    order, threshold, switches = "area" if greedy else "fifo", DEFAULT_THRESHOLD, set()
+    order, switches = "area" if greedy else "fifo", set()
+    threshold, patience = DEFAULT_THRESHOLD, DEFAULT_PATIENCE
     for option in options:
         if option in ORDERS:
             order = option
         elif option in _SWITCHES:
             switches.add(option)
         elif greedy and option.startswith("t"):
-            threshold = _threshold(spec, option)
+            threshold = _number(spec, option, 1.0)
+        elif greedy and option.startswith("p"):
+            patience = _number(spec, option, 0.0)
         else:
-            known = (*ORDERS, *_SWITCHES, *(("tX",) if greedy else ()))
+            known = (*ORDERS, *_SWITCHES, *(("tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if greedy:
-        return Policy(spec, greedy_wait(config, threshold, order, forward="stay" not in switches))
+        return Policy(spec, greedy_wait(config, threshold, patience, order, forward="stay" not in switches))
     return Policy(spec, heuristic(config, name, order, "backfill" in switches, "forward" in switches))
