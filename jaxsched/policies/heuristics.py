@@ -8,14 +8,14 @@ from jaxsched.env.observation import Observation
 from jaxsched.env.queues import feasible, first, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.base import ActFn, forward_choice, place_or_forward, views
-from jaxsched.policies.rules import RULES
+from jaxsched.policies.rules import RULES, Rule
 
 
 def heuristic(
-    config: EnvConfig, rule: str, order: str = "fifo", backfill: bool = False, forward: bool = False
+    config: EnvConfig, rule: str | Rule, order: str = "fifo", backfill: bool = False, forward: bool = False
 ) -> ActFn:
-    """The policy of section 7 of docs/semantics.md with this rule, order and switches."""
-    place_workers = RULES[rule]
+    """The policy of section 7 of docs/semantics.md with this rule (a name, or a function of your own), order, switches."""
+    place_workers = RULES[rule] if isinstance(rule, str) else rule
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
         p = state.queue.shape[0]
