@@ -35,10 +35,15 @@ def log_ratio(value: Array, unit: float | Array) -> Array:
 
 
 def window_slots(config: EnvConfig, keys: Array, state: State, can_start: Array) -> tuple[Array, Array]:
-    """The first `W` feasible jobs and the first blocked one: slots `int32[P, W + 1]` and `bool[P, W + 1]`."""
+    """The first `W` feasible jobs and the first blocked one: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
+
+    Without `skip_blocked` the window shows the first job of the queue, if it is feasible, and no other.
+    """
     slots, found = [], []
-    left = can_start
     columns = jnp.arange(state.queue.shape[-1])
+    left = can_start
+    if not config.skip_blocked:
+        left &= columns == first(keys, state.queue, state.queue >= 0)[0][:, None]
     for _ in range(config.window):
         slot, any_left = first(keys, state.queue, left)
         slots.append(slot)
@@ -77,8 +82,8 @@ def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> 
     return jnp.stack(features, -1) * mask[..., None]
 
 
-def observe(config: EnvConfig, params: EnvParams, state: State, order: str = "area") -> Observation:
-    """The observation of every scheduler; the window is in queue order `order`."""
+def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
+    """The observation of every scheduler."""
     cluster, running = params.cluster, state.running
     layout = layout_of(cluster)
     p, n, k = cluster.shape
@@ -122,8 +127,7 @@ def observe(config: EnvConfig, params: EnvParams, state: State, order: str = "ar
     rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
     rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
 
-    keys = order_keys(order, state)
-    slots, mask = window_slots(config, keys, state, feasible(config, state))
+    slots, mask = window_slots(config, order_keys(config.order, state), state, feasible(config, state))
     blocked = jnp.maximum(state.queue[jnp.arange(p), slots[:, -1]], 0)
     queued = state.queue >= 0
     row = jnp.maximum(state.queue, 0)

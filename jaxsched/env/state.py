@@ -30,6 +30,8 @@ class EnvConfig:
     tenants: int = 1  # V
     largest_worker: int = 8  # most GPUs per worker of any job
     window: int = 4  # feasible jobs that an observation shows
+    order: str = "area"  # queue order of that window, see `env.queues`
+    skip_blocked: bool = True  # show jobs behind one that cannot start
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state

@@ -12,6 +12,8 @@ from jax import Array
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
 
+_CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
+
 
 @chex.dataclass(frozen=True)
 class Menu:
@@ -96,13 +98,15 @@ class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment to `Heads`.
 
     The placement and waiting logits start from a prior: prefer low effective slowdown and early jobs, act when the
-    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out.
+    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out. With
+    `may_wait=False` the policy acts whenever it can.
     """
 
     width: int = 32
     exchange_rounds: int = 1
     hierarchy: bool = True
     prior: bool = True
+    may_wait: bool = True
 
     @nn.compact
     def __call__(self, obs: Observation, menu: Menu) -> Heads:
@@ -138,6 +142,8 @@ class SchedulerNetwork(nn.Module):
             lowest = jnp.where(menu.mask, menu.log_effective, jnp.inf).min((1, 2))
             act += jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), eager)
             forward -= against
+        if not self.may_wait:
+            act = jnp.full_like(act, _CERTAIN)
         critic = nn.relu(nn.Dense(self.width, name="critic")(jnp.concatenate([context, best], -1)))
         value = nn.Dense(1, name="value")(critic)[..., 0]
         return Heads(place=place, forward=forward, act=act, value=value)

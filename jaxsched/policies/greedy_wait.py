@@ -60,8 +60,8 @@ def greedy_wait(
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7.
 
-    It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience` times
-    the wait until something can change: the next completion in the partition, at least one interval.
+    It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
+    times the wait until something can change: the next completion in the partition, at least one interval.
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:

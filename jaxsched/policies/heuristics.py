@@ -14,7 +14,7 @@ from jaxsched.policies.rules import RULES, Rule
 def heuristic(
     config: EnvConfig, rule: str | Rule, order: str = "fifo", backfill: bool = False, forward: bool = False
 ) -> ActFn:
-    """The policy of section 7 of docs/semantics.md with this rule (a name, or a function of your own), order, switches."""
+    """The policy of docs/semantics.md, section 7, with this rule (a name or a function), order and switches."""
     place_workers = RULES[rule] if isinstance(rule, str) else rule
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:

@@ -1,5 +1,6 @@
 """The learned policy: from network heads to a joint action, and from a checkpoint's weights to a `Policy`."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from flax import serialization
 from jax import Array, lax
 
 import jaxsched
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Observation, observe
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
@@ -20,6 +21,8 @@ from jaxsched.policies.menu import build_menu
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 CARD_SCHEMA = 1
+NETWORK_FIELDS = ("width", "exchange_rounds", "hierarchy", "prior", "may_wait")
+OBSERVATION_FIELDS = ("window", "order", "skip_blocked")
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
 
 
@@ -84,6 +87,8 @@ def learned_policy(name: str, config: EnvConfig, network: SchedulerNetwork, weig
     """The deterministic policy of `weights`."""
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
+        obs = observe(config, params, state)  # in the window and order that the weights were trained with
+
         def decide() -> Action:
             menu = build_menu(config, params, state, obs, lazy=True)
             heads = network.apply(weights, obs, menu)
@@ -95,12 +100,15 @@ def learned_policy(name: str, config: EnvConfig, network: SchedulerNetwork, weig
     return Policy(name, act)
 
 
-def save_policy(folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree, card: dict) -> None:
-    """Write `weights.msgpack` and `card.json` (network, versions, and what `card` adds) into `folder`."""
+def save_policy(
+    folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree, card: dict, config: EnvConfig | None = None
+) -> None:
+    """Write `weights.msgpack` and `card.json` (network, what it observes, versions, and `card`) into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    shape = {name: getattr(network, name) for name in ("width", "exchange_rounds", "hierarchy", "prior")}
+    shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
+    seen = {name: getattr(config or EnvConfig(), name) for name in OBSERVATION_FIELDS}
     versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
-    card = {"schema": CARD_SCHEMA, "network": shape, "versions": versions} | card
+    card = {"schema": CARD_SCHEMA, "network": shape, "observation": seen, "versions": versions} | card
     for name, content in (
         (WEIGHTS_FILE, serialization.to_bytes(weights)),
         (CARD_FILE, json.dumps(card, indent=2).encode()),
@@ -121,6 +129,7 @@ def load_policy(path: str, config: EnvConfig) -> Policy:
         if card["schema"] != CARD_SCHEMA:
             raise UserError(f"checkpoint {path}: schema {card['schema']}, this version reads schema {CARD_SCHEMA}")
         network = SchedulerNetwork(**card["network"])
+        config = dataclasses.replace(config, **card["observation"])
         weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint {path}: not a readable checkpoint ({error})") from error

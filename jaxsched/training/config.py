@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from jaxsched.env.queues import ORDERS
 from jaxsched.errors import UserError
 
 
@@ -37,6 +38,8 @@ class EnvironmentConfig:
     queue_slots: int = 64
     rounds: int = 16
     window: int = 4
+    order: str = "area"
+    skip_blocked: bool = True  # False and order fifo: strictly first in, first out
     contention: tuple[float, float] = (0.5, 1.5)  # strength of the analytic interference, per environment
 
 
@@ -48,6 +51,7 @@ class NetworkConfig:
     exchange_rounds: int = 1
     hierarchy: bool = True
     prior: bool = True
+    may_wait: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +180,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (ppo.learning_rate > 0, "ppo: learning_rate must be above 0"),
         (0 < config.workload.load[0] <= config.workload.load[1], "workload: load must be two rising positive numbers"),
         (0 <= config.env.contention[0] <= config.env.contention[1], "env: contention must be two rising numbers"),
+        (config.env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),
         (config.env.window >= 1 and config.env.rounds >= 1, "env: window and rounds must be at least 1"),
         (config.validation.every >= 1 and config.validation.seeds >= 1, "validation: every, seeds must be at least 1"),
     ]

@@ -1,5 +1,6 @@
 """The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def make_setting(config: TrainConfig) -> Setting:
     """Cluster, sampler and network of a config."""
     cluster = training_cluster(config)
     net = config.network
-    network = SchedulerNetwork(net.width, net.exchange_rounds, net.hierarchy, net.prior)
+    network = SchedulerNetwork(**dataclasses.asdict(net))
     return Setting(config, env_config(config), base_params(config, cluster), sampler(config, cluster), network)
 
 
@@ -168,7 +169,7 @@ def _write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
         "validation_jct_s": float(state.best_jct_s),
         "device": jax.devices()[0].device_kind,
     }
-    save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card)
+    save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card, setting.static)
 
 
 def _append(path: Path, row: dict) -> None:

@@ -21,6 +21,8 @@ def env_config(config: TrainConfig) -> EnvConfig:
         queue_slots=env.queue_slots,
         rounds=env.rounds,
         window=env.window,
+        order=env.order,
+        skip_blocked=env.skip_blocked,
         largest_worker=1,
         early_stop=True,
     )
