@@ -25,7 +25,7 @@ from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
 
-STATUS = ("queued", "running", "finished", "rejected")  # of Records.status; queued covers backlog and not yet arrived
+STATUS = ("queued", "running", "finished")  # of Records.status; queued covers backlog and not yet arrived
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Shape:
 # `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has servers
 # of up to three sockets.
 SHAPES = {
-    "one": Shape(partitions=1, servers=10, groups=2, jobs=24, running_slots=6, queue_slots=7, rounds=2),
-    "two": Shape(partitions=2, servers=4, groups=2, jobs=24, running_slots=24, queue_slots=24, rounds=8),
-    "three": Shape(partitions=3, servers=5, groups=3, jobs=24, running_slots=20, queue_slots=24, rounds=3),
+    "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2),
+    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8),
+    "three": Shape(partitions=3, servers=5, groups=3, jobs=32, running_slots=32, queue_slots=32, rounds=3),
 }
 
 
@@ -158,16 +158,25 @@ def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0) -> J
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Case:
     """One cluster with one workload and the numbers that the environment takes."""
 
+    origin: str  # the call that makes it
     shape: Shape
     cluster: Cluster
     jobs: JobList
     interval_s: float
     kappa: tuple[float, ...] = (1.0,) * 5
     max_forwards: int = 2
+
+    def __repr__(self) -> str:
+        """How to make it again."""
+        return self.origin
+
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        """Hypothesis would print every array."""
+        printer.text(self.origin)
 
     @property
     def params(self) -> EnvParams:
@@ -189,11 +198,12 @@ INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)
 
 
 def random_case(
-    seed: int, shape: str, count: int = 24, homogeneous: bool = False, tree: bool = False, interval_s: float = 60.0
+    seed: int, shape: str, count: int = 32, homogeneous: bool = False, tree: bool = False, interval_s: float = 60.0
 ) -> Case:
     """The case of `seed`: the same everywhere."""
     rng = np.random.default_rng(seed)
     return Case(
+        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
         jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))),
@@ -304,6 +314,7 @@ def outcome(case: Case, state: State) -> Outcome:
     """Read the records of a finished run."""
     count = len(case.jobs)
     records = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], state.records)
+    rejected = (np.asarray(state.jobs.home)[:count] < 0) & (np.arange(count) < int(state.next_job))
     never = records.start < 0
     undone = records.finish < 0
 
@@ -313,7 +324,7 @@ def outcome(case: Case, state: State) -> Outcome:
     return Outcome(
         start_s=np.where(never, np.nan, records.start * case.interval_s),
         finish_s=np.where(undone, np.nan, records.finish * case.interval_s + records.finish_offset_s.astype(float)),
-        status=[STATUS[x] for x in records.status],
+        status=["rejected" if bad else STATUS[x] for x, bad in zip(records.status, rejected, strict=True)],
         partition=records.partition.astype(int),
         workers=counts(records.workers),
         ps=counts(records.ps),

@@ -1,0 +1,5 @@
+"""`python -m jaxsched.cli`."""
+
+from jaxsched.cli.main import main
+
+main()

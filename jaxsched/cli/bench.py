@@ -1,0 +1,114 @@
+"""`jaxsched bench`: how fast this machine simulates and trains."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jaxsched.cli.options import Output
+
+if TYPE_CHECKING:
+    from jaxsched.evaluation.bench import Timing
+
+HELP = """Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.
+
+Wall and CPU seconds are of the run alone, compilation stands apart. Takes a few minutes.
+
+Examples:
+  jaxsched bench --json bench.json
+  jaxsched bench --clusters leaf-spine-8 --num-envs 1 64 --no-training
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training."""
+
+    clusters: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("leaf-spine-8", "leaf-spine-64")
+    """Clusters of the environment and of the simulations."""
+    num_envs: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (1, 64, 1024)
+    """Environments at once."""
+    policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("random", "pack")
+    """Policies that drive the environment."""
+    simulate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("pack", "greedy-wait")
+    """Policies of the simulations."""
+    training: bool = True
+    """Measure training, too, with the configuration of the quickstart."""
+    json: Output = None
+    """Also write the rows as JSON."""
+
+    def run(self) -> None:
+        """Measure, print, write. UserError on any mistake."""
+        import json
+
+        from jaxsched.cluster.presets import get_cluster
+        from jaxsched.env.state import EnvConfig
+        from jaxsched.errors import UserError
+        from jaxsched.evaluation.bench import bench_environment, bench_simulation
+        from jaxsched.evaluation.files import check_writable, write_text
+        from jaxsched.policies.registry import hand_written
+
+        if self.json is not None:
+            check_writable(self.json, "--json")
+        if any(count < 1 for count in self.num_envs):
+            raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")
+        for cluster in self.clusters:
+            get_cluster(cluster)
+        for policy in (*self.policies, *self.simulate):
+            hand_written(policy, EnvConfig())
+        print(_line(HEADER), flush=True)
+        rows = []
+        for cluster in self.clusters:
+            for policy in self.policies:
+                rows += [_shown(bench_environment(cluster, policy, count)) for count in self.num_envs]
+            rows += [_shown(bench_simulation(cluster, policy)) for policy in self.simulate]
+        if self.training:
+            rows.append(_shown(_training()))
+        if self.json is not None:
+            write_text(self.json, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
+            print(f"wrote {self.json}")
+
+
+HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB", "device")
+_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 6)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    rest = (cell.rjust(width) for cell, width in zip(cells[1:-1], _WIDTHS[1:-1]))
+    return "  ".join([cells[0].ljust(_WIDTHS[0]), *rest, cells[-1]])
+
+
+def _shown(row: "Timing") -> "Timing":
+    """Prints the row as soon as it is known, and returns it."""
+
+    def number(value: float | None, digits: int = 0) -> str:
+        return "–" if value is None else f"{value:,.{digits}f}"
+
+    memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
+    cells = (row.name, str(row.num_envs), str(row.servers), number(row.decisions_per_s), number(row.jobs_per_cpu_s))
+    times = tuple(number(value, 2) for value in (row.wall_s, row.cpu_s, row.compile_s))
+    print(_line((*cells, *times, number(memory, 1), row.device)), flush=True)
+    return row
+
+
+def _training() -> "Timing":
+    """Training's decisions/s on the quickstart's configuration."""
+    from jaxsched.cluster.presets import get_inventory
+    from jaxsched.evaluation.bench import Timing, device_name
+    from jaxsched.training.config import quickstart_config
+    from jaxsched.training.loop import bench_chunk
+
+    config = quickstart_config()
+    figures = bench_chunk(config)
+    return Timing(
+        name="training",
+        num_envs=int(figures["num_envs"]),
+        servers=len(get_inventory(config.env.cluster).servers),
+        decisions_per_s=figures["decisions_per_s"],
+        jobs_per_cpu_s=None,
+        wall_s=figures["wall_s"],
+        cpu_s=figures["cpu_s"],
+        compile_s=figures["compile_s"],
+        peak_memory_bytes=None,
+        device=device_name(),
+    )

@@ -1,0 +1,51 @@
+"""The command line: `jaxsched COMMAND`. Commands import what they need when they run, so that help is instant."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from jaxsched import __version__
+from jaxsched.cli import bench, evaluate, quickstart, simulate, train
+from jaxsched.cli.cache import enable_cache
+from jaxsched.cli.errors import mistakes, parsed
+
+DESCRIPTION = """Simulate GPU clusters, train multi-agent schedulers, and compare them with the field's heuristics.
+
+Start with: jaxsched quickstart
+"""
+
+
+COMMANDS = {
+    "quickstart": (quickstart.Quickstart, quickstart.HELP),
+    "train": (train.Train, train.HELP),
+    "evaluate": (evaluate.Evaluate, evaluate.HELP),
+    "simulate": (simulate.Simulate, simulate.HELP),
+    "bench": (bench.Bench, bench.HELP),
+}
+
+
+def _choice(arguments: Sequence[str]) -> Any:
+    """The union of all commands; only the one that `arguments` name shows its whole help."""
+    kinds = []
+    for name, (kind, text) in COMMANDS.items():
+        text = text if name in arguments[:1] else text.splitlines()[0]
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name, description=text, prefix_name=False)])
+    return Union[tuple(kinds)]  # noqa: UP007
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(f"jaxsched {__version__}")
+        return
+    command = parsed(lambda: tyro.cli(_choice(arguments), prog="jaxsched", description=DESCRIPTION, args=arguments))
+    with mistakes():
+        enable_cache()
+        command.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Options that several commands share. No JAX here: `--help` answers at once."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from jaxsched.evaluation.scenario import Scenario
+    from jaxsched.evaluation.settings import Settings
+
+
+def optional(metavar: str):
+    """A tyro argument that may be left out, and whose help text says what then happens."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+Output = Annotated[Path | None, optional("FILE")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """The cluster, the jobs, and the rules of the simulation."""
+
+    cluster: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "leaf-spine-8"
+    """leaf-spine-N, fat-tree-N (N servers of 8 GPUs), philly, or a .csv (node list, host map) or .yaml file."""
+    schedulers: Annotated[int | None, optional("P")] = None
+    """Schedulers, each with its own partition of the servers (default: the cluster's)."""
+    workload: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "philly-like"
+    """philly-like, philly-like-bursty, philly-like-diurnal, poisson, the name of a public trace, or a trace file (.csv:
+    native, Philly, Muri, openb)."""
+    load: Annotated[float | None, optional("X")] = None
+    """Offered load to rescale the submit times to, 0.8 = 80% of all GPUs busy on average if nothing ever slowed down
+    (default: a trace's own pace; 0.8 for synthetic jobs)."""
+    num_jobs: Annotated[int | None, optional("N")] = None
+    """Jobs per seed (default: 1,000 synthetic ones, all of a trace)."""
+    mean_duration_s: Annotated[float | None, optional("X")] = None
+    """Mean run time of synthetic jobs (default: the workload's own)."""
+    duration_cap_s: Annotated[float | None, optional("X")] = None
+    """Longest run time of synthetic jobs (default: no limit)."""
+    interference: Annotated[str, tyro.conf.arg(metavar="none|analytic|fitted|DIR")] = "analytic"
+    """How jobs slow each other down (fitted models are not available yet)."""
+    interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
+    """Seconds between decisions."""
+    rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64
+    """Most decision rounds per interval."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """First seed, of the jobs and of policies that draw."""
+
+    def scenario(self, seeds: int | None) -> "Scenario":
+        """The cluster and the jobs; UserError on a mistake."""
+        from jaxsched.evaluation.scenario import load_scenario
+
+        return load_scenario(
+            self.cluster,
+            self.workload,
+            schedulers=self.schedulers,
+            load=self.load,
+            num_jobs=self.num_jobs,
+            mean_duration_s=self.mean_duration_s,
+            duration_cap_s=self.duration_cap_s,
+            seed=self.seed,
+            seeds=seeds,
+        )
+
+    def settings(self, **more: Any) -> "Settings":
+        """The rules of the simulation; `more` are further fields of `Settings`. UserError on a mistake."""
+        from jaxsched.evaluation.settings import Settings
+
+        return Settings(
+            interval_s=self.interval_s, interference=self.interference, rounds=self.rounds, seed=self.seed, **more
+        )

@@ -1,0 +1,93 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a plain line every few seconds elsewhere."""
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from jaxsched.evaluation import rollout
+
+EVERY_S = 5.0
+
+
+class Display:
+    """Shows how far several named pieces of work are; a context manager, safe to call from several threads.
+
+    `total` is the number of `unit`s that each piece has.
+    """
+
+    def __init__(self, names: Sequence[str], total: int, unit: str = "jobs") -> None:
+        self._unit, self._total = unit, total
+        self._lock = threading.Lock()
+        self._printed: dict[str, float] = {}
+        console = Console(stderr=True)
+        self._bars = _bars(console) if console.is_terminal else None
+        self._tasks = {}
+        if self._bars is not None:
+            self._tasks = {name: self._bars.add_task(name, total=total, start=False, said="waiting") for name in names}
+
+    def __enter__(self) -> "Display":
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def update(self, name: str, done: int, passed_s: float, *, over: bool, note: str = "") -> None:
+        """`name` has done so many units in `passed_s` seconds of work; `over`: it will do no more."""
+        with self._lock:
+            now = time.monotonic()
+            if self._bars is not None:
+                self._bars.start_task(self._tasks[name])
+                said = f"{done:,}/{self._total:,} {self._unit}{self._rate(done, passed_s)} {note}"
+                self._bars.update(self._tasks[name], completed=done, said=said)
+            elif over or now - self._printed.get(name, -EVERY_S) >= EVERY_S:
+                self._printed[name] = now
+                line = f"{name}: {done:,}/{self._total:,} {self._unit}{self._rate(done, passed_s)}"
+                if over:
+                    line += f", done in {passed_s:,.1f} s"
+                elif done:
+                    line += f", about {(self._total - done) * passed_s / done:,.0f} s left"
+                print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)
+
+    def _rate(self, done: int, passed_s: float) -> str:
+        """What to say of the rate, once there is one."""
+        if not done or passed_s <= 0:
+            return ""
+        rate = done / passed_s
+        return f", {rate:,.0f} {self._unit}/s" if rate >= 2 else f", {1 / rate:,.1f} s per {self._unit.removesuffix('s')}"
+
+
+class RunDisplay(Display):
+    """The progress of `compare`: one piece of work per policy, its units the jobs of all seeds."""
+
+    def __init__(self, names: Sequence[str], jobs: int) -> None:
+        super().__init__(names, jobs)
+        self._latest: dict[tuple[str, int], rollout.Progress] = {}
+
+    def report(self, progress: "rollout.Progress") -> None:
+        """As `compare` wants it."""
+        with self._lock:
+            self._latest[progress.policy, progress.seed] = progress
+            runs = [run for (policy, _), run in self._latest.items() if policy == progress.policy]
+        done, passed_s = sum(run.finished for run in runs), sum(run.wall_s for run in runs)
+        over = all(run.over for run in runs) and sum(run.total for run in runs) == self._total
+        note = f"({sum(run.simulated_s for run in runs) / 86400:,.1f} simulated days)" if done else ""
+        self.update(progress.policy, done, passed_s, over=over, note=note)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -1,0 +1,146 @@
+"""`jaxsched quickstart`: train, evaluate on held-out jobs, draw, and say what to try next."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from jaxsched.evaluation.compare import Comparison
+    from jaxsched.training.config import TrainConfig
+
+HELP = """Train two schedulers for a few minutes, compare them with the field's heuristics, and draw the result.
+
+Writes runs/quickstart (learning_curve.png, jct.png, comparison.json, the run itself) and checkpoints/quickstart. A run
+that was interrupted goes on where it was; to train anew delete it, or choose other folders.
+
+Examples:
+  jaxsched quickstart
+  jaxsched quickstart --out runs/again --checkpoint checkpoints/again
+"""
+POLICIES = (
+    "random",
+    "first-fit",
+    "load-balance",
+    "tetris",
+    "least-interference",
+    "contention-aware",
+    "pack",
+    "pack:area+backfill",
+    "greedy-wait",
+)
+WORKLOAD, LOAD, JOBS = "philly-like", 0.85, 300
+FIRST_SEED, SEEDS = 1000, 8  # training draws its jobs in another way, so any seeds are held out
+CURVE, JCT, JSON = "learning_curve.png", "jct.png", "comparison.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quickstart:
+    """Train two schedulers for a few minutes, compare them with the field's heuristics, and draw the result."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/quickstart")
+    """Folder of the training run, the figures and the table."""
+    checkpoint: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("checkpoints/quickstart")
+    """Folder of the checkpoint."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """What to train, YAML (default: the quickstart's configuration)."""
+
+    def run(self) -> None:
+        """The whole path. UserError on any mistake."""
+        from jaxsched.cli.output import show
+        from jaxsched.cli.progress import Display
+        from jaxsched.cli.train import reporter
+        from jaxsched.evaluation import figures
+        from jaxsched.evaluation.files import write_text
+        from jaxsched.training.config import load_config, quickstart_config
+        from jaxsched.training.loop import METRICS_FILE, train
+
+        figures.check_figure(CURVE)
+        config = quickstart_config() if self.config is None else load_config(self.config)
+        found = _holds_run(self.out, config)
+        print(
+            f"1/3 training on {config.env.cluster}{f', going on with the run in {self.out}' if found else ''}",
+            flush=True,
+        )
+        with Display(["train"], config.ppo.chunks, "chunks") as display:
+            policy = train(config, self.out, resume=found, report=reporter(display, config))
+        _copy(policy, self.checkpoint)
+
+        print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on", flush=True)
+        comparison = _compare(config, str(self.checkpoint))
+        print("3/3 results", flush=True)
+        show(comparison)
+        write_text(self.out / JSON, comparison.dumps())
+        figures.jct_distribution(comparison, self.out / JCT)
+        figures.learning_curve(figures.read_rows(self.out / METRICS_FILE), self.out / CURVE)
+        print(f"wrote {', '.join(str(self.out / name) for name in (CURVE, JCT, JSON))} and {self.checkpoint}")
+        print(_next_steps(config, str(self.checkpoint)))
+
+
+def _holds_run(folder: Path, config: "TrainConfig") -> bool:
+    """There is a run of this configuration in `folder` to go on with. UserError if there is another one."""
+    from jaxsched.errors import UserError
+    from jaxsched.training.loop import STATE_FOLDER
+    from jaxsched.training.state import saved_config
+
+    if not (folder / STATE_FOLDER).is_dir():
+        return False
+    if saved_config(folder / STATE_FOLDER) != config:
+        raise UserError(
+            f"{folder}: holds a run of another configuration; delete it, or choose another folder with --out"
+        )
+    return True
+
+
+def _copy(policy: Path, checkpoint: Path) -> None:
+    """Puts the checkpoint in its place at once, in that of an older one if there is one."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    fresh = checkpoint.with_name(f".{checkpoint.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(policy, fresh)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    fresh.rename(checkpoint)
+
+
+def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
+    """The heuristics and the checkpoint on jobs like those of the training."""
+    from jaxsched.cli.progress import RunDisplay
+    from jaxsched.evaluation.compare import compare
+    from jaxsched.evaluation.scenario import load_scenario
+    from jaxsched.evaluation.settings import Settings
+
+    scenario = load_scenario(
+        config.env.cluster,
+        WORKLOAD,
+        schedulers=config.env.schedulers,
+        load=LOAD,
+        num_jobs=JOBS,
+        mean_duration_s=config.workload.mean_duration_s,
+        duration_cap_s=config.workload.duration_cap_s,
+        seed=FIRST_SEED,
+        seeds=SEEDS,
+    )
+    policies = [*POLICIES, checkpoint]
+    settings = Settings(interval_s=config.env.interval_s)
+    with RunDisplay(policies, sum(map(len, scenario.jobs))) as display:
+        return compare(
+            scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
+        )
+
+
+def _next_steps(config: "TrainConfig", checkpoint: str) -> str:
+    env, jobs = config.env, config.workload
+    same = f"--cluster {env.cluster} --schedulers {env.schedulers} --interval-s {env.interval_s:g}"
+    jobs = f"--mean-duration-s {jobs.mean_duration_s:g} --duration-cap-s {jobs.duration_cap_s:g} --num-jobs {JOBS}"
+    return f"""
+What to try next:
+  on other jobs, under more load:
+    jaxsched evaluate {same} --load 0.95 {jobs} --policies pack greedy-wait {checkpoint}
+  on a larger cluster, with the same weights:
+    jaxsched evaluate --cluster leaf-spine-32 --interval-s {env.interval_s:g} --policies pack greedy-wait {checkpoint}
+  on your own trace (job_id,submit_time_s,num_gpus,duration_s), and what became of every job:
+    jaxsched simulate --workload trace.csv --policy {checkpoint} --jobs-out jobs.csv
+  train longer, or on another cluster: copy configs/quickstart.yaml, change it, and
+    jaxsched train --config mine.yaml --out runs/mine"""

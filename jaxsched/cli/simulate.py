@@ -1,0 +1,57 @@
+"""`jaxsched simulate`: one policy, and what became of every job."""
+
+import dataclasses
+from typing import Annotated
+
+import tyro
+
+from jaxsched.cli.options import Output, ScenarioOptions, optional
+
+HELP = """Run one policy and write what became of every job.
+
+--jobs-out writes job_id,submit_s,start_s,finish_s,num_gpus,status,placement; a placement is server:group:gpus joined by
++, the server's number being its row in the cluster's inventory.
+
+Examples:
+  jaxsched simulate --policy greedy-wait --jobs-out jobs.csv
+  jaxsched simulate --policy pack:sjf+backfill --cluster leaf-spine-64 --workload philly.csv --load 0.7
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Simulate(ScenarioOptions):
+    """Run one policy and write what became of every job."""
+
+    policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "greedy-wait"
+    """A policy or the folder of a checkpoint; see `jaxsched evaluate --help`."""
+    horizon_s: Annotated[float | None, optional("X")] = None
+    """Cut the run off at this simulated time (default: run until every job has finished)."""
+    jobs_out: Output = None
+    """Write one line per job."""
+    json: Output = None
+    """Also write the results as JSON."""
+
+    def run(self) -> None:
+        """Simulate, print, write. UserError on any mistake, before the long run where it can be seen there."""
+        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.progress import RunDisplay
+        from jaxsched.evaluation.compare import compare
+        from jaxsched.evaluation.contenders import contenders
+        from jaxsched.evaluation.files import check_writable
+        from jaxsched.evaluation.outcome import write_jobs
+
+        for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):
+            if path is not None:
+                check_writable(path, option)
+        policies = contenders([self.policy])
+        scenario = self.scenario(1)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=self.jobs_out is not None)
+        with RunDisplay([self.policy], len(scenario.jobs[0])) as display:
+            comparison = compare(
+                scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
+            )
+        show(comparison)
+        if self.jobs_out is not None:
+            write_jobs(self.jobs_out, comparison.rows[0].outcomes[0], scenario.cluster)
+            print(f"wrote {self.jobs_out}")
+        write_json(comparison, self.json)

@@ -1,0 +1,71 @@
+"""`jaxsched train`: learn the schedulers' policy, or go on with a run that was stopped."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from jaxsched.cli.options import optional
+
+if TYPE_CHECKING:
+    from jaxsched.cli.progress import Display
+    from jaxsched.training.config import TrainConfig
+    from jaxsched.training.loop import Report
+
+HELP = """Train the schedulers, or resume a run.
+
+The run's folder gets policy/ (the best checkpoint by validation), state/ (to resume from), metrics.jsonl and
+timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
+
+Examples:
+  jaxsched train --config configs/quickstart.yaml --out runs/mine
+  jaxsched train --resume runs/mine
+  jaxsched evaluate --policies pack greedy-wait runs/mine/policy
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train the schedulers, or resume a run."""
+
+    config: Annotated[Path | None, optional("FILE")] = None
+    """What to train, YAML (default: the quickstart's configuration)."""
+    out: Annotated[Path | None, optional("FOLDER")] = None
+    """Folder of the new run."""
+    resume: Annotated[Path | None, optional("RUN")] = None
+    """Folder of an earlier run to go on with; it knows its configuration."""
+
+    def run(self) -> None:
+        """Train and say where the policy is. UserError on any mistake."""
+        from jaxsched.cli.progress import Display
+        from jaxsched.errors import UserError
+        from jaxsched.training.config import load_config, quickstart_config
+        from jaxsched.training.loop import STATE_FOLDER, train
+        from jaxsched.training.state import saved_config
+
+        if self.resume is not None:
+            if self.config is not None or self.out is not None:
+                raise UserError(
+                    "--resume takes neither --config nor --out: a run knows its configuration and its folder"
+                )
+            folder, config = self.resume, saved_config(self.resume / STATE_FOLDER)
+        elif self.out is not None:
+            folder, config = self.out, quickstart_config() if self.config is None else load_config(self.config)
+        else:
+            raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
+        with Display(["train"], config.ppo.chunks, "chunks") as display:
+            policy = train(config, folder, resume=self.resume is not None, report=reporter(display, config))
+        print(f"the best policy by validation is in {policy}; compare it with others:")
+        print(f"  jaxsched evaluate --policies pack greedy-wait {policy}")
+
+
+def reporter(display: "Display", config: "TrainConfig") -> "Report":
+    """Passes the rows of a training run on to `display`."""
+    best = [float("inf")]
+
+    def report(row: dict[str, float]) -> None:
+        best[0] = min(best[0], row.get("validation_jct_s", best[0]))
+        done = int(row["chunk"])
+        note = f"(best validation JCT {best[0]:,.0f} s)" if best[0] < float("inf") else ""
+        display.update("train", done, row["wall_s"], over=done == config.ppo.chunks, note=note)
+
+    return report

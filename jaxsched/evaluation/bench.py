@@ -1,0 +1,198 @@
+"""Speed of the simulator: decisions per second of the environment alone, jobs per second of whole simulations.
+
+Compilation is timed apart from running, and every figure comes with the number of environments and the device.
+"""
+
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.environment import initial_state, transition
+from jaxsched.env.observation import observe
+from jaxsched.env.state import EnvConfig, EnvParams, State, make_params
+from jaxsched.evaluation.contenders import contender
+from jaxsched.evaluation.program import Program
+from jaxsched.evaluation.rollout import prepare, rollout
+from jaxsched.evaluation.settings import Settings, compact_tenants
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import hand_written
+from jaxsched.workload.load import WorkloadOptions, get_workload
+from jaxsched.workload.sampler import sample_table, sampler_for_load
+
+LEAST_WALL_S = 1.0  # a timing goes on until it has run so long
+ROUNDS_PER_CALL = {1: 1024, 64: 64}  # by number of environments at most; above: 8
+LOAD, JOBS_PER_ENV, INTERVAL_S = 0.9, 256, 300.0
+MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """One measurement; None where a column has no meaning.
+
+    A decision is one turn of one scheduler that has not yet waited at this boundary, waiting included; for training it
+    is a turn in which there was something to choose. `peak_memory_bytes` is what the compiled program holds: arguments,
+    results and temporary buffers.
+    """
+
+    name: str
+    num_envs: int
+    servers: int
+    decisions_per_s: float | None
+    jobs_per_cpu_s: float | None
+    wall_s: float
+    cpu_s: float
+    compile_s: float
+    peak_memory_bytes: int | None
+    device: str
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Timing))
+
+
+def device_name() -> str:
+    """Kind of the device that JAX computes on; of a CPU the model and how many cores it has."""
+    if jax.default_backend() != "cpu":
+        return f"{jax.default_backend()}: {jax.devices()[0].device_kind}"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return f"cpu: {os.cpu_count()} x {model}"
+
+
+def bench_environment(cluster_name: str, policy: str, num_envs: int) -> Timing:
+    """Decisions per second of `num_envs` vmapped environments under a hand-written policy, observations included."""
+    cluster = get_cluster(cluster_name)
+    config = EnvConfig(
+        running_slots=min(64, _largest_partition(cluster)), queue_slots=64, rounds=16, largest_worker=1, early_stop=True
+    )
+    params = make_params(cluster, interval_s=INTERVAL_S)
+    states = _start_states(cluster, config, params, num_envs)
+    rounds = next((rounds for most, rounds in ROUNDS_PER_CALL.items() if num_envs <= most), 8)
+    run = _scan(config, hand_written(policy, config), rounds)
+    key = jax.random.key(0)
+    begin = time.perf_counter()
+    compiled = jax.jit(run, donate_argnums=0).lower(states, params, key).compile()
+    compile_s = time.perf_counter() - begin
+    states, _ = jax.block_until_ready(compiled(states, params, key))  # fills the clusters, too
+
+    calls, decisions, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall_s < LEAST_WALL_S:
+        states, made = compiled(states, params, jax.random.fold_in(key, calls))
+        decisions, calls = decisions + int(made), calls + 1
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return Timing(
+        name=f"environment/{policy}",
+        num_envs=num_envs,
+        servers=_servers(cluster),
+        decisions_per_s=decisions / wall_s,
+        jobs_per_cpu_s=None,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=memory_bytes(compiled),
+        device=device_name(),
+    )
+
+
+def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000) -> Timing:
+    """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
+    cluster, settings = get_cluster(cluster_name), Settings()
+    options = WorkloadOptions(
+        num_jobs=num_jobs,
+        load=LOAD,
+        total_gpus=total_gpus(cluster),
+        schedulers=cluster.shape[0],
+        mean_duration_s=MEAN_DURATION_S,
+        duration_cap_s=LONGEST_DURATION_S,
+    )
+    jobs = compact_tenants([get_workload("philly-like", options)[0]])
+    program, params = prepare(contender(policy), cluster, jobs, settings, lanes=False)
+    compile_s = rollout(program, params, jobs, settings)[0].stats.compile_s
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    result = rollout(program, params, jobs, settings)[0]
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return Timing(
+        name=f"simulate/{policy}",
+        num_envs=1,
+        servers=_servers(cluster),
+        decisions_per_s=None,
+        jobs_per_cpu_s=int(result.finished.sum()) / cpu_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=_program_memory(program),
+        device=device_name(),
+    )
+
+
+def _scan(config: EnvConfig, policy: Policy, rounds: int) -> Callable[[State, EnvParams, Array], tuple[State, Array]]:
+    """`(states, params, key) -> states, decisions` over so many rounds; `states` has a leading axis."""
+
+    def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
+        turns = (~state.waited).sum(dtype=jnp.int32)
+        action = policy(key, observe(config, params, state), state, params)
+        return transition(config, params, state, action)[0], turns
+
+    def run(states: State, params: EnvParams, key: Array) -> tuple[State, Array]:
+        count = states.clock.shape[0]
+
+        def body(states: State, key: Array) -> tuple[State, Array]:
+            if count == 1:  # as a lone environment is run: without vmap
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, key)
+                return jax.tree.map(lambda leaf: leaf[None], state), turns
+            states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(key, count))
+            return states, turns.sum()
+
+        states, turns = jax.lax.scan(body, states, jax.random.split(key, rounds))
+        return states, turns.sum()
+
+    return run
+
+
+def _start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
+    """Empty clusters, leading axis `count`, each with its own jobs."""
+    jobs = sampler_for_load(
+        LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
+    )
+
+    def one(key: Array) -> State:
+        return initial_state(config, params, sample_table(key, jobs, JOBS_PER_ENV, cluster.shape[0], config.tenants))
+
+    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), count))
+
+
+def memory_bytes(compiled: Any) -> int | None:
+    """Bytes that a compiled program needs at once, as XLA says; None where it does not."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    held = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return int(held - found.alias_size_in_bytes)
+
+
+def _program_memory(program: Program) -> int | None:
+    sizes = [memory_bytes(chunk.run) for chunk in program.chunks]
+    return None if not sizes or None in sizes else max(size for size in sizes if size is not None)
+
+
+def _largest_partition(cluster: Cluster) -> int:
+    return int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+
+
+def _servers(cluster: Cluster) -> int:
+    return int((np.asarray(cluster.group_gpus).sum(-1) > 0).sum())

@@ -1,0 +1,54 @@
+"""Who takes part in a comparison: hand-written policies by name, checkpoints by folder, a caller's own."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxsched.env.state import EnvConfig
+from jaxsched.errors import UserError
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import NAMES, hand_written
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A policy that can be made for any size of the environment's tables."""
+
+    name: str
+    make: Callable[[EnvConfig], Policy]
+    baseline: bool  # hand-written: one of those that `ratio_to_best_baseline` compares with
+
+
+def contender(spec: str | Contender) -> Contender:
+    """The contender of a policy's name or of a checkpoint's folder. UserError if `spec` is neither."""
+    if isinstance(spec, Contender):
+        return spec
+    if spec.partition(":")[0] not in NAMES:
+        if Path(spec).is_dir():
+            _load(spec, EnvConfig())  # a broken one shows now, not after the first runs
+            return Contender(spec, lambda config: _load(spec, config), baseline=False)
+        if "/" in spec:
+            raise UserError(
+                f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
+            )
+    hand_written(spec, EnvConfig())  # likewise
+    return Contender(spec, lambda config: hand_written(spec, config), baseline=True)
+
+
+def contenders(specs: Sequence[str | Contender]) -> list[Contender]:
+    """One contender per spec, in order. UserError if there is none, or one twice."""
+    found = [contender(spec) for spec in specs]
+    names = [one.name for one in found]
+    if not found:
+        raise UserError(f"policies: none is given; name at least one of {', '.join(NAMES)}, or a checkpoint's folder")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise UserError(f"policies: {twice[0]!r} is given twice, every policy may only once")
+    return found
+
+
+def _load(path: str, config: EnvConfig) -> Policy:
+    """A checkpoint's policy. Imported here: hand-written policies need no neural network library."""
+    from jaxsched.policies.learned import load_policy
+
+    return load_policy(path, config)

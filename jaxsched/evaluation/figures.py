@@ -1,0 +1,108 @@
+"""Figures, written as files: the distribution of JCTs per policy, and learning curves. Needs the extra `viz`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import Comparison
+from jaxsched.evaluation.files import atomic_path
+from jaxsched.evaluation.tables import time_unit
+
+# Okabe & Ito's colours, told apart by colour-blind readers too; a second round is dashed.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", ":")
+
+
+def _axes() -> tuple[Any, Any]:
+    """A figure that needs no display, and its axes. UserError if matplotlib is not there."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("figures need matplotlib, which is not installed: pip install 'jaxsched[viz]'") from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def check_figure(path: str | Path) -> None:
+    """UserError if a figure cannot be drawn into a file of this name."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise UserError(f"figure {path}: should end in {', '.join(FORMATS)}")
+    _axes()
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=Path(path).suffix.lower().lstrip("."))
+
+
+def jct_distribution(comparison: Comparison, path: str | Path) -> None:
+    """Share of jobs that finished within a time, one line per policy, jobs of all seeds together; log time axis."""
+    figure, axes = _axes()
+    unit, seconds = time_unit(comparison.rows)
+    for i, row in enumerate(comparison.rows):
+        jct = np.sort(np.concatenate([result.jct_s[result.finished] for result in row.outcomes])) / seconds
+        share = np.arange(1, len(jct) + 1) / max(len(jct), 1)
+        keep = np.unique(np.linspace(0, len(jct) - 1, 2000).astype(int)) if len(jct) else slice(0)
+        axes.plot(jct[keep], share[keep], label=_label(row.name, row.figures.jct_mean_s / seconds), **_look(i))
+    axes.set(xscale="log", xlabel=f"job completion time ({unit})", ylabel="share of jobs", ylim=(0, 1))
+    axes.legend(title=f"mean ({unit})", fontsize="small")
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def learning_curve(
+    rows: Iterable[Mapping[str, float]],
+    path: str | Path,
+    *,
+    x: str = "decisions",
+    y: str = "validation_jct_s",
+    references: Mapping[str, float] | None = None,
+) -> None:
+    """Metric `y` against `x` over the rows that have both (`x` summed up); `references` are level lines by name."""
+    figure, axes = _axes()
+    passed, points = 0.0, []
+    for row in rows:
+        passed += row.get(x, 0.0)
+        if y in row:
+            points.append((passed, row[y]))
+    axes.plot(
+        *np.array(points or [(np.nan, np.nan)]).T, marker="o", markersize=3, color=_COLOURS[0], label="validation"
+    )
+    for i, (name, value) in enumerate((references or {}).items(), 1):
+        axes.axhline(value, label=name, **(_look(i) | {"linestyle": "--"}))
+    axes.set(xlabel=f"{x} so far", ylabel=y.replace("_jct_s", " mean JCT (s)"))
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def _look(i: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[i % len(_COLOURS)],
+        "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)],
+        "linewidth": 1.5,
+    }
+
+
+def _label(name: str, mean: float) -> str:
+    return f"{name}: {mean:,.1f}" if np.isfinite(mean) else name
+
+
+def read_rows(path: str | Path) -> Sequence[Mapping[str, float]]:
+    """The rows of a run's `metrics.jsonl`. UserError if there is no such file or it is not one."""
+    import json
+
+    try:
+        return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a file of JSON lines ({error})") from None

@@ -1,0 +1,109 @@
+"""Figures of one run: completion times, queueing, utilisation, and the account of every job."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from jaxsched.env.state import FINISHED, RUNNING, WAITING
+from jaxsched.evaluation.outcome import REJECTED, Outcome
+
+UNSTABLE_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class JobCounts:
+    """arrived = finished + running + queued + rejected."""
+
+    arrived: int
+    finished: int
+    running: int
+    queued: int
+    rejected: int
+
+    def __add__(self, other: "JobCounts") -> "JobCounts":
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other))
+        return JobCounts(*(one + two for one, two in pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """Figures of one run; NaN in a run that was cut off: the jobs that had finished by then are the lucky ones."""
+
+    jct_mean_s: float
+    jct_p50_s: float
+    jct_p95_s: float
+    jct_p99_s: float
+    queue_mean_s: float
+    makespan_s: float
+    gpu_utilisation: float
+    slowdown_mean: float
+
+
+def job_counts(result: Outcome) -> JobCounts:
+    """The account of all jobs that have arrived."""
+    finished, running, queued, rejected = (
+        int((result.status == code).sum()) for code in (FINISHED, RUNNING, WAITING, REJECTED)
+    )
+    return JobCounts(finished + running + queued + rejected, finished, running, queued, rejected)
+
+
+def metrics(result: Outcome, total_gpus: int) -> Metrics:
+    """The figures of `result` over its finished jobs, on a cluster of `total_gpus` GPUs.
+
+    - JCT = finish - submit; percentiles interpolate linearly between jobs;
+    - queueing time = start - submit; makespan = last finish - first submit of the jobs that were not rejected;
+    - GPU utilisation = GPU-seconds held (GPUs * (finish - start)) / (total_gpus * makespan);
+    - slowdown = (finish - start) / duration, so 1 is the ideal, uncontended placement; queueing is not part of it.
+    """
+    done = result.finished
+    if result.cut_off is not None or not done.any():
+        return Metrics(*[math.nan] * len(dataclasses.fields(Metrics)))
+    jct, jobs = result.jct_s[done], result.jobs
+    makespan = float(result.finish_s[done].max() - jobs.submit_s[done].min())
+    held = float(jobs.num_gpus[done] @ result.run_s[done])
+    p50, p95, p99 = np.percentile(jct, [50, 95, 99])
+    return Metrics(
+        jct_mean_s=float(jct.mean()),
+        jct_p50_s=float(p50),
+        jct_p95_s=float(p95),
+        jct_p99_s=float(p99),
+        queue_mean_s=float(result.queue_s[done].mean()),
+        makespan_s=makespan,
+        gpu_utilisation=held / (total_gpus * makespan),
+        slowdown_mean=float((result.run_s[done] / jobs.duration_s[done]).mean()),
+    )
+
+
+def waiting_at(result: Outcome, time_s: float) -> int:
+    """Jobs that were submitted by `time_s` and had not started then."""
+    submitted = (result.jobs.submit_s <= time_s) & (result.status != REJECTED)
+    return int((submitted & ~(result.start_s <= time_s)).sum())
+
+
+def unstable(result: Outcome) -> str | None:
+    """Why the policy did not keep up with the arrivals, if so.
+
+    A queue that grows as long as jobs arrive gives a mean JCT that says more about the trace's length than about the
+    policy. Our test of it: more than 10% of the jobs waited when the last one arrived, and more than 1.5 times as many
+    as when half of them had.
+    """
+    submit = result.jobs.submit_s
+    last, half = waiting_at(result, submit[-1]), waiting_at(result, submit[(len(submit) - 1) // 2])
+    if last <= UNSTABLE_SHARE * len(submit) or last <= 1.5 * half:
+        return None
+    return f"{last:,} of {len(submit):,} jobs were waiting when the last one arrived ({half:,} at half time)"
+
+
+def notes(result: Outcome) -> list[str]:
+    """What a reader must know beside the figures."""
+    found = []
+    if result.cut_off is not None:
+        counts = job_counts(result)
+        left = counts.arrived - counts.finished - counts.rejected
+        found.append(f"cut off {result.cut_off}: {left:,} jobs had not finished, so there are no averages")
+    elif why := unstable(result):
+        found.append(f"unstable: {why}")
+    if result.stats.illegal:
+        found.append(f"{result.stats.illegal:,} illegal actions counted as waiting")
+    return found

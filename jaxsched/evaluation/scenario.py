@@ -1,0 +1,87 @@
+"""A cluster and the jobs it is to run, from names: what the shared options of the command line stand for."""
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.errors import UserError
+from jaxsched.workload.jobs import JobList, offered_load
+from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
+
+DEFAULT_SEEDS = 5  # of a synthetic workload; a trace's jobs are always the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """Everything a comparison needs but the policies and the settings."""
+
+    cluster: Cluster
+    jobs: list[JobList]  # one per seed
+    seeds: list[int]
+    skipped: dict[str, int]  # rows of the trace that are no jobs, by reason
+    config: dict[str, Any]  # for the report
+
+
+def load_scenario(
+    cluster: str = "leaf-spine-8",
+    workload: str = "philly-like",
+    *,
+    schedulers: int | None = None,
+    load: float | None = None,
+    num_jobs: int | None = None,
+    mean_duration_s: float | None = None,
+    duration_cap_s: float | None = None,
+    seed: int = 0,
+    seeds: int | None = None,
+) -> Scenario:
+    """The scenario of a cluster's and a workload's name or file.
+
+    `load` is the offered load that submit times are rescaled to (None: a trace keeps its pace); `seeds` job lists are
+    made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
+    only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
+    UserError on any mistake.
+    """
+    for name, value in {"schedulers": schedulers, "seeds": seeds}.items():
+        if value is not None and value < 1:
+            raise UserError(f"{name}: {value} should be at least 1")
+    if not 0 <= seed < 2**31:
+        raise UserError(f"seed: {seed} should be at least 0 and less than 2^31")
+    if (mean_duration_s is not None or duration_cap_s is not None) and workload not in SYNTHETIC:
+        raise UserError("mean_duration_s, duration_cap_s: are for synthetic workloads, a trace has its own run times")
+    hardware = get_cluster(cluster, schedulers)
+    gpus, partitions = total_gpus(hardware), hardware.shape[0]
+    count = (DEFAULT_SEEDS if workload in SYNTHETIC else 1) if seeds is None else seeds
+    lists, skipped = [], {}
+    for number in range(seed, seed + count):
+        options = WorkloadOptions(
+            num_jobs=num_jobs,
+            load=load,
+            total_gpus=gpus,
+            seed=number,
+            schedulers=partitions,
+            mean_duration_s=mean_duration_s,
+            duration_cap_s=math.inf if duration_cap_s is None else duration_cap_s,
+        )
+        jobs, skipped = get_workload(workload, options)
+        lists.append(jobs)
+    config = {
+        "cluster": cluster,
+        "gpus": gpus,
+        "schedulers": partitions,
+        "workload": workload,
+        "jobs_per_seed": len(lists[0]),
+        "seeds": list(range(seed, seed + count)),
+        "load": load,
+        "mean_duration_s": mean_duration_s,
+        "duration_cap_s": duration_cap_s,
+        "offered_load": _offered(lists[0], gpus),
+        "skipped_rows": skipped,
+    }
+    return Scenario(hardware, lists, config["seeds"], skipped, config)
+
+
+def _offered(jobs: JobList, gpus: int) -> float | None:
+    """The offered load of the jobs as they are run; None where all are submitted at once."""
+    return offered_load(jobs, gpus) if jobs.submit_s[-1] > jobs.submit_s[0] else None

@@ -1,0 +1,132 @@
+"""A comparison as a table: for a terminal, as plain text, as Markdown."""
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from jaxsched.evaluation.compare import Comparison, Row
+from jaxsched.evaluation.statistics import Interval
+
+UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
+_LEAST = 10.0  # of the least mean JCT, in the table's unit
+
+
+def time_unit(rows: Sequence[Row]) -> tuple[str, float]:
+    """Name and seconds of the largest unit in which every mean JCT is at least 10 (else seconds)."""
+    means = [row.figures.jct_mean_s for row in rows if not math.isnan(row.figures.jct_mean_s)]
+    fitting = [unit for unit in UNITS if means and min(means) / unit[1] >= _LEAST]
+    return (fitting or UNITS)[-1] if fitting else UNITS[0]
+
+
+def number(value: float, digits: int = 1) -> str:
+    """With thousands separators, or a dash where there is none."""
+    return "–" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def plus_minus(value: float, interval: Interval, digits: int = 1) -> str:
+    """`value ± half the interval`."""
+    half = (interval[1] - interval[0]) / 2
+    return number(value, digits) + ("" if math.isnan(half) else f" ± {number(half, digits)}")
+
+
+def cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Column names, and one line of text per policy, best mean JCT first and those without one last."""
+    unit, seconds = time_unit(comparison.rows)
+    names = [
+        "policy",
+        f"mean JCT ({unit})",
+        "median",
+        "p95",
+        "p99",
+        "queueing",
+        "makespan",
+        "GPU use",
+        "slowdown",
+        "ratio",
+    ]
+    best = comparison.best_baseline
+
+    def line(row: Row) -> list[str]:
+        f = row.figures
+        low, high = row.jct_ci95_s
+        return [
+            row.name + (" *" if row is best else "") + (" †" if row.notes else ""),
+            plus_minus(f.jct_mean_s / seconds, (low / seconds, high / seconds)),
+            *[
+                number(value / seconds)
+                for value in (f.jct_p50_s, f.jct_p95_s, f.jct_p99_s, f.queue_mean_s, f.makespan_s)
+            ],
+            "–" if math.isnan(f.gpu_utilisation) else f"{f.gpu_utilisation:.1%}",
+            number(f.slowdown_mean, 3),
+            plus_minus(row.ratio, row.ratio_ci95, 3),
+        ]
+
+    order = sorted(comparison.rows, key=lambda row: (math.isnan(row.figures.jct_mean_s), row.figures.jct_mean_s))
+    return names, [line(row) for row in order]
+
+
+def accounts(comparison: Comparison) -> list[str]:
+    """One line per policy (one for all where they agree): where every job that arrived has gone."""
+    lines: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        jobs = row.jobs
+        why = ", ".join(f"{count:,} {reason}" for reason, count in row.rejections.items())
+        text = (
+            f"{jobs.arrived:,} arrived = {jobs.finished:,} finished + {jobs.running:,} running + {jobs.queued:,} queued"
+            f" + {jobs.rejected:,} rejected{f' ({why})' if why else ''}"
+        )
+        lines.setdefault(text, []).append(row.name)
+    if len(lines) == 1:
+        return [f"jobs, every policy: {text}" for text in lines]
+    return [f"jobs, {', '.join(names)}: {text}" for text, names in lines.items()]
+
+
+def legend(comparison: Comparison) -> list[str]:
+    """What the figures mean, where the jobs went, and what is wrong with some of the figures."""
+    several = len(comparison.rows[0].outcomes) > 1
+    spread = (
+        f"± 95% t interval over {len(comparison.rows[0].outcomes)} seeds"
+        if several
+        else "± 95% interval by 20 batches of consecutive jobs (one seed: take it as a rough guide)"
+    )
+    lines = [f"{spread}; ratio: JCT over the best baseline's on the same jobs", *accounts(comparison)]
+    if comparison.best_baseline is not None:
+        lines.insert(1, "* best baseline (hand-written policy)")
+    lines += [f"† {row.name}: {note}" for row in comparison.rows for note in row.notes]
+    skipped = comparison.config.get("skipped_rows") or {}
+    lines += [f"rows of the trace that are no jobs: {count:,} ({reason})" for reason, count in skipped.items()]
+    return lines
+
+
+def rich_table(comparison: Comparison) -> Table:
+    """For a terminal."""
+    names, lines = cells(comparison)
+    table = Table(header_style="bold")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold" if i == 0 else "ellipsis")
+    for line in lines:
+        table.add_row(*map(Text, line), style="bold" if "*" in line[0] else "")
+    return table
+
+
+def plain_text(comparison: Comparison) -> str:
+    """Aligned columns, whatever the width of the terminal."""
+    names, lines = cells(comparison)
+    widths = [max(len(row[i]) for row in [names, *lines]) for i in range(len(names))]
+
+    def aligned(row: Sequence[str]) -> str:
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
+        return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
+
+    return "\n".join([aligned(names), "  ".join("-" * width for width in widths), *map(aligned, lines)])
+
+
+def markdown(comparison: Comparison) -> str:
+    """A table for a README, with the legend below it."""
+    names, lines = cells(comparison)
+    head = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
+    body = ["| " + " | ".join(cell.replace("*", "\\*") for cell in line) + " |" for line in lines]
+    notes = [line.replace("*", "\\*") for line in legend(comparison)]
+    return "\n".join([*head, *body, "", *[note + "  " for note in notes]]).rstrip() + "\n"

@@ -1,0 +1,146 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxsched.cli.main import main
+from jaxsched.cli.progress import Display
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+
+
+TRACE = """job_id,submit_time_s,num_gpus,duration_s,model,num_ps
+a,0,8,600,resnet18,0
+b,30,4,300,vgg16,0
+c,60,64,60,vgg16,0
+d,90,2,100,textcnn,1
+"""
+
+
+def test_simulate_writes_every_job(tmp_path, capsys):
+    (tmp_path / "trace.csv").write_text(TRACE)
+    jobs, report = tmp_path / "jobs.csv", tmp_path / "out.json"
+    main(
+        ["simulate", "--policy", "pack", "--cluster", "leaf-spine-1", "--schedulers", "1", "--interference", "none"]
+        + [
+            "--workload",
+            str(tmp_path / "trace.csv"),
+            "--interval-s",
+            "10",
+            "--jobs-out",
+            str(jobs),
+            "--json",
+            str(report),
+        ]
+    )
+    said = capsys.readouterr()
+    assert "4 arrived = 3 finished + 0 running + 0 queued + 1 rejected (1 larger than any partition)" in said.out
+    assert "pack: 4/4 jobs" in said.err
+    with jobs.open(newline="") as file:
+        a, b, c, d = csv.DictReader(file)
+    assert (a["job_id"], a["submit_s"], a["start_s"], a["status"]) == ("a", "0.0", "0.0", "finished")
+    assert a["placement"] == "0:0:4+0:1:4"
+    assert float(a["finish_s"]) == pytest.approx(600, rel=1e-5)  # alone, on the ideal placement
+    assert float(b["start_s"]) >= float(a["finish_s"]) and b["placement"] == "0:0:4"
+    assert (c["status"], c["start_s"], c["finish_s"], c["placement"]) == ("rejected", "", "", "")
+    assert float(d["start_s"]) == float(b["start_s"]) and d["placement"] == "0:1:2"
+    found = json.loads(report.read_text())
+    assert found["jobs"] == {"arrived": 4, "finished": 3, "running": 0, "queued": 0, "rejected": 1}
+    assert found["policies"]["pack"]["ratio_to_best_baseline"] == 1.0
+
+
+def test_evaluate_in_a_process_of_its_own(tmp_path):
+    """The whole way: entry point, synthetic jobs, two seeds, JSON and Markdown, plain progress, the cache's folder."""
+    command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--cluster", "leaf-spine-2", "--num-jobs", "30"]
+    command += ["--seeds", "2", "--policies", "first-fit", "--mean-duration-s", "600", "--duration-cap-s", "3000"]
+    command += ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
+    environment = {"JAXSCHED_CACHE": str(tmp_path / "cache"), "PATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "first-fit: 60/60 jobs" in done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert set(found) == {"jobs", "policies", "config", "versions"}
+    assert found["jobs"]["arrived"] == found["jobs"]["finished"] == 60
+    assert found["config"]["seeds"] == [0, 1] and found["config"]["workload"] == "philly-like"
+    assert "| first-fit" in (tmp_path / "out.md").read_text()
+    assert any((tmp_path / "cache").rglob("*-cache"))
+
+
+def test_bench_writes_rows(tmp_path):
+    report = tmp_path / "bench.json"
+    main(
+        ["bench", "--clusters", "leaf-spine-1", "--num-envs", "1", "--policies", "first-fit", "--simulate"]
+        + ["--no-training", "--json", str(report)]
+    )
+    (row,) = json.loads(report.read_text())
+    assert row["name"] == "environment/first-fit" and row["num_envs"] == row["servers"] == 1
+    assert row["decisions_per_s"] > 0 and row["wall_s"] >= 1.0 and row["compile_s"] > 0 and row["peak_memory_bytes"] > 0
+    assert set(row) == {
+        "name", "num_envs", "servers", "decisions_per_s", "jobs_per_cpu_s", "wall_s", "cpu_s", "compile_s",
+        "peak_memory_bytes", "device",
+    }  # fmt: skip
+
+
+def test_plain_progress_has_rate_and_time_left(capsys, monkeypatch):
+    now = iter([100.0, 102.0, 110.0, 120.0])  # on the wall
+    monkeypatch.setattr("jaxsched.cli.progress.time.monotonic", lambda: next(now))
+    with Display(["pack"], 100) as display:
+        display.update("pack", 0, 0.0, over=False)
+        display.update("pack", 10, 1.0, over=False)  # too soon for another line
+        display.update("pack", 50, 5.0, over=False)
+        display.update("pack", 100, 12.5, over=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "pack: 0/100 jobs",
+        "pack: 50/100 jobs, 10 jobs/s, about 5 s left",
+        "pack: 100/100 jobs, 8 jobs/s, done in 12.5 s",
+    ]
+
+
+TINY = """
+env: {cluster: leaf-spine-1, schedulers: 1, running_slots: 8, queue_slots: 16, rounds: 4}
+network: {width: 4}
+workload: {gpu_counts: [[1, 1.0]], jobs: 32}
+ppo: {num_envs: 2, steps: 8, chunks: 2, epochs: 1, minibatches: 1}
+validation: {every: 1, seeds: 1, jobs: 8}
+"""
+
+
+@pytest.mark.slow
+def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("jaxsched.cli.quickstart.POLICIES", ("first-fit",))
+    monkeypatch.setattr("jaxsched.cli.quickstart.SEEDS", 1)
+    monkeypatch.setattr("jaxsched.cli.quickstart.JOBS", 20)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    run, checkpoint = tmp_path / "run", tmp_path / "checkpoints" / "tiny"
+    arguments = [
+        "quickstart",
+        "--config",
+        str(tmp_path / "tiny.yaml"),
+        "--out",
+        str(run),
+        "--checkpoint",
+        str(checkpoint),
+    ]
+    main(arguments)
+    said = capsys.readouterr()
+    assert "What to try next" in said.out and "train: 2/2 chunks" in said.err
+    assert {"learning_curve.png", "jct.png", "comparison.json", "metrics.jsonl"} <= {
+        path.name for path in run.iterdir()
+    }
+    found = json.loads((run / "comparison.json").read_text())
+    assert list(found["policies"]) == ["first-fit", str(checkpoint)]
+    assert found["policies"][str(checkpoint)]["jobs"]["finished"] == 20
+
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("width: 4", "width: 8"))
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2 and "holds a run of another configuration" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""A mistake is one line on stderr, exit code 2, no traceback, and no file left behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxsched.cli.errors import first_paragraph
+from jaxsched.cli.main import main
+
+HEADER = "job_id,submit_time_s,num_gpus,duration_s,model\n"
+GOOD = HEADER + "a,0,1,60,vgg16\nb,30,2,60,vgg16\n"
+
+
+def refused(capsys, *arguments: object) -> str:
+    """The error of a command line that must be refused."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("jaxsched: error: "), said.err
+    return lines[0].removeprefix("jaxsched: error: ")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("id,when\n1,2\n", ("line 1", "header")),
+        (HEADER + "a,0,1,nan,vgg16\n", ("line 2", "duration_s", "'nan'")),
+        (HEADER + "a,0,1,60,vgg16\nb,1,1,-5,vgg16\n", ("line 3", "duration_s", "'-5'")),
+        (HEADER + "a,0,1,60,vgg61\n", ("line 2", "model", "'vgg61'")),
+        (HEADER + "a,0,999,60,vgg16\nb,5,999,60,vgg16\n", ("no job fits the cluster", "999 GPUs")),
+        ("", ("empty",)),
+    ],
+)
+def test_bad_traces(capsys, tmp_path, text, wanted):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    said = refused(
+        capsys, "simulate", "--workload", trace, "--jobs-out", tmp_path / "jobs.csv", "--json", tmp_path / "o.json"
+    )
+    assert all(piece in said for piece in wanted), said
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["evaluate", "--workload", "missing.csv"], "missing.csv: no such file"),
+        (["evaluate", "--workload", "nix"], "unknown 'nix'"),
+        (["evaluate", "--policies", "nix"], "unknown policy 'nix'"),
+        (["evaluate", "--policies", "no/such/folder"], "no such folder"),
+        (["evaluate", "--policies"], "none is given"),
+        (["evaluate", "--cluster", "leaf-spin-8"], "unknown cluster 'leaf-spin-8'"),
+        (["evaluate", "--cluster", "missing.csv"], "missing.csv: no such file"),
+        (["evaluate", "--schedulers", "0"], "schedulers"),
+        (["evaluate", "--load", "nan"], "load: nan"),
+        (["evaluate", "--load", "-1"], "load: -1"),
+        (["evaluate", "--load", "x"], "--load: 'x' should be FLOAT"),
+        (["evaluate", "--seeds", "0"], "seeds: 0"),
+        (["evaluate", "--seed", "-1"], "seed: -1"),
+        (["evaluate", "--interval-s", "0"], "interval_s: 0"),
+        (["evaluate", "--interference", "fitted"], "not available yet"),
+        (["evaluate", "--polices", "pack"], "perhaps you meant --policies"),
+        (["simulate", "--policy", "greedy-wait:t0"], "'t0' should be"),
+        (["simulate", "--json", "no/such/folder/o.json"], "the folder no/such/folder does not exist"),
+        (["simulate", "--jobs-out", "."], "is a folder"),
+        (["evaluate", "--figure", "figure.xyz"], "should end in .png"),
+        (["bench", "--policies", "nix"], "unknown policy 'nix'"),
+        (["train"], "give --out FOLDER"),
+        (["train", "--resume", "no/run"], "no/run: no folder state"),
+        (["train", "--resume", "no/run", "--out", "x"], "--resume takes neither"),
+        (["train", "--config", "missing.yaml", "--out", "no/run"], "missing.yaml: cannot be read"),
+        (["evaluat"], "available commands: "),
+        ([], "Expected one of"),
+    ],
+)
+def test_bad_command_lines(capsys, arguments, wanted):
+    assert wanted in refused(capsys, *arguments)
+
+
+def test_a_misspelt_key(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text("ppo: {chunk: 3}\n")
+    said = refused(capsys, "train", "--config", tmp_path / "mine.yaml", "--out", tmp_path / "run")
+    assert "unknown key 'chunk'; did you mean 'chunks'?" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_folder_that_is_no_checkpoint(capsys, tmp_path):
+    assert "no file card.json" in refused(capsys, "evaluate", "--policies", tmp_path)
+
+
+def test_a_real_process_says_one_line_and_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--policies", "nix"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env={"JAXSCHED_CACHE": str(tmp_path)})
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("jaxsched: error: unknown policy 'nix'") and done.stderr.count("\n") == 1
+
+
+def test_help_needs_no_jax():
+    code = "import sys\nfrom jaxsched.cli.main import main\ntry:\n  main([{!r}])\nexcept SystemExit:\n  pass\n"
+    code += "assert 'jax' not in sys.modules"
+    root = Path(__file__).parents[2]
+    for argument in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", code.format(argument)], capture_output=True, text=True, cwd=root)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["quickstart", "train", "evaluate", "simulate", "bench"])
+def test_every_command_explains_itself_with_examples(capsys, command):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert "Examples:" in capsys.readouterr().out
+
+
+def test_boxes_become_a_line():
+    box = "╭─ Oh ──────╮\n│ Wrong: it │\n│ is        │\n│ ───────── │\n│ See help  │\n╰───────────╯\n"
+    assert first_paragraph(box) == "Wrong: it is"
+    box = "+- Oh ------+\n| Wrong: it |\n| --is      |\n| --------- |\n| See help  |\n+-----------+\n"
+    assert first_paragraph(box) == "Wrong: it --is"
+    assert first_paragraph("") == ""

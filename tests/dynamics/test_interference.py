@@ -1,0 +1,84 @@
+"""The interference models' signature, the analytic model by hand, and a model that a user hands in."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import oracle_policies
+import pytest
+import strategies
+
+from jaxsched.dynamics.interference import MODELS, Strengths, analytic, default_strengths
+from jaxsched.dynamics.resources import CHANNELS, CPU, LINK, NIC, PCIE, QPI
+from jaxsched.workload.models import profiles
+
+KAPPA = Strengths(kappa=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0], jnp.float32))
+
+
+def stretch(weights, channel, own, others):
+    own, others = jnp.float32(own), jnp.float32(others)
+    return float(analytic(weights, channel, jnp.int32(0), own, others))
+
+
+def test_cpu():
+    one = default_strengths()
+    assert stretch(one, CPU, 0.5, 0.5) == 1.0  # plentiful
+    assert stretch(one, CPU, 0.5, 1.0) == 1.5  # 1.5 cores' worth of work on each core
+    assert stretch(one, CPU, 2.0, 1.0) == 1.5  # 3 instead of 2
+    assert stretch(one, CPU, 2.0, 0.0) == 1.0  # its own oversubscription is not its co-runners' fault
+    assert stretch(KAPPA.replace(kappa=KAPPA.kappa.at[CPU].set(0.5)), CPU, 2.0, 1.0) == 1.25
+
+
+@pytest.mark.parametrize("channel", [PCIE, QPI, NIC, LINK])
+def test_bandwidth(channel):
+    # Two jobs that do nothing but communicate: the fair share.
+    assert stretch(default_strengths(), channel, 1.0, 1.0) == 2.0
+    assert stretch(default_strengths(), channel, 0.3, 0.25) == 1.25
+    assert stretch(KAPPA, channel, 0.3, 0.25) == 1 + (channel + 1) * 0.25
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("channel", range(len(CHANNELS)))
+def test_every_model_keeps_the_signature(name, channel):
+    """At least 1, exactly 1 alone, never falling in what others do; own, others and model broadcast."""
+    own = jnp.linspace(0, 3, 7)[:, None, None]
+    others = jnp.linspace(0, 4, 9)[:, None]
+    model = jnp.arange(3)
+    out = np.asarray(MODELS[name](default_strengths(), channel, model, own, others))
+    out = np.broadcast_to(out, (7, 9, 3))
+    assert (out >= 1).all() and (out[:, 0] == 1).all()
+    assert (np.diff(out, axis=1) >= 0).all()
+
+
+def test_a_users_own_model():
+    """Any function of the signature takes part in the simulation, with weights of its own."""
+
+    def steep(weights, channel, model, own, others):
+        return 1.0 + weights["by_model"][model] * others**2 * (channel + 1)
+
+    by_model = np.linspace(0.1, 1.0, len(profiles().compute_s))
+
+    def steep_oracle(channel, model, own, others):
+        return 1.0 + float(np.float32(by_model[model])) * others**2 * (oracle.CHANNELS.index(channel) + 1)
+
+    weights = {"by_model": jnp.asarray(by_model, jnp.float32)}
+    spec = ("load-balance",)
+    config = strategies.SHAPES["two"].config(interference="analytic")
+    config = dataclasses.replace(config, interference=steep)
+    for seed in range(6):
+        case = strategies.random_case(seed, "two")
+        state, _ = strategies.jit_run(config, spec, 100_000)(case.params.replace(interference=weights), case.table, 0)
+        ours = strategies.outcome(case, state)
+        theirs = oracle.simulate(
+            case.cluster,
+            case.jobs,
+            profiles(),
+            oracle_policies.make_policy("load-balance"),
+            interval_s=case.interval_s,
+            rounds=case.shape.rounds,
+            interference=steep_oracle,
+            queue_slots=case.shape.queue_slots,
+            running_slots=case.shape.running_slots,
+        )
+        np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-5)

@@ -1,0 +1,300 @@
+"""The contract of DESIGN.md 3: reset and step, vmap, no retracing, parameters that sweep, pytrees, rewards."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import strategies
+
+from jaxsched.cluster.build import build
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics.interference import Strengths
+from jaxsched.env.environment import ClusterEnv, initial_state, transition
+from jaxsched.env.observation import observe
+from jaxsched.env.reward import Flow, reward
+from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
+from jaxsched.policies.registry import hand_written
+from jaxsched.workload.jobs import pad_table, take, to_table
+
+LANES = 1024
+ROUNDS = 24
+# A rack per server, narrow links and few cores, so that every capacity is felt somewhere.
+CLUSTER = build([Server(cores=12)] * 4, leaf_spine(4, servers_per_rack=1, oversubscription=4), 2)
+CONFIG = EnvConfig(running_slots=16, queue_slots=16, rounds=3, tenants=4, largest_worker=4)
+ENV = ClusterEnv(CONFIG)
+PARAMS = make_params(CLUSTER, interval_s=60.0)
+POLICY = hand_written("pack:area+backfill", CONFIG)
+
+
+def make_pool(size: int) -> State:
+    """Start states that differ in their jobs."""
+    rng = np.random.default_rng(0)
+    tables = [pad_table(to_table(strategies.random_jobs(rng, 20), 60.0), 24) for _ in range(size)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+    return jax.vmap(functools.partial(initial_state, CONFIG, PARAMS))(stacked)
+
+
+@pytest.fixture(scope="module")
+def pool() -> State:
+    return make_pool(8)
+
+
+def same(a, b) -> None:
+    """Two pytrees of the same structure, dtypes and bits."""
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        assert jnp.asarray(x).dtype == jnp.asarray(y).dtype, path
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=str(path))
+
+
+def close(a, b, rtol: float) -> None:
+    """Integers alike, floats to `rtol`."""
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        if np.issubdtype(x.dtype, np.floating):
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-5, err_msg=str(path))
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=str(path))
+
+
+def rollout(key, params, pool):
+    """`ROUNDS` steps of the policy from a random member of the pool; the final state and everything on the way."""
+    obs, state = ENV.reset(key, params, pool)
+
+    def step(carry, key):
+        obs, state = carry
+        action = POLICY(key, obs, state, params)
+        obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, params)
+        return (obs, state), (gain, terminated, truncated)
+
+    (obs, state), seen = jax.lax.scan(step, (obs, state), jax.random.split(key, ROUNDS))
+    return obs, state, seen
+
+
+def test_signature(pool):
+    obs, state = jax.jit(ENV.reset)(jax.random.key(0), PARAMS, pool)
+    p = CLUSTER.shape[0]
+    result = jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), PARAMS)
+    assert len(result) == 6
+    obs_after, after, gain, terminated, truncated, info = result
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert jax.tree.map(jnp.shape, obs_after) == jax.tree.map(jnp.shape, obs)
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
+    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
+    assert gain.shape == (p,) and gain.dtype == jnp.float32
+    assert terminated.shape == truncated.shape == () and terminated.dtype == truncated.dtype == bool
+    assert all(leaf.shape[0] == p for leaf in jax.tree.leaves(obs))
+    assert set(info) >= {"clock", "illegal", "backlogged"}
+    # Nothing is kept on the environment: the same call gives the same answer, and it hashes by its configuration.
+    same(jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), PARAMS), result)
+    assert hash(ClusterEnv(CONFIG)) == hash(ENV) and ClusterEnv(CONFIG) == ENV
+    assert ClusterEnv(dataclasses.replace(CONFIG, rounds=4)) != ENV
+
+
+def test_reset_draws_from_the_whole_pool(pool):
+    reset = jax.jit(jax.vmap(ENV.reset, in_axes=(0, None, None)))
+    obs, states = reset(jax.random.split(jax.random.key(0), 200), PARAMS, pool)
+    rows = [np.asarray(states.jobs.duration_s[i]).tobytes() for i in range(200)]
+    members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
+    counts = [rows.count(member) for member in members]
+    assert sum(counts) == 200 and min(counts) >= 8
+    index = members.index(rows[0])
+    same(jax.tree.map(lambda leaf: leaf[0], states), jax.tree.map(lambda leaf: leaf[index], pool))
+    close(
+        jax.tree.map(lambda leaf: leaf[0], obs),
+        jax.jit(functools.partial(observe, CONFIG, PARAMS))(jax.tree.map(lambda leaf: leaf[index], pool)),
+        rtol=1e-6,
+    )
+
+
+def test_1024_environments_are_1024_single_ones(pool):
+    """Decisions, times and counts are equal; floats agree to 1e-5 (XLA may fuse a batched sum in another order)."""
+    keys = jax.random.split(jax.random.key(7), LANES)
+    together = jax.jit(jax.vmap(rollout, in_axes=(0, None, None)))(keys, PARAMS, pool)
+    alone = jax.jit(rollout)
+    apart = jax.tree.map(lambda *leaves: np.stack(leaves), *[jax.device_get(alone(key, PARAMS, pool)) for key in keys])
+    close(together, apart, rtol=1e-5)
+    assert int(together[1].clock.min()) == ROUNDS // CONFIG.rounds
+    assert len(np.unique(np.asarray(together[1].records.start), axis=0)) == 8
+
+
+def test_a_second_call_does_not_retrace(pool):
+    traces = []
+
+    @jax.jit
+    def run(key, params, pool):
+        traces.append(1)
+        return rollout(key, params, pool)[1].clock
+
+    other_pool = jax.tree.map(lambda leaf: leaf[::-1], pool)
+    run(jax.random.key(0), PARAMS, pool)
+    for key, change in ((1, {}), (2, {"interval_s": jnp.float32(5.0)}), (3, {"max_forwards": jnp.int32(0)})):
+        run(jax.random.key(key), PARAMS.replace(**change), other_pool)
+    slower = CLUSTER.replace(link_bytes_s=CLUSTER.link_bytes_s / 2, group_gpus=CLUSTER.group_gpus // 2)
+    run(jax.random.key(4), PARAMS.replace(cluster=slower), pool)
+    assert len(traces) == 1
+    same_config = dataclasses.replace(CONFIG)
+    traced = []
+    step = jax.jit(lambda config, params, s, a: traced.append(1) or transition(config, params, s, a), static_argnums=0)
+    state = jax.tree.map(lambda leaf: leaf[0], pool)
+    for config in (CONFIG, same_config, ClusterEnv(same_config).config):
+        step(config, PARAMS, state, wait_action(CLUSTER))
+    assert len(traced) == 1
+
+
+def times(part, name: str):
+    """The part with one of its leaves times 1, 2 and 3."""
+    leaf = part[name]
+    return part.replace(**{name: jnp.stack([leaf, leaf * 2, leaf * 3])})
+
+
+ONE_TWO_FOUR = jnp.array([1, 2, 4]).reshape(3, 1, 1, 1)
+# Three values of each number that a user may sweep.
+SWEEPS = {
+    "interval_s": lambda p: p.replace(interval_s=jnp.array([10.0, 60.0, 120.0], jnp.float32)),
+    "horizon": lambda p: p.replace(horizon=jnp.array([2, 4, 6], jnp.int32)),
+    "max_forwards": lambda p: p.replace(max_forwards=jnp.array([0, 1, 2], jnp.int32)),
+    "kappa": lambda p: p.replace(interference=Strengths(kappa=jnp.arange(15, dtype=jnp.float32).reshape(3, 5))),
+    "reward": lambda p: p.replace(reward=jax.vmap(reward_weights)(*jnp.eye(3))),
+    "links": lambda p: p.replace(cluster=times(p.cluster, "link_bytes_s")),
+    "nic": lambda p: p.replace(cluster=times(p.cluster.replace(link_bytes_s=p.cluster.link_bytes_s * 99), "nic_bytes_s")),
+    "cores": lambda p: p.replace(cluster=times(p.cluster, "group_cores")),
+    "speed": lambda p: p.replace(cluster=times(p.cluster, "group_speed")),
+    "gpus": lambda p: p.replace(cluster=p.cluster.replace(group_gpus=p.cluster.group_gpus // ONE_TWO_FOUR)),
+    "gradients": lambda p: p.replace(profiles=times(p.profiles, "gradient_bytes")),
+}
+
+
+@functools.cache
+def swept_rollout():
+    """Each lane its own parameters: one compiled program for all sweeps."""
+
+    def run(key, params, table):
+        state = initial_state(CONFIG, params, table)
+
+        def step(state, key):
+            obs = observe(CONFIG, params, state)
+            state, gain = transition(CONFIG, params, state, POLICY(key, obs, state, params))
+            return state, (gain, state.clock >= params.horizon)
+
+        return jax.lax.scan(step, state, jax.random.split(key, ROUNDS))
+
+    return jax.jit(jax.vmap(run, in_axes=(None, 0, None))), jax.jit(run)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_number_sweeps(name, pool):
+    """Three values in one program give what three programs give, and the value matters."""
+    swept = SWEEPS[name](PARAMS)
+    params = jax.tree.map(
+        lambda leaf, base: leaf if leaf.ndim > base.ndim else jnp.broadcast_to(leaf, (3, *leaf.shape)),
+        swept,
+        PARAMS,
+    )
+    rng = np.random.default_rng(5)
+    jobs = dataclasses.replace(strategies.random_jobs(rng, 24), submit_s=np.zeros(24))  # crowded from the first boundary
+    table = to_table(jobs, 60.0)
+    together, alone = swept_rollout()
+    key = jax.random.key(0)
+    results = together(key, params, table)
+    singles = [alone(key, jax.tree.map(lambda leaf, i=i: leaf[i], params), table) for i in range(3)]
+    close(results, jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), rtol=1e-5)
+    if name != "max_forwards":  # this policy never forwards
+        _, seen = results
+        assert len({b"".join(np.asarray(x[i]).tobytes() for x in seen) for i in range(3)}) == 3
+
+
+def test_every_leaf_of_the_parameters_is_an_array():
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(PARAMS))
+    named = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(PARAMS)}
+    assert {".interval_s", ".horizon", ".max_forwards", ".interference.kappa", ".reward.jobs", ".cluster.link_bytes_s"} <= named
+
+
+def run_to_the_end(case: strategies.Case, spec: str, weights):
+    """The final state and the summed rewards, float64[P]."""
+    case_params = case.params
+    total = np.zeros(case.shape.partitions)
+    clocks = []
+
+    def watch(before, action, after, gain):
+        nonlocal total
+        total = total + np.asarray(gain, np.float64)
+        clocks.append(int(after.clock))
+
+    class Rewarded(strategies.Case):
+        @property
+        def params(self):
+            return case_params.replace(reward=weights)
+
+    rewarded = Rewarded(**{f.name: getattr(case, f.name) for f in dataclasses.fields(case)})
+    return strategies.watched_run(rewarded, spec, case.shape.config(), watch), total
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_reward_sums_to_the_completion_times(seed):
+    case = strategies.random_case(seed, "two", interval_s=60.0)
+    state, total = run_to_the_end(case, "pack:area+backfill+forward", reward_weights(jobs=1.0))
+    done = strategies.outcome(case, state)
+    seen_s = np.ceil(case.jobs.submit_s / 60.0) * 60.0  # the reward starts when the scheduler first sees a job
+    finished = np.isfinite(done.finish_s)
+    jct_s = (done.finish_s - seen_s)[finished]
+    np.testing.assert_allclose(-total.sum() * 60.0, jct_s.sum(), rtol=1e-5)
+    lead_s = (seen_s - case.jobs.submit_s)[finished]
+    np.testing.assert_allclose(np.asarray(state.jobs.lead_s)[: len(case.jobs)][finished], lead_s, atol=1e-3)
+    assert (lead_s >= 0).all() and (lead_s < 60.0).all()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lost_and_progress(seed):
+    """`progress` sums to the number of finished jobs; `lost` to the JCT less the ideal durations."""
+    case = strategies.random_case(seed, "two", interval_s=60.0)
+    state, total = run_to_the_end(case, "pack:area+backfill+forward", reward_weights(progress=1.0))
+    done = strategies.outcome(case, state)
+    finished = np.isfinite(done.finish_s)
+    np.testing.assert_allclose(total.sum(), finished.sum(), rtol=1e-4)
+    _, total = run_to_the_end(case, "pack:area+backfill+forward", reward_weights(lost=1.0))
+    seen_s = np.ceil(case.jobs.submit_s / 60.0) * 60.0
+    lost_s = (done.finish_s - seen_s - case.jobs.duration_s)[finished].sum()
+    np.testing.assert_allclose(-total.sum() * 60.0, lost_s, rtol=1e-4)
+
+
+def test_reward_weights():
+    flow = Flow(jobs=jnp.array([2.0, 3.0]), lost=jnp.array([1.0, 0.5]), progress=jnp.array([0.25, 0.0]))
+    np.testing.assert_allclose(reward(reward_weights(1.0, 10.0, 100.0), flow), [25 - 2 - 10, -3 - 5], rtol=1e-6)
+
+
+def test_a_state_survives_the_host(pool):
+    """Flattened, moved to NumPy and back, a state goes on as if nothing had happened."""
+    step = jax.jit(lambda s, a: transition(CONFIG, PARAMS, s, a))
+    act = jax.jit(lambda s: POLICY(jax.random.key(0), observe(CONFIG, PARAMS, s), s, PARAMS))
+    state = jax.tree.map(lambda leaf: leaf[3], pool)
+    for _ in range(12):
+        state, _ = step(state, act(state))
+    leaves, structure = jax.tree.flatten(jax.device_get(state))
+    again = jax.tree.unflatten(structure, [jnp.asarray(np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)) for x in leaves])
+    same(again, state)
+    same(jax.jit(lambda s: s)(state), state)
+    for _ in range(12):
+        state, _ = step(state, act(state))
+        again, _ = step(again, act(again))
+    same(again, state)
+    assert isinstance(act(state), Action)
+
+
+def test_terminated_and_truncated(pool):
+    params = PARAMS.replace(horizon=jnp.int32(2))
+    step = jax.jit(ENV.step)
+    state = jax.tree.map(lambda leaf: leaf[0], pool)
+    ends = []
+    for _ in range(2 * CONFIG.rounds):
+        _, state, _, terminated, truncated, info = step(jax.random.key(0), state, wait_action(CLUSTER), params)
+        ends.append((bool(terminated), bool(truncated), int(info["clock"])))
+    assert ends == [(False, False, 0)] * 2 + [(False, False, 1)] * 3 + [(False, True, 2)]
+    # With nothing to come and nothing to do an episode is over.
+    empty = pad_table(to_table(take(strategies.random_jobs(np.random.default_rng(0), 1), slice(0)), 60.0), 24)
+    done = initial_state(CONFIG, PARAMS, empty)
+    assert bool(step(jax.random.key(0), done, wait_action(CLUSTER), PARAMS)[3])

@@ -1,0 +1,145 @@
+"""The JAX environment against the oracle: every job of every case starts, finishes and is placed alike.
+
+`tests/oracle.py` and `tests/oracle_policies.py` are an event loop in plain NumPy and float64, written from
+docs/semantics.md and not from the code it judges.
+"""
+
+import numpy as np
+import oracle
+import oracle_policies
+import pytest
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsched.workload.models import profiles
+
+# Compiled together, one program for each shape and interference; every rule, order and switch is in there.
+SPECS = {
+    "one": (
+        "first-fit:las",
+        "pack:area+backfill",
+        "load-balance",
+        "tetris:las+backfill",
+        "least-interference:sjf+backfill",
+        "contention-aware:area",
+    ),
+    "two": (
+        "first-fit",
+        "first-fit:sjf+backfill",
+        "pack",
+        "pack:area+backfill+forward",
+        "load-balance:las+backfill",
+        "load-balance:area+forward",
+        "tetris:sjf+forward",
+        "tetris:area+backfill",
+        "least-interference",
+        "least-interference:las+backfill+forward",
+        "contention-aware",
+        "contention-aware:sjf+backfill",
+    ),
+    "three": (
+        "first-fit:area+forward",
+        "pack:las+backfill+forward",
+        "load-balance:sjf+backfill",
+        "tetris",
+        "least-interference:area+forward",
+        "contention-aware:las+backfill+forward",
+    ),
+}
+GREEDY = {
+    "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
+    "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0"),
+    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2"),
+}
+
+
+def oracle_policy(spec: str):
+    """The oracle's policy of that name."""
+    name, _, rest = spec.partition(":")
+    greedy = name == "greedy-wait"
+    values = dict(order="area" if greedy else "fifo", backfill=greedy, forward=greedy)
+    for option in filter(None, rest.split("+")):
+        if option in oracle_policies.ORDERS:
+            values["order"] = option
+        elif option == "stay":
+            values["forward"] = False
+        elif option in ("backfill", "forward"):
+            values[option] = True
+        else:
+            values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
+    return oracle_policies.make_policy(name, **values)
+
+
+def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
+    """Run both and compare."""
+    state = strategies.run(case, spec, case.shape.config(interference), specs)
+    ours = strategies.outcome(case, state)
+    theirs = oracle.simulate(
+        case.cluster,
+        case.jobs,
+        profiles(),
+        oracle_policy(spec),
+        interval_s=case.interval_s,
+        rounds=case.shape.rounds,
+        max_forwards=case.max_forwards,
+        interference=interference,
+        strengths=case.kappa,
+        queue_slots=case.shape.queue_slots,
+        running_slots=case.shape.running_slots,
+    )
+    assert int(state.illegal) == 0
+    assert ours.status == theirs.status
+    # A start is a boundary, so that any difference is at least an interval.
+    np.testing.assert_allclose(ours.start_s, theirs.start_s, rtol=1e-9, err_msg="start_s")
+    np.testing.assert_array_equal(ours.partition, theirs.partition)
+    assert ours.workers == theirs.workers
+    assert ours.ps == theirs.ps
+    # Stricter than finish times that agree: run times do.
+    np.testing.assert_allclose(
+        ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5, err_msg="run time"
+    )
+
+
+@pytest.mark.parametrize("shape", SPECS)
+@settings(max_examples=120)
+@given(data=st.data())
+def test_heuristics(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
+    assert_same(case, spec, SPECS[shape], "analytic")
+
+
+@settings(max_examples=100)
+@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS["two"]))
+def test_heuristics_without_interference(case, spec):
+    assert_same(case, spec, SPECS["two"], "none")
+
+
+@pytest.mark.parametrize("shape", GREEDY)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_greedy_wait(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
+    assert_same(case, spec, GREEDY[shape], "analytic")
+
+
+@settings(max_examples=15)
+@given(case=strategies.cases("one"))
+def test_greedy_wait_without_interference(case):
+    assert_same(case, "greedy-wait:t1.2+p0.5", ("greedy-wait:t1.2+p0.5",), "none")
+
+
+def test_the_cases_are_worth_running():
+    # Half of the jobs do not start at once, some slow each other down much, some forwards and rejections happen.
+    waited, slowdown, forwards, rejected = [], [], 0, 0
+    for seed in range(40):
+        case = strategies.random_case(seed, "two", interval_s=7.3)
+        state = strategies.run(case, "pack:area+backfill+forward", case.shape.config(), SPECS["two"])
+        ours = strategies.outcome(case, state)
+        waited += list(ours.start_s - case.jobs.submit_s > 2 * case.interval_s)
+        slowdown += list((ours.finish_s - ours.start_s) / case.jobs.duration_s)
+        forwards += int(state.records.forwards.sum())
+        rejected += ours.status.count("rejected")
+    assert 0.3 < np.mean(waited) < 0.9
+    assert np.nanmean(np.array(slowdown) > 1.5) > 0.3
+    assert forwards > 20 and rejected > 20

@@ -1,0 +1,65 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from jaxsched.env.state import FINISHED, RUNNING, WAITING
+from jaxsched.evaluation.metrics import job_counts, metrics, notes, unstable, waiting_at
+from jaxsched.evaluation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
+from jaxsched.workload.jobs import make_job_list
+
+STATS = RunStats(1.0, 0.0, 1, 1.0, 1, 1, 1, 1, 0)
+NAN = math.nan
+
+
+def make(submit, duration, workers, status, start, finish, **changes) -> Outcome:
+    jobs = make_job_list(submit, duration, workers)
+    values = dict(
+        policy="p", jobs=jobs, status=np.array(status, np.int8), partition=np.zeros(len(submit), np.int16),
+        start_s=np.array(start, float), finish_s=np.array(finish, float), workers=None, cut_off=None, stats=STATS,
+    )  # fmt: skip
+    return Outcome(**(values | changes))
+
+
+def test_figures_by_hand():
+    result = make(
+        [10, 20, 50], [100, 50, 30], [2, 4, 1], [FINISHED, FINISHED, FINISHED], [60, 60, 120], [160, 160, 165]
+    )
+    found = metrics(result, total_gpus=8)
+    assert found.jct_mean_s == pytest.approx((150 + 140 + 115) / 3)
+    assert found.jct_p50_s == pytest.approx(140)
+    assert found.jct_p95_s == pytest.approx(140 + 0.9 * 10)  # linear between the second and the third of three
+    assert found.jct_p99_s == pytest.approx(140 + 0.98 * 10)
+    assert found.queue_mean_s == pytest.approx((50 + 40 + 70) / 3)
+    assert found.makespan_s == pytest.approx(165 - 10)
+    assert found.gpu_utilisation == pytest.approx((2 * 100 + 4 * 100 + 1 * 45) / (8 * 155))
+    assert found.slowdown_mean == pytest.approx((1 + 2 + 1.5) / 3)
+
+
+def test_rejected_jobs_are_counted_and_left_out_of_the_figures():
+    result = make([0, 0], [100, 100], [1, 999], [FINISHED, REJECTED], [60, NAN], [160, NAN])
+    assert metrics(result, 8).jct_mean_s == pytest.approx(160)
+    counts = job_counts(result)
+    assert dataclasses.asdict(counts) == {"arrived": 2, "finished": 1, "running": 0, "queued": 0, "rejected": 1}
+
+
+def test_account_of_a_run_that_was_cut_off():
+    status = [FINISHED, RUNNING, WAITING, REJECTED, NOT_ARRIVED]
+    start, finish = [60, 60, NAN, NAN, NAN], [160, NAN, NAN, NAN, NAN]
+    result = make([0, 1, 2, 3, 999], [100] * 5, [1] * 5, status, start, finish, cut_off="at the horizon of 200 s")
+    counts = job_counts(result)
+    assert counts.arrived == counts.finished + counts.running + counts.queued + counts.rejected == 4
+    assert all(math.isnan(value) for value in dataclasses.astuple(metrics(result, 8)))
+    (note,) = notes(result)
+    assert "at the horizon of 200 s" in note and "2 jobs had not finished" in note
+
+
+def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
+    submit = np.arange(100.0)
+    steady = make(submit, [1.0] * 100, [1] * 100, [FINISHED] * 100, submit + 20, submit + 21)
+    growing = make(submit, [1.0] * 100, [1] * 100, [FINISHED] * 100, 2 * submit, 2 * submit + 1)
+    assert waiting_at(growing, 99.0) == 50  # jobs 50..99 start after 99 s
+    assert unstable(steady) is None
+    assert unstable(growing) is not None
+    assert notes(growing)[0].startswith("unstable")

@@ -1,0 +1,105 @@
+"""The grammar of policy names: what is understood, what is refused, and in which words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import strategies
+
+from jaxsched.env.observation import observe
+from jaxsched.env.queues import ORDERS
+from jaxsched.env.state import PLACE, WAIT, EnvConfig
+from jaxsched.errors import UserError
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import NAMES, hand_written
+from jaxsched.policies.rules import RULES
+
+CONFIG = EnvConfig()
+
+
+def test_names():
+    assert set(NAMES) == set(RULES) | {"greedy-wait"}
+    assert set(RULES) >= {
+        "first-fit",
+        "pack",
+        "load-balance",
+        "tetris",
+        "least-interference",
+        "contention-aware",
+        "random",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("options", ["", ":fifo", ":las+backfill", ":area+backfill+forward", ":"])
+def test_understood(name, options):
+    policy = hand_written(name + options, CONFIG)
+    assert isinstance(policy, Policy) and policy.name == name + options and callable(policy)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders(order):
+    assert callable(hand_written(f"pack:{order}", CONFIG))
+
+
+def test_greedy_wait_has_more_options():
+    for spec in ("greedy-wait:t1.5", "greedy-wait:p0", "greedy-wait:sjf+t2+p0.5+stay", "greedy-wait:t1"):
+        assert hand_written(spec, CONFIG).name == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("pakc", ("unknown policy 'pakc'", "pack", "greedy-wait")),
+        ("", ("unknown policy ''", "pack")),
+        ("Pack", ("unknown policy 'Pack'",)),
+        ("pack:lifo", ("unknown option 'lifo'", "fifo", "backfill")),
+        ("pack:t1.5", ("unknown option 't1.5'",)),
+        ("pack:backfil", ("unknown option 'backfil'", "backfill")),
+        ("pack:area, backfill", ("unknown option 'area, backfill'",)),
+        ("greedy-wait:t", ("'t'", "tX", "at least 1")),
+        ("greedy-wait:t0.5", ("'t0.5'", "tX", "at least 1")),
+        ("greedy-wait:tnan", ("'tnan'", "tX")),
+        ("greedy-wait:tinf", ("'tinf'", "tX")),
+        ("greedy-wait:p-1", ("'p-1'", "pX", "at least 0")),
+        ("greedy-wait:x2", ("unknown option 'x2'", "tX", "pX")),
+    ],
+)
+def test_refused(spec, words):
+    with pytest.raises(UserError) as refusal:
+        hand_written(spec, CONFIG)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_the_last_order_counts_and_switches_are_independent():
+    """`pack:sjf+area` is `pack:area`: the same decisions throughout a run."""
+    case = strategies.random_case(11, "two", interval_s=60.0)
+    specs = ("pack:sjf+area", "pack:area", "pack:area+backfill")
+    config = case.shape.config()
+    first, second, third = (strategies.run(case, spec, config, specs) for spec in specs)
+    np.testing.assert_array_equal(first.records.start, second.records.start)
+    assert (np.asarray(second.records.start) != np.asarray(third.records.start)).any()
+
+
+def test_policies_jit_and_vmap():
+    """One policy, a batch of environments, one program; a scheduler with an empty queue waits."""
+    case = strategies.random_case(5, "two", interval_s=1000.0)
+    config, params = case.shape.config(), case.params
+    policy = hand_written("tetris:backfill", config)
+    start = strategies.jit_start(config)
+    full, empty = start(params, case.table), start(params, case.table.replace(arrival=case.table.arrival + 5))
+    full = strategies.jit_transition(config)(params, full, jax.jit(policy.act)(jax.random.key(0), None, full, params))[0]
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), full, empty)
+
+    def act(key, state):
+        return policy(key, observe(config, params, state), state, params)
+
+    together = jax.jit(jax.vmap(act))(jax.random.split(jax.random.key(0)), both)
+    alone = jax.jit(act)(jax.random.key(0), full)
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_array_equal(a[0], b)
+    assert (np.asarray(together.kind[1]) == WAIT).all()
+    assert set(np.asarray(together.kind[0])) <= {WAIT, PLACE}
