@@ -1,4 +1,4 @@
-"""Shared by all test rooms: hypothesis profiles. Being here also puts `tests/` on the path, so that `oracle` imports."""
+"""Shared by all test rooms: hypothesis profiles. Being here also puts `tests/` on the path, for `import oracle`."""
 
 from hypothesis import HealthCheck, settings
 

@@ -53,15 +53,21 @@ class Shape:
     def config(self, interference: str = "analytic", **changes) -> EnvConfig:
         """The static configuration; by default rounds end early and idle boundaries are skipped."""
         values = dict(
-            running_slots=self.running_slots, queue_slots=self.queue_slots, rounds=self.rounds, tenants=4,
-            largest_worker=4, early_stop=True, skip_idle=True, record_placements=True,
+            running_slots=self.running_slots,
+            queue_slots=self.queue_slots,
+            rounds=self.rounds,
+            tenants=4,
+            largest_worker=4,
+            early_stop=True,
+            skip_idle=True,
+            record_placements=True,
             interference=MODELS[interference],
         )
         return EnvConfig(**(values | changes))
 
 
-# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has servers
-# of up to three sockets.
+# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has
+# servers of up to three sockets.
 SHAPES = {
     "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2),
     "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8),
@@ -80,10 +86,10 @@ def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
     most = shape.partitions * shape.links
     assert p == shape.partitions and n <= shape.servers and k <= shape.groups and t <= shape.racks
     assert e <= shape.links and links <= most
-    more = {"n": (0, shape.servers - n), "k": (0, shape.groups - k), "t": (0, shape.racks - t), "e": (0, shape.links - e)}
+    missing = {"p": 0, "n": shape.servers - n, "k": shape.groups - k, "t": shape.racks - t, "e": shape.links - e}
 
     def pad(leaf, axes: str, fill):
-        return jnp.pad(leaf, [more.get(axis, (0, 0)) for axis in axes], constant_values=fill)
+        return jnp.pad(leaf, [(0, missing[axis]) for axis in axes], constant_values=fill)
 
     link_id = jnp.where(cluster.link_id == links, most, cluster.link_id)
     return Cluster(

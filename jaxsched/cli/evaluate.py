@@ -11,7 +11,7 @@ HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
 least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill,
-forward; for greedy-wait tX (its threshold) and stay.
+forward; for greedy-wait tX (its threshold), pX (its patience) and stay (no forwarding).
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait

@@ -61,8 +61,9 @@ class Display:
         """What to say of the rate, once there is one."""
         if not done or passed_s <= 0:
             return ""
-        rate = done / passed_s
-        return f", {rate:,.0f} {self._unit}/s" if rate >= 2 else f", {1 / rate:,.1f} s per {self._unit.removesuffix('s')}"
+        if done >= 2 * passed_s:
+            return f", {done / passed_s:,.0f} {self._unit}/s"
+        return f", {passed_s / done:,.1f} s per {self._unit.removesuffix('s')}"
 
 
 class RunDisplay(Display):

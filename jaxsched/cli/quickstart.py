@@ -83,9 +83,9 @@ def _holds_run(folder: Path, config: "TrainConfig") -> bool:
     """There is a run of this configuration in `folder` to go on with. UserError if there is another one."""
     from jaxsched.errors import UserError
     from jaxsched.training.loop import STATE_FOLDER
-    from jaxsched.training.state import saved_config
+    from jaxsched.training.state import has_step, saved_config
 
-    if not (folder / STATE_FOLDER).is_dir():
+    if not has_step(folder / STATE_FOLDER):
         return False
     if saved_config(folder / STATE_FOLDER) != config:
         raise UserError(

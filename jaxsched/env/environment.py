@@ -70,7 +70,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         round=ints(),
         waited=jnp.zeros(p, bool),
         next_job=ints(),
-        free=cluster.group_gpus,
+        free=jnp.array(cluster.group_gpus),  # a copy: states are donated, clusters are not
         queue=ints(p, config.queue_slots, fill=-1),
         running=running,
         attained_s=floats(config.tenants),

@@ -190,8 +190,6 @@ def _row(one: Contender, outcomes: list[Outcome], gpus: int) -> Row:
     else:
         interval = batch_interval(outcomes[0].jct_s[outcomes[0].finished])
     counts = [job_counts(result) for result in outcomes]
-    several = len(outcomes) > 1
-    remarks = [f"seed {i}: {note}" if several else note for i, result in enumerate(outcomes) for note in notes(result)]
     lost: dict[str, int] = {}
     for result in outcomes:
         for reason, count in rejections(result).items():
@@ -199,7 +197,7 @@ def _row(one: Contender, outcomes: list[Outcome], gpus: int) -> Row:
     total = counts[0]
     for count in counts[1:]:
         total = total + count
-    return Row(one.name, one.baseline, figures, interval, math.nan, UNKNOWN, total, lost, remarks, outcomes)
+    return Row(one.name, one.baseline, figures, interval, math.nan, UNKNOWN, total, lost, notes(outcomes), outcomes)
 
 
 def _with_ratios(rows: list[Row]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -95,15 +96,23 @@ def unstable(result: Outcome) -> str | None:
     return f"{last:,} of {len(submit):,} jobs were waiting when the last one arrived ({half:,} at half time)"
 
 
-def notes(result: Outcome) -> list[str]:
-    """What a reader must know beside the figures."""
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What a reader must know beside a policy's figures; `outcomes` has one entry per seed."""
+
+    def which(seeds: Sequence[int]) -> str:
+        return "" if len(outcomes) == 1 else f" on {len(seeds)} of {len(outcomes)} seeds ({', '.join(map(str, seeds))})"
+
     found = []
-    if result.cut_off is not None:
-        counts = job_counts(result)
-        left = counts.arrived - counts.finished - counts.rejected
-        found.append(f"cut off {result.cut_off}: {left:,} jobs had not finished, so there are no averages")
-    elif why := unstable(result):
-        found.append(f"unstable: {why}")
-    if result.stats.illegal:
-        found.append(f"{result.stats.illegal:,} illegal actions counted as waiting")
+    cut = {seed: result for seed, result in enumerate(outcomes) if result.cut_off is not None}
+    if cut:
+        counts = [job_counts(result) for result in cut.values()]
+        left = sum(count.arrived - count.finished - count.rejected for count in counts)
+        why = next(iter(cut.values())).cut_off
+        found.append(f"cut off{which([*cut])} {why}: {left:,} jobs had not finished, so there are no averages")
+    growing = {seed: why for seed, result in enumerate(outcomes) if seed not in cut and (why := unstable(result))}
+    if growing:
+        found.append(f"unstable{which([*growing])}: {next(iter(growing.values()))}")
+    illegal = sum(result.stats.illegal for result in outcomes)
+    if illegal:
+        found.append(f"{illegal:,} illegal actions counted as waiting")
     return found

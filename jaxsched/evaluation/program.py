@@ -123,12 +123,14 @@ class Program:
             done, queue_full, running_full = signals(state, params)
             status, home = state.records.status, state.jobs.home
             lost = (home < 0) & (jnp.arange(home.shape[-1]) < state.next_job[..., None])
+            ends = state.records.finish + (state.records.finish_offset_s / params.interval_s).astype(jnp.int32)
+            last = ends.max(-1) + 1  # the clock of a lane that is done may have skipped far beyond
             return state, Pulse(
                 done=done,
                 queue_full=queue_full,
                 running_full=running_full,
                 steps=steps,
-                clock=jnp.where(done, jnp.minimum(state.clock, state.records.finish.max(-1) + 1), state.clock),
+                clock=jnp.where(done, jnp.minimum(state.clock, last), state.clock),
                 arrived=state.next_job,
                 started=(status != WAITING).sum(-1, dtype=jnp.int32),
                 finished=(status == FINISHED).sum(-1, dtype=jnp.int32),

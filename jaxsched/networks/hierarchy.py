@@ -98,8 +98,8 @@ class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment to `Heads`.
 
     The placement and waiting logits start from a prior: prefer low effective slowdown and early jobs, act when the
-    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out. With
-    `may_wait=False` the policy acts whenever it can.
+    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out. A
+    scheduler whose partition is idle acts whenever it can; with `may_wait=False` all do.
     """
 
     width: int = 32
@@ -142,8 +142,8 @@ class SchedulerNetwork(nn.Module):
             lowest = jnp.where(menu.mask, menu.log_effective, jnp.inf).min((1, 2))
             act += jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), eager)
             forward -= against
-        if not self.may_wait:
-            act = jnp.full_like(act, _CERTAIN)
+        idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free: nothing gets better by waiting
+        act = jnp.where(idle | (not self.may_wait), _CERTAIN, act)
         critic = nn.relu(nn.Dense(self.width, name="critic")(jnp.concatenate([context, best], -1)))
         value = nn.Dense(1, name="value")(critic)[..., 0]
         return Heads(place=place, forward=forward, act=act, value=value)

@@ -20,7 +20,7 @@ class WorkloadConfig:
     load: tuple[float, float] = (0.6, 1.0)
     mean_duration_s: float = 3600.0
     duration_cap_s: float = 28800.0
-    gpu_counts: tuple[tuple[int, float], ...] = ((1, 0.5), (2, 0.1), (4, 0.2), (8, 0.15), (16, 0.05))
+    gpu_counts: tuple[tuple[int, float], ...] = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))
     ps_fraction: float = 0.5
     burstiness: float = 1.5
     home_skew: float = 0.3

@@ -20,7 +20,7 @@ from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.ppo import optimizer, select, update
-from jaxsched.training.state import TrainState, restore, save
+from jaxsched.training.state import TrainState, has_step, restore, save
 from jaxsched.training.validation import make_validation
 from jaxsched.training.worlds import base_params, draw_worlds, env_config, sampler, training_cluster, with_contention
 from jaxsched.workload.sampler import SamplerParams
@@ -126,17 +126,20 @@ def train(
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation.
 
-    `run_dir` gets `state/` (Orbax, every `save_every` chunks), `policy/` (the best policy so far), `metrics.jsonl` (the
-    same for every run of a config on the same device type and versions, killed and resumed or not) and `timing.jsonl`.
-    `report` is called with one row per chunk. Raises UserError if there is nothing to resume, or a run in the way.
+    `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
+    `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
+    and `timing.jsonl`. `report` is called with one row per chunk. Raises UserError if there is nothing to resume, or a
+    run in the way.
     """
-    if not resume and (run_dir / STATE_FOLDER).exists():
+    if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
     state = jax.jit(lambda: initial(setting))()
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
+    else:
+        save(run_dir / STATE_FOLDER, state, config)
     for name in (METRICS_FILE, TIMING_FILE):
         _truncate(run_dir / name, int(state.chunk))
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0)

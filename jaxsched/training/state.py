@@ -39,6 +39,14 @@ def _manager(folder: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(folder.absolute(), options=options)
 
 
+def has_step(folder: Path) -> bool:
+    """`folder` holds at least one whole step."""
+    if not folder.is_dir():
+        return False
+    with _manager(folder) as manager:
+        return manager.latest_step() is not None
+
+
 def save(folder: Path, state: TrainState, config: TrainConfig) -> None:
     """Write one step, numbered by the chunks done; a step is either whole or absent."""
     about = {"schema": SCHEMA, "config": to_dict(config), "jaxsched": jaxsched.__version__, "jax": jax.__version__}

@@ -81,7 +81,7 @@ def printed(prof, job, workers, ps=None, cluster=ONE, whole=CLUSTER):
     return footprint(cluster, best_hardware(whole), prof, job, workers, counts() if ps is None else ps)
 
 
-# -------------------------------------------------------------------------------------------------------------- all-reduce
+# ----------------------------------------------------------------------------------------------------------- all-reduce
 
 
 def test_ring_bytes():
@@ -132,7 +132,7 @@ def test_ring_flows():
     assert not np.asarray(ring_flows(jnp.ones(1, bool))).any()
 
 
-# ------------------------------------------------------------------------------------------------------ parameter servers
+# ---------------------------------------------------------------------------------------------------- parameter servers
 
 
 def test_ps_inside_a_group():
@@ -196,7 +196,7 @@ def test_split_routes_share_the_load():
     np.testing.assert_allclose(two[22:], one[16:] / 2)
 
 
-# ------------------------------------------------------------------------------------------------- footprint and slowdown
+# ----------------------------------------------------------------------------------------------- footprint and slowdown
 
 
 def test_footprint_of_a_ring():
@@ -289,7 +289,7 @@ def test_gradients_are_finite(ps):
     assert (np.asarray(gradient[1]) > 0).any() and float(gradient[0].link_bytes_s.sum()) <= 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ ideal
+# ---------------------------------------------------------------------------------------------------------------- ideal
 
 
 def test_ideal_steps_by_hand():
@@ -308,6 +308,8 @@ def test_ideal_steps_by_hand():
 
 
 def test_padding_is_not_the_best_hardware():
-    padded = CLUSTER.replace(group_gpus=CLUSTER.group_gpus.at[0, 3].set(0), nic_bytes_s=CLUSTER.nic_bytes_s.at[0, 3].set(99.0))
+    padded = CLUSTER.replace(
+        group_gpus=CLUSTER.group_gpus.at[0, 3].set(0), nic_bytes_s=CLUSTER.nic_bytes_s.at[0, 3].set(99.0)
+    )
     best = best_hardware(padded)
     assert (float(best.nic_bytes_s), int(best.server_gpus), int(best.groups)) == (NIC, 8, 2)

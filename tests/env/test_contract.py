@@ -18,7 +18,7 @@ from jaxsched.env.observation import observe
 from jaxsched.env.reward import Flow, reward
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import hand_written
-from jaxsched.workload.jobs import pad_table, take, to_table
+from jaxsched.workload.jobs import make_job_list, pad_table, take, to_table
 
 LANES = 1024
 ROUNDS = 24
@@ -161,7 +161,9 @@ SWEEPS = {
     "kappa": lambda p: p.replace(interference=Strengths(kappa=jnp.arange(15, dtype=jnp.float32).reshape(3, 5))),
     "reward": lambda p: p.replace(reward=jax.vmap(reward_weights)(*jnp.eye(3))),
     "links": lambda p: p.replace(cluster=times(p.cluster, "link_bytes_s")),
-    "nic": lambda p: p.replace(cluster=times(p.cluster.replace(link_bytes_s=p.cluster.link_bytes_s * 99), "nic_bytes_s")),
+    "nic": lambda p: p.replace(
+        cluster=times(p.cluster.replace(link_bytes_s=p.cluster.link_bytes_s * 99), "nic_bytes_s")
+    ),
     "cores": lambda p: p.replace(cluster=times(p.cluster, "group_cores")),
     "speed": lambda p: p.replace(cluster=times(p.cluster, "group_speed")),
     "gpus": lambda p: p.replace(cluster=p.cluster.replace(group_gpus=p.cluster.group_gpus // ONE_TWO_FOUR)),
@@ -196,7 +198,7 @@ def test_every_number_sweeps(name, pool):
         PARAMS,
     )
     rng = np.random.default_rng(5)
-    jobs = dataclasses.replace(strategies.random_jobs(rng, 24), submit_s=np.zeros(24))  # crowded from the first boundary
+    jobs = dataclasses.replace(strategies.random_jobs(rng, 24), submit_s=np.zeros(24))  # all at once
     table = to_table(jobs, 60.0)
     together, alone = swept_rollout()
     key = jax.random.key(0)
@@ -211,7 +213,8 @@ def test_every_number_sweeps(name, pool):
 def test_every_leaf_of_the_parameters_is_an_array():
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(PARAMS))
     named = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(PARAMS)}
-    assert {".interval_s", ".horizon", ".max_forwards", ".interference.kappa", ".reward.jobs", ".cluster.link_bytes_s"} <= named
+    swept = {".interval_s", ".horizon", ".max_forwards", ".interference.kappa", ".reward.jobs", ".cluster.link_bytes_s"}
+    assert swept <= named
 
 
 def run_to_the_end(case: strategies.Case, spec: str, weights):
@@ -275,7 +278,8 @@ def test_a_state_survives_the_host(pool):
     for _ in range(12):
         state, _ = step(state, act(state))
     leaves, structure = jax.tree.flatten(jax.device_get(state))
-    again = jax.tree.unflatten(structure, [jnp.asarray(np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)) for x in leaves])
+    copies = [np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape) for x in leaves]
+    again = jax.tree.unflatten(structure, [jnp.asarray(x) for x in copies])
     same(again, state)
     same(jax.jit(lambda s: s)(state), state)
     for _ in range(12):
@@ -298,3 +302,30 @@ def test_terminated_and_truncated(pool):
     empty = pad_table(to_table(take(strategies.random_jobs(np.random.default_rng(0), 1), slice(0)), 60.0), 24)
     done = initial_state(CONFIG, PARAMS, empty)
     assert bool(step(jax.random.key(0), done, wait_action(CLUSTER), PARAMS)[3])
+
+
+def test_long_jobs_lose_no_time_to_rounding():
+    """20,000 boundaries, each of which takes its share off what remains: run times are right to 1e-6."""
+    config = dataclasses.replace(CONFIG, rounds=1)
+    durations = np.array([30_011.7, 20_003.3, 1e7])  # the last does not fit beside them, and keeps the queue filled
+    jobs = make_job_list(np.zeros(3), durations, [4, 4, 8], model=0, home=[0, 0, 0])
+    cluster = build([Server(cores=10)], leaf_spine(1), 1)  # short of cores, so that the slowdowns are odd numbers
+    params = make_params(cluster, interval_s=1.5)
+    policy = hand_written("first-fit", config)
+
+    def until(state, clock):
+        def step(state):
+            return transition(config, params, state, policy(jax.random.key(0), None, state, params))[0]
+
+        return jax.lax.while_loop(lambda s: s.clock < clock, step, state)
+
+    until = jax.jit(until)
+    start = until(initial_state(config, params, to_table(jobs, 1.5)), 3)
+    slow = np.asarray(start.running.slowdown, np.float64)[0]
+    np.testing.assert_array_equal(np.asarray(start.running.job)[0, :3], [0, 1, -1])
+    assert (slow[:2] > 1.1).all()
+    done = until(start, 40_000)
+    run_s = done.records.finish[:2] * 1.5 + np.asarray(done.records.finish_offset_s, np.float64)[:2]
+    run_s -= np.asarray(done.records.start)[:2] * 1.5
+    # Job 1 shares no socket with job 0; whatever the slowdown of either is, it is constant.
+    np.testing.assert_allclose(run_s, durations[:2] * slow[:2], rtol=1e-6)

@@ -51,7 +51,7 @@ def test_account_of_a_run_that_was_cut_off():
     counts = job_counts(result)
     assert counts.arrived == counts.finished + counts.running + counts.queued + counts.rejected == 4
     assert all(math.isnan(value) for value in dataclasses.astuple(metrics(result, 8)))
-    (note,) = notes(result)
+    (note,) = notes([result])
     assert "at the horizon of 200 s" in note and "2 jobs had not finished" in note
 
 
@@ -62,4 +62,5 @@ def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
     assert waiting_at(growing, 99.0) == 50  # jobs 50..99 start after 99 s
     assert unstable(steady) is None
     assert unstable(growing) is not None
-    assert notes(growing)[0].startswith("unstable")
+    assert notes([growing])[0].startswith("unstable: 50 of 100 jobs")
+    assert notes([steady, growing])[0].startswith("unstable on 1 of 2 seeds (1): ")

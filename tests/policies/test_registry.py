@@ -91,7 +91,8 @@ def test_policies_jit_and_vmap():
     policy = hand_written("tetris:backfill", config)
     start = strategies.jit_start(config)
     full, empty = start(params, case.table), start(params, case.table.replace(arrival=case.table.arrival + 5))
-    full = strategies.jit_transition(config)(params, full, jax.jit(policy.act)(jax.random.key(0), None, full, params))[0]
+    action = jax.jit(policy.act)(jax.random.key(0), None, full, params)
+    full = strategies.jit_transition(config)(params, full, action)[0]
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), full, empty)
 
     def act(key, state):

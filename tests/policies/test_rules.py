@@ -30,14 +30,18 @@ def view(free=None, **use) -> View:
         for index, value in values.items():
             total[part.start + index] = value
     return View(
-        cluster=ONE, free=jnp.asarray(FULL if free is None else free, jnp.int32), total=jnp.asarray(total),
+        cluster=ONE,
+        free=jnp.asarray(FULL if free is None else free, jnp.int32),
+        total=jnp.asarray(total),
         profiles=profiles(),
     )
 
 
 def job(workers: int, g: int = 1, ps: int = 0, model: str = "resnet50") -> JobSpec:
     return JobSpec(
-        workers=jnp.int32(workers), gpus_per_worker=jnp.int32(g), ps=jnp.int32(ps),
+        workers=jnp.int32(workers),
+        gpus_per_worker=jnp.int32(g),
+        ps=jnp.int32(ps),
         model=jnp.int32(MODEL_NAMES.index(model)),
     )
 
@@ -60,7 +64,8 @@ def test_every_rule_places_the_whole_gang_within_capacity(name):
         most = int((free // g).sum())
         if not most:
             continue
-        use = {part: dict(enumerate(rng.uniform(0, 2, n))) for part, n in (("cpu", 12), ("pcie", 12), ("qpi", 6), ("nic", 6))}
+        sizes = {"cpu": 12, "pcie": 12, "qpi": 6, "nic": 6}
+        use = {part: dict(enumerate(rng.uniform(0, 2, size))) for part, size in sizes.items()}
         wanted = job(int(rng.integers(1, most + 1)), g, int(rng.integers(0, 3)), str(rng.choice(MODEL_NAMES)))
         placed = place(name, view(free, **use), wanted, trial)
         assert sum(placed.values()) == int(wanted.workers)
@@ -78,7 +83,8 @@ def test_pack_takes_the_tightest_container():
     assert place("pack", view(free), job(3)) == {4: 3}
     assert place("pack", view(free), job(6)) == {2: 2, 3: 4}  # a server: the one with 6
     assert place("pack", view(free), job(7)) == {4: 3, 5: 4}
-    assert place("pack", view(free), job(14)) == {0: 4, 1: 4, 2: 2, 3: 4}  # a rack: rack 0 has 14, its emptiest server first
+    # A rack: rack 0 has 14; in it the emptiest server first.
+    assert place("pack", view(free), job(14)) == {0: 4, 1: 4, 2: 2, 3: 4}
     assert place("pack", view(free), job(15)) == {6: 4, 7: 4, 4: 3, 5: 4}  # rack 1
     assert sum(place("pack", view(free), job(20)).values()) == 20  # the partition
     # Ties by index.
@@ -134,7 +140,7 @@ def test_random_is_random_and_uniform():
     assert counts.min() > 25 and counts.max() < 80  # 50 expected, four standard deviations
 
 
-# ------------------------------------------------------------------------------------------------------------- the pieces
+# ----------------------------------------------------------------------------------------------------------- the pieces
 
 
 def test_quantise():
@@ -168,7 +174,7 @@ def test_ps_follow_the_workers():
         assert out.sum() == ps and (out >= 0).all() and (out[workers == 0] == 0).all()
 
 
-# ------------------------------------------------------------------------------------------------------------- candidates
+# ----------------------------------------------------------------------------------------------------------- candidates
 
 _candidates = jax.jit(candidates)
 
@@ -209,7 +215,8 @@ def test_candidates_have_distinct_anchors():
     # Where every group could hold the gang, every candidate is another placement: six anchors, three caps.
     workers, valid = menu(view(), job(3))
     assert len(valid) == 18 == len({tuple(workers[c]) for c in valid})
-    assert len(menu(view(), job(2))[1]) == 12 and len(menu(view(), job(1))[1]) == 6  # a cap that does not bind is no option
+    # A cap that does not bind is no option.
+    assert len(menu(view(), job(2))[1]) == 12 and len(menu(view(), job(1))[1]) == 6
 
 
 def test_candidates_prefer_the_anchors_rack():
@@ -218,7 +225,7 @@ def test_candidates_prefer_the_anchors_rack():
         if c % 3 == 0 and workers[c][:4].any():  # rack 0 holds 8
             assert workers[c][:4].sum() == 6
     # A cap of one worker per group: 6 groups, the anchor's rack first.
-    spread = workers[[c for c in valid if c % 3 == 2][0]]
+    spread = workers[next(c for c in valid if c % 3 == 2)]
     assert spread.max() == 1 and (spread > 0).sum() == 6
 
 
@@ -228,4 +235,5 @@ def test_small_partitions_have_fewer_anchors():
     size = layout_of(small).size
     seen = View(cluster=one, free=jnp.array([4, 4, 4, 4]), total=jnp.zeros(size), profiles=profiles())
     workers, valid = map(np.asarray, jax.jit(candidates)(seen, job(2)))
-    assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
+    expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
+    assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected

@@ -1,0 +1,183 @@
+"""One toy configuration, and its compiled pieces, for every test of this room.
+
+Compiling takes nearly all the time here. What one test, process or pytest worker has compiled, others find on disk, in
+a cache that lasts as long as the test session.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxsched.env.environment import initial_state, transition
+from jaxsched.policies.learned import to_action
+from jaxsched.training import loop, ppo, rollout
+from jaxsched.training.config import (
+    EnvironmentConfig,
+    NetworkConfig,
+    PPOConfig,
+    TrainConfig,
+    ValidationConfig,
+    WorkloadConfig,
+)
+from jaxsched.training.worlds import with_contention
+from jaxsched.workload.jobs import make_job_list, pad_table, to_table
+
+ENVIRONMENTS, STEPS = 4, 16
+CONFIG = TrainConfig(
+    env=EnvironmentConfig(
+        cluster="leaf-spine-4", schedulers=2, running_slots=12, queue_slots=24, rounds=6, window=2
+    ),
+    workload=WorkloadConfig(
+        load=(1.2, 2.0), mean_duration_s=900.0, duration_cap_s=3600.0, jobs=64,
+        gpu_counts=((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.1), (16, 0.1)),
+    ),
+    network=NetworkConfig(width=8),
+    ppo=PPOConfig(
+        num_envs=ENVIRONMENTS, steps=STEPS, chunks=8, epochs=2, minibatches=2, critic_only_chunks=1, restart_share=0.25,
+        learning_rate=1e-2,
+    ),
+    validation=ValidationConfig(every=3, seeds=2, jobs=8),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_before(tmp_path_factory) -> Path:
+    """The folder of compiled programs; `JAX_COMPILATION_CACHE_DIR` for other processes."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    folder.mkdir(exist_ok=True)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    compilation_cache.reset_cache()
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="session")
+def config() -> TrainConfig:
+    return CONFIG
+
+
+@pytest.fixture(scope="session")
+def setting() -> loop.Setting:
+    return loop.make_setting(CONFIG)
+
+
+@pytest.fixture(scope="session")
+def start(setting, compiled_before) -> Callable:
+    """Compiled `seed -> TrainState`."""
+    return jax.jit(lambda seed: loop.initial(setting._replace(config=dataclasses.replace(CONFIG, seed=seed))))
+
+
+@pytest.fixture(scope="session")
+def state(start):
+    """A run's first state, of seed 0."""
+    return start(0)
+
+
+@pytest.fixture(scope="session")
+def step(setting, compiled_before) -> Callable:
+    """Compiled `TrainState -> (TrainState, metrics)`: a chunk as `train` runs it, but nothing is donated."""
+    return jax.jit(lambda state: loop.chunk(setting, state))
+
+
+@pytest.fixture(scope="session")
+def play(setting, compiled_before) -> Callable:
+    """Compiled `(key, weights, worlds, params, strengths) -> (worlds, experience, bootstrap, tally)`."""
+
+    def run(key, weights, worlds, params, strengths):
+        axes = jax.tree.map(lambda _: None, params).replace(interference=jax.tree.map(lambda _: 0, params.interference))
+        many = params.replace(interference=jax.vmap(lambda s: with_contention(params, s).interference)(strengths))
+        return rollout.collect(key, CONFIG, setting.static, setting.network, weights, many, axes, worlds)
+
+    return jax.jit(run)
+
+
+@pytest.fixture(scope="session")
+def replay(setting, compiled_before) -> Callable:
+    """Compiled `(params, strengths, worlds, obs, menu, choice) -> (worlds, gain)`: one recorded round again."""
+
+    def one(params, strength, world, obs, menu, choice):
+        action = to_action(world, obs, menu, choice)
+        return transition(setting.static, with_contention(params, strength), world, action)
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0, 0)))
+
+
+@pytest.fixture(scope="session")
+def played(play, state, setting):
+    """`play` of the first state."""
+    return play(jax.random.key(7), state.weights, state.worlds, setting.params, state.strengths)
+
+
+class Learner(NamedTuple):
+    """Compiled parts of the estimator. `ppo` has a rate that hardly falls."""
+
+    ppo: PPOConfig
+    estimate: Callable  # (experience, bootstrap, scale) -> (advantage, returns)
+    select: Callable  # (key, experience, advantage, returns, scale) -> Batch
+    update: Callable  # (key, weights, moments, batch, learn_policy) -> (weights, moments, losses)
+    moments: Callable  # weights -> fresh optimizer state
+    gradient: Callable  # (weights, batch, learn_policy, entropy, value_weight) -> (gradient, losses)
+
+
+@pytest.fixture(scope="session")
+def learner(setting, compiled_before) -> Learner:
+    rule = dataclasses.replace(CONFIG.ppo, chunks=500)
+
+    def gradient(weights, batch, learn_policy, entropy, value_weight):
+        weighted = dataclasses.replace(rule, entropy=entropy, value_weight=value_weight)
+        return jax.grad(ppo.loss, has_aux=True)(weights, setting.network, weighted, batch, learn_policy)
+
+    return Learner(
+        ppo=rule,
+        estimate=jax.jit(lambda experience, last, scale: rollout.advantages(experience, last, scale, rule.gae_lambda)),
+        select=jax.jit(lambda key, *rest: ppo.select(key, rule, *rest)),
+        update=jax.jit(lambda key, *rest: ppo.update(key, setting.network, rule, *rest)),
+        moments=ppo.optimizer(rule).init,
+        gradient=jax.jit(gradient),
+    )
+
+
+@pytest.fixture(scope="session")
+def batch(played, learner):
+    """A batch of real experience."""
+    _, experience, bootstrap, _ = played
+    advantage, returns = learner.estimate(experience, bootstrap, jnp.float32(1.0))
+    return learner.select(jax.random.key(3), experience, advantage, returns, jnp.maximum(returns.std(), 1e-3))
+
+
+@pytest.fixture(scope="session")
+def easy_worlds(setting):
+    """`ENVIRONMENTS` worlds with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong."""
+    interval_s = CONFIG.env.interval_s
+    count = CONFIG.workload.jobs
+    jobs = make_job_list(np.arange(count) * interval_s, 0.5 * interval_s, 1, home=np.arange(count) % 2)
+    table = pad_table(to_table(jobs, interval_s), count)
+    world = initial_state(setting.static, setting.params, table)
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * ENVIRONMENTS), world)
+
+
+POLICY_HEADS = ("place", "forward", "act", "wait", "to", "from", "prior")
+CRITIC = ("critic", "value")
+
+
+@pytest.fixture(scope="session")
+def parts() -> Callable:
+    """`weights -> (policy heads, critic, shared layers)`, each a dict of parameters."""
+
+    def split(weights):
+        own = weights["params"]
+        heads, critic = {name: own[name] for name in POLICY_HEADS}, {name: own[name] for name in CRITIC}
+        return heads, critic, {name: own[name] for name in own if name not in (*POLICY_HEADS, *CRITIC)}
+
+    return split
