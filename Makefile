@@ -31,7 +31,7 @@ quickstart: $(VENV)/.installed-run ## install what runs need, then produce the f
 	$(BIN)/jaxsched quickstart $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests on N=2 workers
-	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable $(ARGS)
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable --nbmake tests notebooks $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, formatting and types
 	@failed=0; set -x; \
@@ -44,8 +44,8 @@ format: $(VENV)/.installed-dev ## put imports and layout in order
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: $(VENV)/.installed-dev ## measure speed
-	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+bench: $(VENV)/.installed-run ## measure speed
+	$(BIN)/jaxsched bench $(ARGS)
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
