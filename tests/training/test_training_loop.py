@@ -1,6 +1,6 @@
 """Chunks and whole runs: what is compiled once, what is written, what goes on bit for bit after a kill."""
 
-import dataclasses
+import itertools
 import json
 import math
 import os
@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -48,9 +47,11 @@ def chunks(state, step):
 
 def test_chunks_after_the_first_do_not_compile_again(chunks, step):
     states, _ = chunks
-    assert step._cache_size() == 1
-    jax.tree.map(lambda a, b: (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type), *states[:2])
-    assert jax.tree.map(jnp.shape, states[0]) == jax.tree.map(jnp.shape, states[-1])
+    assert step.compiled() == 1
+    kinds = [
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), one) for one in (states[0], states[-1])
+    ]
+    assert kinds[0] == kinds[1]
 
 
 def test_a_chunk_is_a_function_of_its_state(chunks, step):
@@ -87,12 +88,15 @@ def test_the_key_moves_on(chunks):
 
 def test_a_share_of_the_environments_is_replaced_in_turn(chunks, config):
     states, _ = chunks
-    for done, (before, after) in enumerate(zip(states, states[1:], strict=False)):
+    count, turns = config.ppo.num_envs, []
+    for before, after in itertools.pairwise(states):
         fresh = np.asarray(after.worlds.clock) == 0
-        np.testing.assert_array_equal(np.flatnonzero(fresh), [done % config.ppo.num_envs])
+        turns += np.flatnonzero(fresh).tolist()
         changed = np.asarray(after.strengths) != np.asarray(before.strengths)
         np.testing.assert_array_equal(changed, fresh)
         assert (np.asarray(after.worlds.clock) >= np.asarray(before.worlds.clock))[~fresh].all()
+    assert len(turns) == len(states) - 1
+    assert all(b == (a + 1) % count for a, b in itertools.pairwise(turns))
     low, high = config.env.contention
     assert all((low <= float(x) <= high) for state in states for x in state.strengths)
 
@@ -126,6 +130,15 @@ def test_a_saved_state_comes_back_bit_for_bit(tmp_path, chunks, config):
     assert jax.tree.structure(back) == jax.tree.structure(states[3])
     assert saved_config(tmp_path / "run" / STATE_FOLDER) == config
     assert sorted(path.name for path in (tmp_path / "run" / STATE_FOLDER).iterdir() if path.is_dir()) == ["2", "3"]
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="restore returns arrays that are committed to a device")
+def test_a_resumed_run_is_the_same_program(tmp_path, state, config):
+    """Committed arrays compile to another program: bitwise equality would rest on two programs rounding alike."""
+    save(tmp_path / STATE_FOLDER, state, config)
+    back = restore(tmp_path / STATE_FOLDER, state)
+    assert not any(leaf.committed for leaf in jax.tree.leaves(state))
+    assert not any(leaf.committed for leaf in jax.tree.leaves(back))
 
 
 # ----------------------------------------------------------------------------------------------------------- whole runs
@@ -210,50 +223,29 @@ def test_resuming_nothing_leaves_nothing_behind(tmp_path, config):
     assert not (tmp_path / "run" / STATE_FOLDER).exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"network": {"width": 16}}, id="network"),
-        pytest.param({"ppo": {"num_envs": 8}}, id="environments"),
-    ],
-)
-@pytest.mark.xfail(strict=True, reason="train does not compare the config with that of the run it resumes")
-def test_resuming_with_another_config_is_refused(whole, config, change):
-    folder, _ = whole
-    (section, values), *_ = change.items()
-    other = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
-    with pytest.raises(UserError):
-        train(other, folder, resume=True)
-
-
 # ----------------------------------------------------------------------------------------------------------------- kill
 
 CHILD = """
-import sys, time
+import sys
 from pathlib import Path
 from jaxsched.training.config import load_config
 from jaxsched.training.loop import train
 
-config, run, resume, save_every, pause_s = sys.argv[1:]
-train(load_config(config), Path(run), resume=resume == "resume", save_every=int(save_every),
-      report=lambda row: time.sleep(float(pause_s)))
+config, run, save_every = sys.argv[1:]
+train(load_config(config), Path(run), save_every=int(save_every))
 """
 PATIENCE_S = 300
 
 
-def train_and_kill(
-    folder: Path, run: Path, cache: Path, resume: bool, save_every: int, pause_s: float, rows: int
-) -> int:
+def train_and_kill(folder: Path, run: Path, cache: Path, save_every: int, rows: int) -> int:
     """Train in a process of its own, kill that as soon as `rows` chunks are logged, and say how many were."""
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "PYTHONPATH": str(Path(jaxsched.__file__).parents[1]),
     }
-    command = [sys.executable, "-c", CHILD, str(folder / "run.yaml"), str(run), "resume" if resume else "start"]
+    command = [sys.executable, "-c", CHILD, str(folder / "run.yaml"), str(run), str(save_every)]
     with (folder / "output.txt").open("w") as output:
-        child = subprocess.Popen(
-            [*command, str(save_every), str(pause_s)], env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
+        child = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + PATIENCE_S
 
     def logged() -> int:
@@ -273,25 +265,25 @@ def train_and_kill(
 
 
 @pytest.mark.slow
-def test_a_run_killed_twice_and_resumed_ends_like_one_that_never_was(tmp_path, whole, state, config, compiled_before):
-    """Killed between checkpoints, then while a checkpoint is being written; its last log line torn, rubbish left over."""
+def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(
+    tmp_path, whole, state, config, compiled_before
+):
+    """Killed while a checkpoint is written, with a line torn in the log and a policy half written."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
     assert load_config(tmp_path / "run.yaml") == config
     run, chunks = tmp_path / "killed", config.ppo.chunks
 
-    # rows 1 to 3 are logged, the checkpoint is of chunk 2, the policy of chunk 3
-    assert 3 <= train_and_kill(tmp_path, run, compiled_before, False, 2, 0.4, 3) < chunks
-    assert (run / POLICY_FOLDER / CARD_FILE).exists()
+    # a row is logged right before its checkpoint, which takes far longer than to see the row
+    assert 4 <= train_and_kill(tmp_path, run, compiled_before, save_every=1, rows=4) < chunks
     with (run / METRICS_FILE).open("a") as file:
-        file.write('{"chunk": 4, "rew')
+        file.write('{"chunk": 5, "rew')
     (run / POLICY_FOLDER / f".{WEIGHTS_FILE}.partial").write_bytes(b"half")
-
-    # row 5 is logged right before the checkpoint of chunk 5 is written
-    assert 5 <= train_and_kill(tmp_path, run, compiled_before, True, 1, 0.0, 5) < chunks
+    with pytest.raises(UserError, match="--resume"):
+        train(config, run)
 
     rows = []
     train(saved_config(run / STATE_FOLDER), run, resume=True, report=rows.append, save_every=3)
-    assert 1 <= len(rows) < chunks - 2  # it did go on, and not from the start
+    assert 1 <= len(rows) <= chunks - 3  # it did go on, and not from the start
     expected, _ = whole
     assert (run / METRICS_FILE).read_bytes() == (expected / METRICS_FILE).read_bytes()
     for name in (WEIGHTS_FILE, CARD_FILE):
