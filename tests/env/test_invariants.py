@@ -160,6 +160,18 @@ def test_every_policy_keeps_the_invariants(shape, data):
     assert (done.start_s[ok] >= case.jobs.submit_s[ok] * (1 - 1e-9)).all()
 
 
+def test_a_full_queue_holds_arrivals_back_and_says_so():
+    case = strategies.random_case(2, "one", count=40, interval_s=60.0)
+    crowd = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(40)))
+    state = strategies.run(crowd, "first-fit:las", crowd.shape.config(), ("first-fit:las",))
+    assert int(state.peak_queue) == crowd.shape.queue_slots and int(state.backlogged) > 0
+    status = strategies.outcome(crowd, state).status
+    assert status.count("finished") + status.count("rejected") == 40 and status.count("finished") > 20
+    few = dataclasses.replace(case, jobs=take(crowd.jobs, slice(5)))
+    state = strategies.run(few, "first-fit:las", few.shape.config(), ("first-fit:las",))
+    assert int(state.peak_queue) <= 5 and int(state.backlogged) == 0
+
+
 @settings(max_examples=20)
 @given(case=strategies.cases("two"), spec=st.sampled_from(TIMED))
 def test_early_stop_and_skipping_change_no_time(case, spec):
