@@ -35,7 +35,7 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
         server=floats(p, n, 4),
         server_rack=jnp.asarray(rng.integers(0, t, (p, n)), jnp.int32),
         rack=floats(p, t, 2),
-        scheduler=floats(p, 7),
+        scheduler=floats(p, 7).at[:, 0].set(0.5),  # half of the GPUs are free; where all are, waiting is no choice
         job=floats(p, w + 1, 14),
         job_slot=jnp.zeros((p, w + 1), jnp.int32),
         job_mask=jnp.asarray(job_mask),
@@ -275,6 +275,13 @@ def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
     assert (jit_apply(NET)(weights, obs, menu.replace(mask=jnp.zeros_like(menu.mask))).act > 0).all()
 
 
+def test_a_scheduler_with_an_idle_partition_always_acts():
+    obs, menu = make()
+    idle = obs.replace(scheduler=obs.scheduler.at[1, 0].set(1.0))
+    act = apply(idle, menu.replace(log_effective=jnp.full_like(menu.log_effective, 9.0))).act
+    assert (jax.nn.sigmoid(act) == 1).tolist() == [False, True, False]
+
+
 def test_without_waiting_the_network_always_acts():
     obs, menu = make(padded=True)
     eager = SchedulerNetwork(width=8, may_wait=False)
@@ -309,27 +316,26 @@ def batch(count: int = 4) -> tuple[Observation, Menu]:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[make(SIZE, seed, seed % 2 == 1) for seed in range(count)])
 
 
-def test_vmap_equals_a_loop():
-    together = jax.jit(jax.vmap(NET.apply, in_axes=(None, 0, 0)))(weights_of(NET), *batch())
-    for seed in range(4):
-        assert_same(jax.tree.map(lambda leaf, i=seed: leaf[i], together), apply(*make(SIZE, seed, seed % 2 == 1)))
-
-
-def test_gradients_under_jit_and_vmap_are_those_of_a_loop_and_do_not_retrace():
+def test_vmap_equals_a_loop_in_heads_and_gradients_and_does_not_retrace():
     traces = []
 
     @jax.jit
-    def gradients(weights, obs, menu):
+    def together(weights, obs, menu):
         traces.append(1)
-        return jax.vmap(jax.grad(summed), in_axes=(None, 0, 0))(weights, obs, menu)
+
+        def one(obs, menu):
+            return NET.apply(weights, obs, menu), jax.grad(summed)(weights, obs, menu)
+
+        return jax.vmap(one)(obs, menu)
 
     weights, many = weights_of(NET), batch()
-    together = gradients(weights, *many)
-    gradients(jax.tree.map(lambda leaf: 2 * leaf, weights), *many)
+    together(jax.tree.map(lambda leaf: 2 * leaf, weights), *many)
+    heads, gradients = together(weights, *many)
     assert len(traces) == 1
     for seed in range(4):
-        one = jit_gradient()(weights, *make(SIZE, seed, seed % 2 == 1))
-        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(one), strict=True):
+        one = make(SIZE, seed, seed % 2 == 1)
+        assert_same(jax.tree.map(lambda leaf, i=seed: leaf[i], heads), apply(*one))
+        for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(jit_gradient()(weights, *one)), strict=True):
             np.testing.assert_allclose(a[seed], b, rtol=1e-3, atol=1e-4)
 
 

@@ -267,13 +267,7 @@ def run(weights, case: strategies.Case, most: int = MOST_ROUNDS) -> tuple[State,
     return state, int(rounds)
 
 
-STARVED = pytest.mark.xfail(
-    strict=True, raises=AssertionError,
-    reason="the waiting prior refuses slowdowns above about exp(0.6) even on an idle partition: such jobs never start",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", [0, 1, 7, *(pytest.param(seed, marks=STARVED) for seed in (2, 4))])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])
 def test_an_untrained_network_runs_a_workload_to_its_end(seed):
     """Gangs, PS, all-reduce, workers of up to 4 GPUs; servers of up to 3 sockets, all alike."""
     case = a_case(seed, homogeneous=True, tree=seed % 2 == 1)
@@ -286,9 +280,8 @@ def test_an_untrained_network_runs_a_workload_to_its_end(seed):
     assert (np.asarray(state.free) == np.asarray(case.cluster.group_gpus)).all()
 
 
-@STARVED
 def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
-    """A T4 is 0.17 A100s, so that the best offer of the second partition has slowdown 5.9; nothing else will come."""
+    """A T4 is 0.17 A100s, so that the best offer of the last partition has slowdown 5.9; nothing else will come."""
     kinds = [Server(groups=(4, 4), gpu_type=name) for name in ("A100",) * 4 + ("T4",) * 2]
     cluster = strategies.pad_cluster(build(kinds, leaf_spine(6), 3), SHAPE)
     params = make_params(cluster, interval_s=60.0)

@@ -6,7 +6,7 @@ a cache that lasts as long as the test session.
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ CONFIG = TrainConfig(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_before(tmp_path_factory) -> Path:
+def compiled_before(tmp_path_factory) -> Iterator[Path]:
     """The folder of compiled programs; `JAX_COMPILATION_CACHE_DIR` for other processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
@@ -74,8 +74,13 @@ def setting() -> loop.Setting:
 
 @pytest.fixture(scope="session")
 def start(setting, compiled_before) -> Callable:
-    """Compiled `seed -> TrainState`."""
-    return jax.jit(lambda seed: loop.initial(setting._replace(config=dataclasses.replace(CONFIG, seed=seed))))
+    """`seed -> TrainState`, by the very program that `train` runs."""
+
+    def run(seed: int):
+        seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
+        return jax.jit(lambda: loop.initial(seeded))()
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -164,10 +169,16 @@ def batch(played, learner):
 
 @pytest.fixture(scope="session")
 def easy_worlds(setting):
-    """`ENVIRONMENTS` worlds with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong."""
+    """`ENVIRONMENTS` worlds with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong.
+
+    Each scheduler gets a first job that never ends, as on an idle partition waiting is no choice.
+    """
     interval_s = CONFIG.env.interval_s
     count = CONFIG.workload.jobs
-    jobs = make_job_list(np.arange(count) * interval_s, 0.5 * interval_s, 1, home=np.arange(count) % 2)
+    index = np.arange(count) - 2
+    jobs = make_job_list(
+        np.maximum(index, 0) * interval_s, np.where(index < 0, 1e3, 0.5) * interval_s, 1, home=np.arange(count) % 2
+    )
     table = pad_table(to_table(jobs, interval_s), count)
     world = initial_state(setting.static, setting.params, table)
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * ENVIRONMENTS), world)

@@ -215,7 +215,7 @@ def test_resuming_nothing_is_refused(tmp_path, config):
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="restore makes the folder it looks into, and a start then finds a run there",
+    reason="restore makes the folder that it looks into",
 )
 def test_resuming_nothing_leaves_nothing_behind(tmp_path, config):
     with pytest.raises(UserError, match="resume"):

@@ -206,7 +206,7 @@ def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     moments = learner.moments(weights)
 
     def chance(weights) -> float:
-        """Mean probability of acting where there is something to decide, over a rollout."""
+        """Mean probability of acting where waiting is a choice, over a rollout."""
         _, experience, _, _ = play(jax.random.key(99), weights, easy_worlds, params, strengths)
         rounds = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), experience)
         wait = Choice(act=jnp.zeros_like(rounds.choice.act), option=rounds.choice.option)
