@@ -6,6 +6,7 @@ from pathlib import Path
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax import Array
@@ -57,13 +58,14 @@ def save(folder: Path, state: TrainState, config: TrainConfig) -> None:
 
 def restore(folder: Path, like: TrainState) -> TrainState:
     """The newest whole step, in the shapes of `like`; UserError if there is none."""
+    if not has_step(folder):
+        raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
     with _manager(folder) as manager:
         step = manager.latest_step()
-        if step is None:
-            raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         restored = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes)))
-    return jax.tree.map(jnp.asarray, restored.state)
+    # by way of NumPy: what Orbax returns is committed to a device, which would compile to another program
+    return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), restored.state)
 
 
 def saved_config(folder: Path) -> TrainConfig:

@@ -132,7 +132,6 @@ def test_a_saved_state_comes_back_bit_for_bit(tmp_path, chunks, config):
     assert sorted(path.name for path in (tmp_path / "run" / STATE_FOLDER).iterdir() if path.is_dir()) == ["2", "3"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="restore returns arrays that are committed to a device")
 def test_a_resumed_run_is_the_same_program(tmp_path, state, config):
     """Committed arrays compile to another program: bitwise equality would rest on two programs rounding alike."""
     save(tmp_path / STATE_FOLDER, state, config)
@@ -212,11 +211,6 @@ def test_resuming_nothing_is_refused(tmp_path, config):
         train(config, tmp_path / "run", resume=True)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="restore makes the folder that it looks into",
-)
 def test_resuming_nothing_leaves_nothing_behind(tmp_path, config):
     with pytest.raises(UserError, match="resume"):
         train(config, tmp_path / "run", resume=True)
