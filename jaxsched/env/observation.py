@@ -146,7 +146,8 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
         ],
         -1,
     )
-    elsewhere = feasible_elsewhere(config, state, blocked) & ~jnp.eye(p, dtype=bool)
+    room = (state.queue < 0).any(-1)
+    elsewhere = feasible_elsewhere(config, state, blocked) & room & ~jnp.eye(p, dtype=bool)
     may_forward = mask[:, -1] & (state.records.forwards[blocked] < params.max_forwards)
     return Observation(
         group=group,
