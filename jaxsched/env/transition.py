@@ -99,6 +99,11 @@ def admit(state: State, enabled: Array | bool = True) -> State:
     )
 
 
+def _in_range(index: Array, size: int) -> Array:
+    """bool: JAX would clamp an index out of range to a legal one."""
+    return (index >= 0) & (index < size)
+
+
 def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
     """Start the gangs that `action` places; also bool[P], which placements were legal."""
     cluster, running, records = params.cluster, state.running, state.records
@@ -108,7 +113,7 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
     slot = jnp.argmax(running.job < 0, axis=-1)
 
     taken = action.workers * job.gpus_per_worker[:, None, None]
-    legal = (action.kind == PLACE) & ~state.waited & (row >= 0)
+    legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
     legal &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
     legal &= (taken <= state.free).all((1, 2)) & ((action.ps == 0) | (cluster.group_gpus > 0)).all((1, 2))
@@ -168,6 +173,7 @@ def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tu
     job = job_spec(state.jobs, row)
     fits = could_hold(params.cluster, job.workers, job.gpus_per_worker)[p, action.target]
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
+    legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
     legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
     earlier = (p[:, None] > p[None, :]) & (action.target[:, None] == action.target[None, :]) & legal[None, :]
     legal &= earlier.sum(-1) < room[action.target]
