@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxsched.cluster.build import default_schedulers, partition_rows
 from jaxsched.cluster.fields import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_speed
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
+from jaxsched.yaml_file import read_yaml
 
 TOPOLOGIES: Mapping[str, Callable[..., Topology]] = {"leaf-spine": leaf_spine, "fat-tree": fat_tree}
 FILE_KEYS = ("servers", "topology", "schedulers", "gpu_speeds")
@@ -48,17 +47,7 @@ def read_cluster_file(path: str | Path) -> Inventory:
 
 
 def _load(path: str | Path) -> Any:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the path of a cluster file (.yaml)") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not YAML: {error.problem}; see {__name__} for an example") from None
-    except (UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not YAML text in UTF-8: {' '.join(str(error).split())}") from None
+    content = read_yaml(path, __name__)
     if content is None:
         raise UserError(f"{path}: the file is empty; it must have at least the key servers")
     return content

@@ -22,6 +22,8 @@ class Menu:
     workers: Array  # int8[P, W, C, NK], workers per group
     features: Array  # float32[P, W, C, Fc], what the placement would do, see `policies.menu`
     log_effective: Array  # float32[P, W, C], log of the effective slowdown, as greedy-wait computes it
+    log_stake: Array  # float32[P, W, C], log of the seconds lost over those until the next completion, within +-4
+    brief: Array  # bool[P, W, C], the job would be done before the next completion
     mask: Array  # bool[P, W, C]
 
 
@@ -44,7 +46,7 @@ class Pass(nn.Module):
     def __call__(self, graph: jraph.GraphsTuple) -> Array:
         signals = nn.relu(nn.Dense(self.width, name="message")(graph.nodes))
         listen = jraph.GraphNetwork(
-            update_edge_fn=lambda weight, sent, received, globals_: weight * sent,
+            update_edge_fn=lambda weight, sent, received, globals_: jnp.concatenate([weight * sent, weight], -1),
             update_node_fn=lambda nodes, sent, received, globals_: received,
             aggregate_edges_for_nodes_fn=_mean,
         )
@@ -54,10 +56,12 @@ class Pass(nn.Module):
 
 
 def _mean(weighted: Array, receivers: Array, nodes: int) -> Array:
-    """Sum of the messages over the square root of their number: sees load, and stays in range as a level grows."""
+    """Sum of the messages over the square root of their number: sees load, and stays in range as a level grows.
+
+    The last column holds the weights themselves: padding has weight 0 and does not count.
+    """
     total = jraph.segment_sum(weighted, receivers, nodes)
-    count = jraph.segment_sum(jnp.ones_like(weighted[:, :1]), receivers, nodes)
-    return total / jnp.sqrt(jnp.maximum(count, 1.0))
+    return total[:, :-1] / jnp.sqrt(jnp.maximum(total[:, -1:], 1.0))
 
 
 class Encoder(nn.Module):
@@ -97,9 +101,10 @@ class Encoder(nn.Module):
 class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment to `Heads`.
 
-    The placement and waiting logits start from a prior: prefer low effective slowdown and early jobs, act when the
-    effective slowdown is small. Its few weights are trained with everything else; `prior=False` leaves it out. A
-    scheduler whose partition is idle acts whenever it can; with `may_wait=False` all do.
+    The placement and waiting logits start from a prior, a soft greedy-wait: prefer low effective slowdown and early
+    jobs, act when some placement loses less than the wait for the next completion. Its few weights are trained with
+    everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is idle or some job
+    would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it always does.
     """
 
     width: int = 32
@@ -134,16 +139,17 @@ class SchedulerNetwork(nn.Module):
         forward = nn.Dense(1, kernel_init=small, name="forward")(nn.relu(to))[..., 0]
 
         if self.prior:
-            weights = self.param("prior", lambda _: jnp.array([8.0, 1.0, 4.0, 0.6, 1.0, 2.0], jnp.float32))
-            per_log, per_rank, steep, accept, against, eager = weights
+            weights = self.param("prior", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 1.0, 2.0], jnp.float32))
+            per_log, per_rank, per_stake, steep, accept, against, eager = weights
             rank = jnp.arange(place.shape[1], dtype=jnp.float32)[:, None]
-            place += -per_log * menu.log_effective - per_rank * rank
+            place += -per_log * menu.log_effective - per_rank * rank - per_stake * nn.relu(menu.log_stake)
             offered = menu.mask.any((1, 2))
-            lowest = jnp.where(menu.mask, menu.log_effective, jnp.inf).min((1, 2))
+            lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min((1, 2))
             act += jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), eager)
             forward -= against
-        idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free: nothing gets better by waiting
-        act = jnp.where(idle | (not self.may_wait), _CERTAIN, act)
+        idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free
+        pressing = idle | (menu.brief & menu.mask).any((1, 2))
+        act = jnp.where(pressing | (not self.may_wait), _CERTAIN, act)
         critic = nn.relu(nn.Dense(self.width, name="critic")(jnp.concatenate([context, best], -1)))
         value = nn.Dense(1, name="value")(critic)[..., 0]
         return Heads(place=place, forward=forward, act=act, value=value)

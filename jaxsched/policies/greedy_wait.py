@@ -55,6 +55,13 @@ def what_if(
     return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum(-1)
 
 
+def next_completion_s(params: EnvParams, state: State) -> Array:
+    """float32[P]: seconds until something can change in a partition, at least one interval; inf if nothing runs."""
+    running = state.running
+    ends = jnp.where(running.job >= 0, running.remaining_s * running.slowdown, jnp.inf).min(-1)
+    return jnp.maximum(ends, params.interval_s)
+
+
 def greedy_wait(
     config: EnvConfig, threshold: float | Array, patience: float | Array, order: str = "area", forward: bool = True
 ) -> ActFn:
@@ -76,8 +83,7 @@ def greedy_wait(
         running = state.running
         left = jnp.where(running.job >= 0, running.remaining_s, 0.0)
         idle = (running.job < 0).all(-1)
-        ends = jnp.where(running.job >= 0, running.remaining_s * running.slowdown, jnp.inf).min(-1)
-        wait = jnp.maximum(ends, params.interval_s)
+        wait = next_completion_s(params, state)
 
         def assess(view: View, job: JobSpec, duration: Array, rows, left, now, wait) -> tuple[Array, Array]:
             workers, valid = candidates(view, job)

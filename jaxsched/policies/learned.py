@@ -12,12 +12,16 @@ from flax import serialization
 from jax import Array, lax
 
 import jaxsched
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State, wait_action
+from jaxsched.env.queues import ORDERS
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.base import Policy, place_or_forward
 from jaxsched.policies.menu import build_menu
+from jaxsched.workload.jobs import make_job_list, to_table
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 CARD_SCHEMA = 1
@@ -118,6 +122,55 @@ def save_policy(
         partial.replace(folder / name)
 
 
+def _read_card(path: str) -> tuple[dict, dict]:
+    """The network's and the observation's fields of a checkpoint's card, checked."""
+    card = json.loads((Path(path) / CARD_FILE).read_text())
+    if card["schema"] != CARD_SCHEMA:
+        raise UserError(f"checkpoint {path}: schema {card['schema']}, this version reads schema {CARD_SCHEMA}")
+    network, seen = card["network"], card["observation"]
+    rules = [
+        (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
+        (set(seen) == set(OBSERVATION_FIELDS), f"observation must have the keys {', '.join(OBSERVATION_FIELDS)}"),
+        (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
+        (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),
+        (_whole(seen.get("window"), 1), "observation: window must be a whole number of at least 1"),
+        (seen.get("order") in ORDERS, f"observation: order must be one of {', '.join(ORDERS)}"),
+    ]
+    for holds, message in rules:
+        if not holds:
+            raise UserError(f"checkpoint {path}: {CARD_FILE}: {message}")
+    return network, seen
+
+
+def _whole(value: object, lowest: int) -> bool:
+    return type(value) is int and value >= lowest
+
+
+def _check_weights(path: str, config: EnvConfig, network: SchedulerNetwork, weights: chex.ArrayTree) -> None:
+    """UserError unless `weights` are finite and have the shapes that `network` gives its parameters."""
+    params = make_params(get_cluster("leaf-spine-2", 2))  # no parameter's shape depends on the cluster
+    job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
+
+    def init(key: Array) -> chex.ArrayTree:
+        state = initial_state(config, params, job)
+        obs = observe(config, params, state)
+        return network.init(key, obs, build_menu(config, params, state, obs))
+
+    def shapes(tree: chex.ArrayTree) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(place): jnp.shape(leaf) for place, leaf in leaves}
+
+    expected, found = shapes(jax.eval_shape(init, jax.random.key(0))), shapes(weights)
+    for name in [*expected, *found]:
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"checkpoint {path}: {WEIGHTS_FILE}: {name} has shape {found.get(name, 'none')}, where the network of"
+                f" {CARD_FILE} in this version has {expected.get(name, 'none')}"
+            )
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(weights)):
+        raise UserError(f"checkpoint {path}: {WEIGHTS_FILE} holds weights that are not finite numbers")
+
+
 def load_policy(path: str, config: EnvConfig) -> Policy:
     """The policy of a checkpoint folder; raises UserError if the folder does not hold one."""
     folder = Path(path)
@@ -125,14 +178,10 @@ def load_policy(path: str, config: EnvConfig) -> Policy:
         if not (folder / name).is_file():
             raise UserError(f"checkpoint {path}: no file {name}; a checkpoint holds {CARD_FILE} and {WEIGHTS_FILE}")
     try:
-        card = json.loads((folder / CARD_FILE).read_text())
-        if card["schema"] != CARD_SCHEMA:
-            raise UserError(f"checkpoint {path}: schema {card['schema']}, this version reads schema {CARD_SCHEMA}")
-        network = SchedulerNetwork(**card["network"])
-        config = dataclasses.replace(config, **card["observation"])
+        shape, seen = _read_card(path)
         weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {path}: not a readable checkpoint ({error})") from error
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(weights)):
-        raise UserError(f"checkpoint {path}: {WEIGHTS_FILE} holds weights that are not finite numbers")
+        network, config = SchedulerNetwork(**shape), dataclasses.replace(config, **seen)
+        _check_weights(path, config, network, weights)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"checkpoint {path}: not a readable checkpoint ({' '.join(str(error).split())})") from error
     return learned_policy(path, config, network, jax.tree.map(jnp.asarray, weights))

@@ -12,8 +12,10 @@ from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.base import views
 from jaxsched.policies.candidates import CAPS, candidates
-from jaxsched.policies.greedy_wait import candidate_prints, what_if
+from jaxsched.policies.greedy_wait import candidate_prints, next_completion_s, what_if
 from jaxsched.policies.rules import View, per_server
+
+_STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
 
 
 def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observation, lazy: bool = False) -> Menu:
@@ -32,12 +34,14 @@ def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observat
     view, axes = views(state, params)
     running = state.running
     left = jnp.where(running.job >= 0, running.remaining_s, 0.0)
+    wait = next_completion_s(params, state)
 
-    def one_job(view: View, rows, left: Array, now: Array, job: JobSpec, duration: Array, some: Array) -> Menu:
+    def one_job(view: View, rows, left, now, wait: Array, job: JobSpec, duration: Array, some: Array) -> Menu:
         workers, valid = candidates(view, job)
         prints = candidate_prints(view, best, job, workers)
         own, added = what_if(config, params.interference, layout, rows, left, now, view.total, prints)
         effective = own + added / jnp.maximum(duration, 1e-9)
+        stake = jnp.clip(jnp.log((effective - 1.0) * duration / wait + 1e-9), -_STAKE, _STAKE)
         servers = jax.vmap(lambda w: per_server(layout, w))(workers)
         used = (servers > 0).sum(-1)
         racks = ((servers @ rack_matrix(view.cluster).astype(jnp.int32)) > 0).sum(-1)
@@ -60,6 +64,7 @@ def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observat
                 shared / jnp.maximum(groups, 1),
                 (cap == 1).astype(jnp.float32),
                 (cap == 2).astype(jnp.float32),
+                stake / _STAKE,
             ],
             -1,
         )
@@ -68,14 +73,16 @@ def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observat
             workers=workers.astype(jnp.int8),
             features=jnp.where(mask[:, None], features, 0.0),
             log_effective=jnp.where(mask, jnp.log(effective), 0.0),
+            log_stake=jnp.where(mask, stake, 0.0),
+            brief=mask & (effective * duration <= wait),
             mask=mask,
         )
 
-    per_partition = jax.vmap(one_job, in_axes=(axes, 0, 0, 0, 0, 0, 0))
+    per_partition = jax.vmap(one_job, in_axes=(axes, 0, 0, 0, 0, 0, 0, 0))
 
     def at(place: Array) -> Menu:
         job = jax.tree.map(lambda leaf: leaf[:, place], jobs)
-        arguments = (view, running.print, left, running.slowdown, job, duration[:, place], some[:, place])
+        arguments = (view, running.print, left, running.slowdown, wait, job, duration[:, place], some[:, place])
         if not lazy:
             return per_partition(*arguments)
         empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(per_partition, *arguments))

@@ -2,15 +2,15 @@
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxsched.env.queues import ORDERS
 from jaxsched.errors import UserError
+from jaxsched.yaml_file import read_yaml
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,40 +149,56 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         raise TypeError(f"{where}: unions are not used in configs")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is float and isinstance(value, str) and _is_number(value):
+        raise UserError(f"{where}: YAML reads {value} as text; write it with a point and a sign, for instance 1.0e-3")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise UserError(f"{where}: {value!r} should be of type {hint.__name__}")
-    if hint is float and value != value:
-        raise UserError(f"{where}: NaN should be a number")
+    if hint is float and not math.isfinite(value):
+        raise UserError(f"{where}: {'NaN' if value != value else value} should be a finite number")
     return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def load_config(path: str | Path) -> TrainConfig:
     """The config of a YAML file; UserError naming file, key and what would be right."""
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UserError(f"config {path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"config {path}: not valid YAML ({' '.join(str(error).split())})") from error
-    return validate(from_dict(TrainConfig, values or {}, str(path)), str(path))
+    values = read_yaml(path, "configs/quickstart.yaml")
+    return validate(from_dict(TrainConfig, {} if values is None else values, str(path)), str(path))
 
 
 def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     """`config`, if its numbers make sense together; UserError otherwise."""
-    ppo = config.ppo
+    ppo, env, jobs, net, check = config.ppo, config.env, config.workload, config.network, config.validation
     learned = int(ppo.num_envs * ppo.steps * ppo.keep)
     rules = [
+        (0 <= config.seed < 2**63, "seed must be a whole number from 0 to 2^63 - 1"),
         (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps, chunks must be at least 1"),
         (ppo.epochs >= 1 and ppo.minibatches >= 1, "ppo: epochs and minibatches must be at least 1"),
         (0 < ppo.keep <= 1, "ppo: keep must be in (0, 1]"),
         (learned >= ppo.minibatches, f"ppo: {ppo.minibatches} minibatches of {learned} kept rounds are empty"),
-        (0 < ppo.gamma <= 1 and 0 <= ppo.gae_lambda <= 1, "ppo: gamma must be in (0, 1], gae_lambda in [0, 1]"),
+        (0 < ppo.gamma < 1, "ppo: gamma must be in (0, 1), since jobs arrive without end"),
+        (0 <= ppo.gae_lambda <= 1, "ppo: gae_lambda must be in [0, 1]"),
         (ppo.learning_rate > 0, "ppo: learning_rate must be above 0"),
-        (0 < config.workload.load[0] <= config.workload.load[1], "workload: load must be two rising positive numbers"),
-        (0 <= config.env.contention[0] <= config.env.contention[1], "env: contention must be two rising numbers"),
-        (config.env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),
-        (config.env.window >= 1 and config.env.rounds >= 1, "env: window and rounds must be at least 1"),
-        (config.validation.every >= 1 and config.validation.seeds >= 1, "validation: every, seeds must be at least 1"),
+        (ppo.clip > 0 and ppo.max_grad_norm > 0, "ppo: clip and max_grad_norm must be above 0"),
+        (ppo.entropy >= 0 and ppo.value_weight >= 0, "ppo: entropy and value_weight must be at least 0"),
+        (ppo.critic_only_chunks >= 0, "ppo: critic_only_chunks must be at least 0"),
+        (0 <= ppo.restart_share <= 1, "ppo: restart_share must be in [0, 1]"),
+        (config.reward.scale > 0, "reward: scale must be above 0"),
+        (0 <= config.reward.team_share <= 1, "reward: team_share must be in [0, 1]"),
+        (0 < jobs.load[0] <= jobs.load[1], "workload: load must be two rising positive numbers"),
+        (jobs.jobs >= 1, "workload: jobs must be at least 1"),
+        (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
+        (env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),
+        (env.window >= 1 and env.rounds >= 1, "env: window and rounds must be at least 1"),
+        (env.running_slots >= 1 and env.queue_slots >= 1, "env: running_slots and queue_slots must be at least 1"),
+        (net.width >= 1 and net.exchange_rounds >= 0, "network: width must be at least 1, exchange_rounds at least 0"),
+        (check.every >= 1 and check.seeds >= 1, "validation: every, seeds must be at least 1"),
+        (check.jobs >= 1 and check.load > 0, "validation: jobs must be at least 1, load above 0"),
     ]
     for holds, message in rules:
         if not holds:

@@ -78,7 +78,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["train"], "give --out FOLDER"),
         (["train", "--resume", "no/run"], "no/run: no folder state"),
         (["train", "--resume", "no/run", "--out", "x"], "--resume takes neither"),
-        (["train", "--config", "missing.yaml", "--out", "no/run"], "missing.yaml: cannot be read"),
+        (["train", "--config", "missing.yaml", "--out", "no/run"], "missing.yaml: no such file"),
         (["evaluat"], "available commands: "),
         ([], "Expected one of"),
     ],

@@ -44,8 +44,10 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
     workers = rng.integers(0, 3, (p, w, c, n, k)) * group_mask[:, None, None]
     menu = Menu(
         workers=jnp.asarray(workers.reshape(p, w, c, n * k), jnp.int8),
-        features=floats(p, w, c, 11) * mask[..., None],
+        features=floats(p, w, c, 12) * mask[..., None],
         log_effective=jnp.abs(floats(p, w, c)) * mask,
+        log_stake=floats(p, w, c) * mask,
+        brief=jnp.zeros((p, w, c), bool),  # where a job would soon be done, waiting is no choice
         mask=jnp.asarray(mask),
     )
     return obs, menu
@@ -145,14 +147,7 @@ def pad_racks(obs: Observation, menu: Menu) -> tuple[Observation, Menu]:
     return obs.replace(rack=pad(obs.rack, 1, 7.0)), menu
 
 
-COUNTED = pytest.mark.xfail(
-    strict=True, reason="hierarchy._mean divides by the root of the number of edges, those of weight 0 included"
-)
-
-
-@pytest.mark.parametrize(
-    "padding", [pytest.param(padding, marks=COUNTED) for padding in (pad_groups, pad_servers, pad_racks)]
-)
+@pytest.mark.parametrize("padding", [pad_groups, pad_servers, pad_racks])
 def test_padding_of_the_cluster_changes_nothing(padding):
     obs, menu = make()
     # every rack holds a server, so that an added one is the only padding
@@ -263,23 +258,32 @@ def test_placements_see_the_groups_they_touch():
 def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
     obs, menu = make()
     weights = jax.jit(NET.init)(jax.random.key(0), obs, menu)
-    flat = menu.replace(log_effective=jnp.full_like(menu.log_effective, 0.1))
-    best = flat.replace(log_effective=flat.log_effective.at[:, 1, 2].set(-1.0))
-    place = np.asarray(jit_apply(NET)(weights, obs, best).place).reshape(SIZE[0], -1)
-    assert (place.argmax(-1) == 1 * SIZE[5] + 2).all()
+    flat = menu.replace(
+        log_effective=jnp.full_like(menu.log_effective, 0.1), log_stake=jnp.full_like(menu.log_stake, -1.0)
+    )
+    for lower in ("log_effective", "log_stake"):
+        dearer = flat.replace(**{lower: jnp.full_like(menu.log_stake, 2.0)})
+        best = dearer.replace(**{lower: dearer[lower].at[:, 1, 2].set(-2.0)})
+        place = np.asarray(jit_apply(NET)(weights, obs, best).place).reshape(SIZE[0], -1)
+        assert (place.argmax(-1) == 1 * SIZE[5] + 2).all()
     heads = jit_apply(NET)(weights, obs, flat)
     assert (heads.place[:, 0].min(-1) > heads.place[:, 1].max(-1)).all()
-    dear = jit_apply(NET)(weights, obs, menu.replace(log_effective=jnp.full_like(menu.log_effective, 2.0)))
+    dear = jit_apply(NET)(weights, obs, flat.replace(log_stake=jnp.full_like(menu.log_stake, 1.0)))
     assert (heads.act > 0).all() and (dear.act < 0).all()
     # nothing to place: act, so that a forward can happen
     assert (jit_apply(NET)(weights, obs, menu.replace(mask=jnp.zeros_like(menu.mask))).act > 0).all()
 
 
-def test_a_scheduler_with_an_idle_partition_always_acts():
+def test_a_scheduler_that_gains_nothing_by_waiting_always_acts():
+    """An idle partition, or an offered job that would be done before anything that runs."""
     obs, menu = make()
+    dear = menu.replace(log_stake=jnp.full_like(menu.log_stake, 9.0))
     idle = obs.replace(scheduler=obs.scheduler.at[1, 0].set(1.0))
-    act = apply(idle, menu.replace(log_effective=jnp.full_like(menu.log_effective, 9.0))).act
-    assert (jax.nn.sigmoid(act) == 1).tolist() == [False, True, False]
+    assert (jax.nn.sigmoid(apply(idle, dear).act) == 1).tolist() == [False, True, False]
+    brief = dear.replace(brief=dear.brief.at[2, 1, 0].set(True))
+    assert (jax.nn.sigmoid(apply(obs, brief).act) == 1).tolist() == [False, False, True]
+    not_offered = brief.replace(mask=brief.mask.at[2, 1, 0].set(False))
+    assert (jax.nn.sigmoid(apply(obs, not_offered).act) < 1).all()
 
 
 def test_without_waiting_the_network_always_acts():
@@ -298,7 +302,7 @@ def test_a_prior_of_zero_is_no_prior():
     weights = weights_of(NET)
     bare = SchedulerNetwork(width=8, prior=False)
     assert "prior" in weights["params"] and "prior" not in weights_of(bare)["params"]
-    silent = {"params": weights["params"] | {"prior": jnp.zeros(6)}}
+    silent = {"params": weights["params"] | {"prior": jnp.zeros(7)}}
     without = {"params": {name: leaf for name, leaf in weights["params"].items() if name != "prior"}}
     assert_same(jit_apply(NET)(silent, obs, menu), jit_apply(bare)(without, obs, menu))
 

@@ -76,18 +76,6 @@ def test_rounds_of_one_boundary_are_one_moment():
     np.testing.assert_allclose(seen[start], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="with gamma 1 no boundary is recognised, so that lambda does nothing"
-)
-def test_lambda_counts_boundaries_also_without_discount():
-    """gamma 1 is allowed by the configuration: an advantage with lambda 0 is then one interval's, as with any gamma."""
-    reward, value, bootstrap = np.ones((4, 1, 1)), np.zeros((4, 1, 1)), np.zeros((1, 1))
-    for gamma in (0.999999, 1.0):
-        experience = experience_of(reward, value, np.full((4, 1), gamma))
-        gae, _ = rollout.advantages(experience, jnp.asarray(bootstrap, jnp.float32), jnp.float32(1.0), 0.0)
-        np.testing.assert_allclose(np.ravel(gae), 1.0, rtol=1e-4)
-
-
 # ------------------------------------------------------------------------------------------- rewards and their shaping
 
 
