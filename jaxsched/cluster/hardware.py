@@ -49,3 +49,8 @@ def group_capacity(group_gpus: chex.Array, gpus_per_worker: chex.Array) -> chex.
 def partition_axes(cluster: Cluster) -> Cluster:
     """`in_axes` that maps a function of one partition over all: links are shared, everything else is per partition."""
     return jax.tree.map(lambda _: 0, cluster).replace(link_bytes_s=None)
+
+
+def one_partition(cluster: Cluster, partition: chex.Array) -> Cluster:
+    """A single partition, number `partition: int32[]`, without the leading axis P."""
+    return jax.tree.map(lambda leaf: leaf[partition], cluster).replace(link_bytes_s=cluster.link_bytes_s)

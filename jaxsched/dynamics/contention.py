@@ -13,9 +13,9 @@ def totals(cluster: Cluster, use: Array, active: Array) -> Array:
     A link's total sums over all partitions that reach it.
 
     Args:
-        use: float32[P, R, M]. active: bool[P, R].
+        use: float32[P, M, R]. active: bool[P, R].
     """
-    local = jnp.einsum("pr,prm->pm", active.astype(jnp.float32), use)
+    local = jnp.einsum("pr,pmr->pm", active.astype(jnp.float32), use)
     link = layout_of(cluster).link
     everywhere = jnp.zeros_like(cluster.link_bytes_s).at[cluster.link_id].add(local[:, link])
     return local.at[:, link].set(everywhere[cluster.link_id])

@@ -52,9 +52,9 @@ class Layout(NamedTuple):
         return slice(2 * self.nk + 2 * self.servers, self.size)
 
     @property
-    def comm(self) -> slice:
-        """Everything that carries communication: all but the CPU."""
-        return slice(self.nk, self.size)
+    def wires(self) -> tuple[tuple[int, slice], ...]:
+        """Channel and slice of everything that carries communication: all but the CPU."""
+        return (PCIE, self.pcie), (QPI, self.qpi), (NIC, self.nic), (LINK, self.link)
 
 
 def layout_of(cluster: Cluster) -> Layout:

@@ -1,14 +1,17 @@
 """How fast placed jobs run: the footprint of a placement, and slowdowns under the totals of a moment."""
 
 import chex
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.interference import Interference
-from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI, Layout, comm_capacity, layout_of
+from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
 from jaxsched.workload.models import Profiles
+
+UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
 
 
 @chex.dataclass(frozen=True)
@@ -23,11 +26,14 @@ class JobSpec:
 
 @chex.dataclass(frozen=True)
 class Footprint:
-    """What a placed job asks of its partition; fixed for as long as it runs."""
+    """What a placed job asks of its partition; fixed for as long as it runs.
 
-    use: Array  # float32[..., M], utilisation of each resource
-    base: Array  # float32[..., M - NK], uncontended seconds of communication per step on each resource
-    compute: Array  # float32[..., NK], seconds of computation per step on each group that holds workers, else 0
+    Of several jobs the resource axis comes first: reductions over a leading axis vectorise.
+    """
+
+    use: Array  # float32[M, ...], utilisation of each resource
+    base: Array  # float32[M - NK, ...], uncontended seconds of communication per step on each resource
+    compute: Array  # float32[NK, ...], seconds of computation per step on each group that holds workers, else 0
     ideal: Array  # float32[...], seconds per step on the ideal placement
     sens_cpu: Array  # float32[...]
     sens_pcie: Array  # float32[...]
@@ -109,29 +115,29 @@ def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, wo
 
 
 @chex.dataclass(frozen=True)
-class Contenders:
-    """Footprints with the resource axis first, ready for `slowdown`: reductions over a leading axis vectorise."""
+class StepTime:
+    """Seconds per step under contention; leaves `float32[...]`."""
 
-    use: Array  # float32[M, ...]
-    base: Array  # float32[M - NK, ...]
-    compute: Array  # float32[NK, ...]
-    ideal: Array  # float32[...]
-    sens_cpu: Array  # float32[...]
-    sens_pcie: Array  # float32[...]
-    model: Array  # int32[...]
+    compute: Array
+    comm: Array
 
 
-def contenders(rows: Footprint) -> Contenders:
-    """The same footprints, resource axis first."""
-    moved = {name: jnp.moveaxis(rows[name], -1, 0) for name in ("use", "base", "compute")}
-    kept = {name: rows[name] for name in ("ideal", "sens_cpu", "sens_pcie", "model")}
-    return Contenders(**moved, **kept)
+def slowdown_of(time: StepTime, ideal: Array) -> Array:
+    """float32: step time over ideal step time, at least 1."""
+    return jnp.maximum((time.compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
 
 
 def slowdown(
-    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Contenders, total: Array
+    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Footprint, total: Array
 ) -> Array:
-    """float32: step time over ideal step time, at least 1, for jobs `rows` under the summed utilisation `total`.
+    """float32: step time over ideal step time, at least 1; arguments and shape as `step_time`."""
+    return slowdown_of(step_time(interference, weights, layout, rows, total), rows.ideal)
+
+
+def step_time(
+    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Footprint, total: Array
+) -> StepTime:
+    """Step times of jobs `rows` under the summed utilisation `total`.
 
     Args:
         rows: leading axis M, then any shape; the rows' own use is part of `total`.
@@ -139,26 +145,92 @@ def slowdown(
     """
     shape = jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
 
-    def stretch(channel: int, own: Array, all_use: Array) -> Array:
-        return interference(weights, channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
-
     def on_group(slowest: Array, group: tuple[Array, ...]) -> tuple[Array, None]:
         cpu, pcie, compute, all_cpu, all_pcie = group
-        factor = 1.0 + rows.sens_cpu * (jnp.maximum(cpu, 1.0) * stretch(CPU, cpu, all_cpu) - 1.0)
-        factor += rows.sens_pcie * (stretch(PCIE, pcie, all_pcie) - 1.0)
-        return jnp.maximum(slowest, compute * factor), None
+        return jnp.maximum(slowest, compute * _factor(interference, weights, rows, cpu, pcie, all_cpu, all_pcie)), None
 
     cpu, pcie = layout.cpu, layout.pcie
     groups = (rows.use[cpu], rows.use[pcie], rows.compute, total[cpu], total[pcie])
-    compute, _ = lax.scan(on_group, jnp.zeros(shape), groups)
+    compute, _ = lax.scan(on_group, jnp.zeros(shape), groups, unroll=UNROLL)
 
     comm = jnp.zeros(shape)
-    for channel, part in ((PCIE, layout.pcie), (QPI, layout.qpi), (NIC, layout.nic), (LINK, layout.link)):
+    for channel, part in layout.wires:
 
         def on_resource(slowest: Array, resource: tuple[Array, ...], channel: int = channel) -> tuple[Array, None]:
             use, base, all_use = resource
-            return jnp.maximum(slowest, base * stretch(channel, use, all_use)), None
+            stretch = interference(weights, channel, rows.model, use, jnp.maximum(all_use - use, 0.0))
+            return jnp.maximum(slowest, base * stretch), None
 
         base = rows.base[part.start - layout.nk : part.stop - layout.nk]
-        comm, _ = lax.scan(on_resource, comm, (rows.use[part], base, total[part]))
-    return jnp.maximum((compute + comm) / jnp.maximum(rows.ideal, 1e-9), 1.0)
+        comm, _ = lax.scan(on_resource, comm, (rows.use[part], base, total[part]), unroll=UNROLL)
+    return StepTime(compute=compute, comm=comm)
+
+
+def step_time_with(
+    interference: Interference,
+    weights: chex.ArrayTree,
+    layout: Layout,
+    rows: Footprint,
+    total: Array,
+    now: StepTime,
+    added: Array,
+) -> StepTime:
+    """Step times `float32[C, R]` of running jobs `rows`, leaves `[..., R]`, if each of C placements were added.
+
+    A stretch never falls when use is added, so only the resources that a placement touches need a look: the step takes
+    the longest of what it takes `now` and of what it would take on those.
+
+    Args: `total: float32[M]`; `now`, leaves `float32[R]`, under `total`; `added: float32[M, C]`, use of the placements.
+    """
+    count = added.shape[1]
+    nk, columns = layout.nk, jnp.arange(count)
+
+    def over_touched(touched: Array, start: StepTime, turn) -> StepTime:
+        """`turn(time, index: int32[C], some: bool[C, 1])` for each row `touched: bool[S, C]`, by column."""
+        place = jnp.cumsum(touched, axis=0)
+        most = place[-1]
+
+        def body(carry: tuple[Array, StepTime]) -> tuple[Array, StepTime]:
+            k, time = carry
+            index = jnp.argmax(touched & (place == k + 1), axis=0)
+            return k + 1, turn(time, index, (k < most)[:, None])
+
+        return lax.while_loop(lambda carry: carry[0] < most.max(), body, (jnp.int32(0), start))[1]
+
+    def after(index: Array) -> Array:
+        return (total[index] + added[index, columns])[:, None]
+
+    def stretched(channel: int, index: Array) -> Array:
+        use = rows.use[index]
+        stretch = interference(weights, channel, rows.model, use, jnp.maximum(after(index) - use, 0.0))
+        return rows.base[index - nk] * stretch
+
+    def on_group(time: StepTime, group: Array, some: Array) -> StepTime:
+        cpu, pcie = group, nk + group
+        factor = _factor(interference, weights, rows, rows.use[cpu], rows.use[pcie], after(cpu), after(pcie))
+        compute = jnp.where(some, rows.compute[group] * factor, 0.0)
+        comm = jnp.where(some, stretched(PCIE, pcie), 0.0)
+        return StepTime(compute=jnp.maximum(time.compute, compute), comm=jnp.maximum(time.comm, comm))
+
+    time = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), now)
+    time = over_touched((added[layout.cpu] > 0) | (added[layout.pcie] > 0), time, on_group)
+    for channel, part in layout.wires[1:]:
+
+        def on_wire(time: StepTime, index: Array, some: Array, channel=channel, first=part.start) -> StepTime:
+            comm = jnp.where(some, stretched(channel, first + index), 0.0)
+            return time.replace(comm=jnp.maximum(time.comm, comm))
+
+        time = over_touched(added[part] > 0, time, on_wire)
+    return time
+
+
+def _factor(
+    interference: Interference, weights, rows: Footprint, cpu: Array, pcie: Array, all_cpu: Array, all_pcie: Array
+) -> Array:
+    """How much longer the computation of `rows` takes on a group, given their own and all use of its CPU and PCIe."""
+
+    def stretch(channel: int, own: Array, all_use: Array) -> Array:
+        return interference(weights, channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
+
+    factor = 1.0 + rows.sens_cpu * (jnp.maximum(cpu, 1.0) * stretch(CPU, cpu, all_cpu) - 1.0)
+    return factor + rows.sens_pcie * (stretch(PCIE, pcie, all_pcie) - 1.0)

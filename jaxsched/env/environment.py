@@ -44,9 +44,9 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         remaining_low_s=floats(p, r),
         slowdown=floats(p, r) + 1.0,
         print=Footprint(
-            use=floats(p, r, layout.size),
-            base=floats(p, r, layout.size - layout.nk),
-            compute=floats(p, r, layout.nk),
+            use=floats(p, layout.size, r),
+            base=floats(p, layout.size - layout.nk, r),
+            compute=floats(p, layout.nk, r),
             ideal=floats(p, r),
             sens_cpu=floats(p, r),
             sens_pcie=floats(p, r),
@@ -86,12 +86,12 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
 
 def transition(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
     """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P]."""
-    state = act(config, params, state, action)
+    state, placed = act(config, params, state, action)
     over = state.round >= config.rounds
     if config.early_stop:
         over |= state.waited.all()
     intervals = jnp.where(over, intervals_ahead(config, params, state), 0)
-    state, flow = advance(config, params, state, intervals)
+    state, flow = advance(config, params, state, placed, intervals)
     state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
     return admit(state, over), reward(params.reward, flow)
 

@@ -91,7 +91,7 @@ class Running:
     remaining_s: Array  # float32[P, R], ideal seconds left
     remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Array  # float32[P, R], current; 1 in free slots
-    print: Footprint  # leaves [P, R, ...]
+    print: Footprint  # leaves [P, ..., R]
 
 
 @chex.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """How the state changes: arrivals, one round of actions, and the clock (docs/semantics.md, section 6)."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ from jax import Array, lax
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.contention import totals
+from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Contenders, best_hardware, contenders, footprint, slowdown
+from jaxsched.dynamics.speed import Footprint, best_hardware, footprint, slowdown
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
 from jaxsched.env.state import (
     FINISHED,
@@ -44,22 +47,38 @@ class Moment:
     flow: Flow
 
 
-def rates(config: EnvConfig, params: EnvParams, use: Array, rows: Contenders, active: Array) -> tuple[Array, Array]:
+@chex.dataclass(frozen=True)
+class Still:
+    """What does not change between two boundaries."""
+
+    print: Footprint  # leaves [P, ..., R]
+    duration_s: Array  # float32[P, R]
+    of_tenant: Array  # int32[P, R, V], GPUs that the job holds, in its tenant's place
+    queued: Array  # float32[P]
+    placed: Array  # bool[P], jobs have started that totals and slowdowns do not know of
+    length_s: Array  # float32, how long to run
+
+
+def rates(
+    config: EnvConfig, params: EnvParams, prints: Footprint, active: Array, changed: Array, old: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does.
 
-    Args: `use: float32[P, R, M]`, and `rows`, the `contenders` of the same jobs.
+    Args:
+        prints: those of the running slots, leaves `[P, ..., R]`.
+        changed: bool[P], partitions in which other jobs are active than when totals and slowdowns were `old`. Those in
+            which nothing has changed, links that other partitions use included, keep their slowdowns.
     """
-    total = totals(params.cluster, use, active)
+    total = totals(params.cluster, prints.use, active)
     layout = layout_of(params.cluster)
-    rate = slowdown(config.interference, params.interference, layout, rows, total.T[:, :, None])
+    stale = changed | (total != old[0]).any(-1)
+
+    def of_partition(p: Array) -> Array:
+        rows = jax.tree.map(lambda leaf: leaf[p], prints)
+        return slowdown(config.interference, params.interference, layout, rows, total[p, :, None])
+
+    rate = only_where(stale, of_partition, lambda p: old[1][p])
     return total, jnp.where(active, rate, 1.0)
-
-
-def refresh(config: EnvConfig, params: EnvParams, state: State) -> State:
-    """State with totals and slowdowns recomputed for the jobs that run now."""
-    running = state.running
-    total, rate = rates(config, params, running.print.use, contenders(running.print), running.job >= 0)
-    return state.replace(total=total, running=running.replace(slowdown=rate))
 
 
 def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
@@ -141,7 +160,7 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
         duration_s=put(running.duration_s, duration),
         remaining_s=put(running.remaining_s, duration),
         remaining_low_s=put(running.remaining_low_s, jnp.zeros_like(duration)),
-        print=jax.tree.map(put, running.print, prints),
+        print=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.print, prints),
     )
     records = records.replace(
         status=note(records.status, jnp.full_like(row, RUNNING)),
@@ -193,8 +212,11 @@ def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tu
     return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal
 
 
-def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> State:
-    """One decision round: placements, then forwards; a scheduler that did neither legally has waited."""
+def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
+    """One decision round: placements, then forwards; a scheduler that did neither legally has waited.
+
+    Returns the state, whose totals and slowdowns are still those before the round, and where jobs started, `bool[P]`.
+    """
     waiting = state.waited
     room = (state.queue < 0).sum(-1)
     state, placed = _start(config, params, state, action)
@@ -204,7 +226,7 @@ def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> S
     state = state.replace(
         waited=waiting | ~acted, round=state.round + 1, illegal=state.illegal + refused.sum(dtype=jnp.int32)
     )
-    return refresh(config, params, state)
+    return state, placed
 
 
 def intervals_ahead(config: EnvConfig, params: EnvParams, state: State) -> Array:
@@ -217,47 +239,16 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State) -> Array
     return jnp.where((state.queue >= 0).any(), 1, jnp.maximum(idle, 1)).astype(jnp.int32)
 
 
-def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array) -> tuple[State, Flow]:
-    """Run the cluster for `intervals: int32` intervals (0: nothing happens), completion by completion.
+def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, intervals: Array) -> tuple[State, Flow]:
+    """Run the cluster for `intervals: int32` intervals (0: no time passes), completion by completion.
 
+    Args: `placed: bool[P]`, where jobs have started since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
-    length = intervals.astype(jnp.float32) * params.interval_s
     running = state.running
     held = running.workers.sum((-1, -2), dtype=jnp.int32) * running.gpus_per_worker
     tenant = state.jobs.tenant[jnp.maximum(running.job, 0)]
-    of_tenant = jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
-    rows = contenders(running.print)
-
-    # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
-    def unfinished(moment: Moment) -> Array:
-        return (moment.elapsed_s < length) & moment.active.any()
-
-    def until_next_completion(moment: Moment) -> Moment:
-        left = (moment.remaining_s + moment.remaining_low_s) * moment.slowdown
-        step = jnp.minimum(jnp.where(moment.active, left, jnp.inf).min(), length - moment.elapsed_s)
-        elapsed = jnp.where(step >= length - moment.elapsed_s, length, moment.elapsed_s + step)
-        rate = flow_rate(moment.active, moment.slowdown, running.duration_s, queued)
-        high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / moment.slowdown)
-        finished = moment.active & (high + low <= WORK_TOLERANCE * running.duration_s)
-        active = moment.active & ~finished
-        total, slow = rates(config, params, running.print.use, rows, active)
-        holding = jnp.where(moment.active[..., None], of_tenant, 0).sum((0, 1))
-        attained, attained_low = kahan_add(moment.attained_s, moment.attained_low_s, step * holding)
-        return Moment(
-            active=active,
-            remaining_s=high,
-            remaining_low_s=low,
-            slowdown=slow,
-            total=total,
-            elapsed_s=elapsed,
-            finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
-            attained_s=attained,
-            attained_low_s=attained_low,
-            flow=add_flow(moment.flow, rate, step, params.interval_s),
-        )
-
     start = Moment(
         active=running.job >= 0,
         remaining_s=running.remaining_s,
@@ -270,9 +261,15 @@ def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array
         attained_low_s=state.attained_low_s,
         flow=no_flow(queued),
     )
-    end = lax.while_loop(unfinished, until_next_completion, start)
-    rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
-    idle = flow_rate(jnp.zeros_like(end.active), end.slowdown, running.duration_s, queued)
+    still = Still(
+        print=running.print,
+        duration_s=running.duration_s,
+        of_tenant=jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0),
+        queued=queued,
+        placed=placed,
+        length_s=intervals.astype(jnp.float32) * params.interval_s,
+    )
+    end = lane_by_lane(functools.partial(_run, config))(params, start, still)
 
     finished = (running.job >= 0) & ~end.active
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
@@ -296,4 +293,43 @@ def advance(config: EnvConfig, params: EnvParams, state: State, intervals: Array
         total=end.total,
         records=records,
     )
-    return state, add_flow(end.flow, idle, rest, params.interval_s)
+    return state, end.flow
+
+
+def _run(config: EnvConfig, params: EnvParams, start: Moment, still: Still) -> Moment:
+    """The moment after `still.length_s`, from one whose totals and slowdowns do not know of the jobs just placed."""
+    length = still.length_s
+
+    # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
+    def unfinished(moment: Moment) -> Array:
+        return (moment.elapsed_s < length) & moment.active.any()
+
+    def until_next_completion(moment: Moment) -> Moment:
+        left = (moment.remaining_s + moment.remaining_low_s) * moment.slowdown
+        step = jnp.minimum(jnp.where(moment.active, left, jnp.inf).min(), length - moment.elapsed_s)
+        elapsed = jnp.where(step >= length - moment.elapsed_s, length, moment.elapsed_s + step)
+        rate = flow_rate(moment.active, moment.slowdown, still.duration_s, still.queued)
+        high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / moment.slowdown)
+        finished = moment.active & (high + low <= WORK_TOLERANCE * still.duration_s)
+        active = moment.active & ~finished
+        total, slow = rates(config, params, still.print, active, finished.any(-1), (moment.total, moment.slowdown))
+        holding = jnp.where(moment.active[..., None], still.of_tenant, 0).sum((0, 1))
+        attained, attained_low = kahan_add(moment.attained_s, moment.attained_low_s, step * holding)
+        return Moment(
+            active=active,
+            remaining_s=high,
+            remaining_low_s=low,
+            slowdown=slow,
+            total=total,
+            elapsed_s=elapsed,
+            finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
+            attained_s=attained,
+            attained_low_s=attained_low,
+            flow=add_flow(moment.flow, rate, step, params.interval_s),
+        )
+
+    total, slow = rates(config, params, still.print, start.active, still.placed, (start.total, start.slowdown))
+    end = lax.while_loop(unfinished, until_next_completion, start.replace(total=total, slowdown=slow))
+    rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
+    idle = flow_rate(jnp.zeros_like(end.active), end.slowdown, still.duration_s, still.queued)
+    return end.replace(flow=add_flow(end.flow, idle, rest, params.interval_s))

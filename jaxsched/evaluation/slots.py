@@ -69,9 +69,13 @@ def resize(state: State, sizes: Sizes) -> State:
     state = jax.tree.map(np.asarray, state)
     running = state.running
     order = _occupied_first(running.job >= 0, sizes.running)
+    axis = order.ndim - 1
+    running = running.replace(print=jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, axis), running.print))
     fitted = jax.tree.map(lambda leaf: _fit(leaf, order, sizes.running, 0), running)
     fitted = fitted.replace(
-        job=_fit(running.job, order, sizes.running, -1), slowdown=_fit(running.slowdown, order, sizes.running, 1.0)
+        print=jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, -1), fitted.print),
+        job=_fit(running.job, order, sizes.running, -1),
+        slowdown=_fit(running.slowdown, order, sizes.running, 1.0),
     )
     queue = _fit(state.queue, _occupied_first(state.queue >= 0, sizes.queue), sizes.queue, -1)
     return jax.tree.map(jax.numpy.array, state.replace(running=fitted, queue=queue))

@@ -4,66 +4,22 @@ For each of the first jobs of its order it tries every candidate placement, char
 the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one.
 """
 
-import jax
+import functools
+
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsched.dynamics.resources import Layout, layout_of
-from jaxsched.dynamics.speed import Best, Footprint, JobSpec, best_hardware, contenders, footprint, slowdown
+from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.env.observation import Observation, window_slots
 from jaxsched.env.queues import feasible, order_keys
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State, job_spec
-from jaxsched.policies.base import ActFn, forward_choice, place_or_forward, views
-from jaxsched.policies.candidates import candidates
-from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View
-
-
-def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Footprint:
-    """Footprints, leading axis C, of placing `job` as `workers: int32[C, NK]` on one partition."""
-    shape = view.cluster.group_gpus.shape
-    ps = jax.vmap(place_ps, in_axes=(0, None))(workers, job.ps)
-
-    def one(w: Array, u: Array) -> Footprint:
-        return footprint(view.cluster, best, view.profiles, job, w.reshape(shape), u.reshape(shape))
-
-    return jax.vmap(one)(workers, ps)
-
-
-def what_if(
-    config: EnvConfig,
-    weights,
-    layout: Layout,
-    rows: Footprint,
-    remaining_s: Array,
-    now: Array,
-    total: Array,
-    prints: Footprint,
-) -> tuple[Array, Array]:
-    """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs. `float32[C]` each.
-
-    Args:
-        rows, remaining_s, now: the partition's running jobs, leading axis R; free slots have `remaining_s` 0. `now` is
-            their present slowdown.
-        total: float32[M]. prints: leading axis C.
-    """
-
-    after = total[:, None] + prints.use.T  # [M, C]
-    own = slowdown(config.interference, weights, layout, contenders(prints), after)
-    running = contenders(jax.tree.map(lambda leaf: leaf[None], rows))  # [M, 1, R]
-    others = slowdown(config.interference, weights, layout, running, after[:, :, None])
-    return own, (remaining_s * jnp.maximum(others - now, 0.0)).sum(-1)
-
-
-def next_completion_s(params: EnvParams, state: State) -> Array:
-    """float32[P]: seconds until something can change in a partition, at least one interval; inf if nothing runs."""
-    running = state.running
-    ends = jnp.where(running.job >= 0, running.remaining_s * running.slowdown, jnp.inf).min(-1)
-    return jnp.maximum(ends, params.interval_s)
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State
+from jaxsched.policies.base import ActFn, forward_choice, place_or_forward
+from jaxsched.policies.filling import quantise
+from jaxsched.policies.offers import Scene, offers, present, scene_of
 
 
 def greedy_wait(
-    config: EnvConfig, threshold: float | Array, patience: float | Array, order: str = "area", forward: bool = True
+    config: EnvConfig, threshold: float, patience: float, order: str = "area", forward: bool = True
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7.
 
@@ -72,57 +28,49 @@ def greedy_wait(
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
-        p = state.queue.shape[0]
-        partitions = jnp.arange(p)
         keys = order_keys(order, state)
         can_start = feasible(config, state)
         slots, found = window_slots(config, keys, state, can_start)
-        layout = layout_of(params.cluster)
-        best = best_hardware(params.cluster)
-        view, axes = views(state, params)
-        running = state.running
-        left = jnp.where(running.job >= 0, running.remaining_s, 0.0)
-        idle = (running.job < 0).all(-1)
-        wait = next_completion_s(params, state)
-
-        def assess(view: View, job: JobSpec, duration: Array, rows, left, now, wait) -> tuple[Array, Array]:
-            workers, valid = candidates(view, job)
-            prints = candidate_prints(view, best, job, workers)
-            own, added = what_if(config, params.interference, layout, rows, left, now, view.total, prints)
-            effective = own + added / jnp.maximum(duration, 1e-9)
-            score = jnp.where(valid, quantise(effective), jnp.iinfo(jnp.int32).max)
-            choice = jnp.argmin(score)
-            lost = quantise((effective - 1.0) * duration / wait)
-            good = (score <= quantise(jnp.float32(threshold))) | (lost <= quantise(jnp.float32(patience)))
-            return good[choice] & valid[choice], workers[choice]
-
-        def consider(carry):
-            w, taken, slot, workers = carry
-            row = jnp.maximum(state.queue[partitions, slots[:, w]], 0)
-            job = job_spec(state.jobs, row)
-            duration = state.jobs.duration_s[row]
-            good, option = jax.vmap(assess, in_axes=(axes, 0, 0, 0, 0, 0, 0))(
-                view, job, duration, running.print, left, running.slowdown, wait
-            )
-            accepted = found[:, w] & ~taken & (good | (idle & (w == 0)))
-            return (
-                w + 1,
-                taken | accepted,
-                jnp.where(accepted, slots[:, w], slot),
-                jnp.where(accepted[:, None], option, workers),
-            )
-
-        def undecided(carry) -> Array:
-            w, taken, _, _ = carry
-            some = jnp.take_along_axis(found, jnp.full((p, 1), jnp.minimum(w, config.window - 1)), -1)[:, 0]
-            return (w < config.window) & (some & ~taken & ~state.waited).any()
-
-        nothing = (jnp.int32(0), jnp.zeros(p, bool), slots[:, 0], jnp.zeros_like(view.free))
-        _, place, slot, workers = lax.while_loop(undecided, consider, nothing)
+        scene = scene_of(state, params, slots[:, :-1], found[:, :-1])
+        choose = functools.partial(_choose, config, threshold, patience)
+        place, window, workers = lane_by_lane(choose)(params, scene)
+        slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         if forward:
             forward_slot, target, possible = forward_choice(config, state, params, keys, can_start)
         else:
-            forward_slot, target, possible = slot, slot, jnp.zeros(p, bool)
+            forward_slot, target, possible = slot, slot, jnp.zeros_like(place)
         return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
 
     return act
+
+
+def _choose(
+    config: EnvConfig, threshold: float, patience: float, params: EnvParams, scene: Scene
+) -> tuple[Array, Array, Array]:
+    """The first job of each window that has an acceptable placement: whether, its place in the window, its workers.
+
+    Returns `bool[P]`, `int32[P]`, `int32[P, NK]`.
+    """
+    now = present(config, params, scene)
+    idle = jnp.isinf(scene.wait_s)
+
+    def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
+        on = offers(config, params, scene, now, p, w)
+        score = jnp.where(on.valid, quantise(on.effective), jnp.iinfo(jnp.int32).max)
+        choice = jnp.argmin(score)
+        good = (score <= quantise(jnp.float32(threshold))) | (quantise(on.stake) <= quantise(jnp.float32(patience)))
+        return (good[choice] | (idle[p] & (w == 0))) & on.valid[choice], on.workers[choice]
+
+    def consider(carry: tuple[Array, Array, Array], w: Array) -> tuple[tuple[Array, Array, Array], None]:
+        taken, window, workers = carry
+        accepted, option = only_where(
+            scene.some[:, w] & ~taken,
+            lambda p: best_offer(p, w),
+            lambda p: (jnp.array(False), jnp.zeros_like(scene.free[p])),
+        )
+        window = jnp.where(accepted, w, window)
+        return (taken | accepted, window, jnp.where(accepted[:, None], option, workers)), None
+
+    none = (jnp.zeros_like(idle), jnp.zeros(idle.shape, jnp.int32), jnp.zeros_like(scene.free))
+    (taken, window, workers), _ = lax.scan(consider, none, jnp.arange(scene.some.shape[1]))
+    return taken, window, workers

@@ -94,7 +94,7 @@ def learned_policy(name: str, config: EnvConfig, network: SchedulerNetwork, weig
         obs = observe(config, params, state)  # in the window and order that the weights were trained with
 
         def decide() -> Action:
-            menu = build_menu(config, params, state, obs, lazy=True)
+            menu = build_menu(config, params, state, obs)
             heads = network.apply(weights, obs, menu)
             return to_action(state, obs, menu, most_likely(heads, obs, menu))
 

@@ -16,6 +16,7 @@ from jax import lax
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics import lanes
 from jaxsched.env.environment import is_finished, transition
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, EnvParams, State, make_params
@@ -210,9 +211,9 @@ def noisy(seed: int, spread: float = 0.5):
     return tree.unflatten([leaf + jnp.asarray(spread * rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves])
 
 
-def offered(params: EnvParams, state: State, lazy: bool = False) -> tuple[Observation, Menu]:
+def offered(params: EnvParams, state: State) -> tuple[Observation, Menu]:
     obs = observe(CONFIG, params, state)
-    return obs, build_menu(CONFIG, params, state, obs, lazy=lazy)
+    return obs, build_menu(CONFIG, params, state, obs)
 
 
 def a_case(seed: int = 1, **fixed) -> strategies.Case:
@@ -227,8 +228,8 @@ def busy_case() -> strategies.Case:
 
 
 @functools.cache
-def jit_offered(lazy: bool = False):
-    return jax.jit(functools.partial(offered, lazy=lazy))
+def jit_offered():
+    return jax.jit(offered)
 
 
 @functools.cache
@@ -349,15 +350,17 @@ def test_every_legal_option_of_the_menu_is_legal_for_the_environment():
     assert (illegal[~mask] == 1).any()  # the counter does count
 
 
-def test_the_lazy_menu_is_the_menu():
+def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     case, state = busy_case(), mid_run_state()
-    (_, menu), (_, lazy) = jit_offered()(case.params, state), jit_offered(lazy=True)(case.params, state)
-    np.testing.assert_array_equal(menu.mask, lazy.mask)
-    for name in ("features", "log_effective", "log_stake", "brief"):
-        np.testing.assert_allclose(menu[name], lazy[name], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(
-        jnp.where(menu.mask[..., None], menu.workers, 0), jnp.where(menu.mask[..., None], lazy.workers, 0)
-    )
+    _, alone = jit_offered()(case.params, state)
+    assert alone.mask.any()
+    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    _, beside = jax.jit(lambda params, state: offered(params, state))(case.params, state)
+    np.testing.assert_array_equal(alone.mask, beside.mask)
+    np.testing.assert_array_equal(alone.brief, beside.brief)
+    for name in ("features", "log_effective", "log_stake"):
+        np.testing.assert_allclose(alone[name], beside[name], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(*(jnp.where(menu.mask[..., None], menu.workers, 0) for menu in (alone, beside)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

@@ -1,0 +1,148 @@
+"""Placements on offer to the jobs of a window, and what each would do, by the true dynamics.
+
+Both `greedy-wait` and the learned policies choose among these, so neither knows more than the other.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.cluster.hardware import one_partition
+from jaxsched.dynamics.lanes import only_where
+from jaxsched.dynamics.resources import Layout, layout_of
+from jaxsched.dynamics.speed import (
+    Best,
+    Footprint,
+    JobSpec,
+    StepTime,
+    best_hardware,
+    footprint,
+    slowdown,
+    slowdown_of,
+    step_time,
+    step_time_with,
+)
+from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
+from jaxsched.policies.candidates import candidates
+from jaxsched.policies.filling import place_ps
+from jaxsched.policies.rules import View
+
+
+@chex.dataclass(frozen=True)
+class Scene:
+    """What there is to choose from; leading axis P. `W` jobs of the window."""
+
+    free: Array  # int32[P, NK]
+    total: Array  # float32[P, M]
+    print: Footprint  # of the running jobs, leaves [P, ..., R]
+    left_s: Array  # float32[P, R], ideal seconds that the running jobs have left, 0 in free slots
+    wait_s: Array  # float32[P], seconds until something can change, at least one interval; inf if nothing runs
+    job: JobSpec  # leaves [P, W]
+    duration_s: Array  # float32[P, W]
+    some: Array  # bool[P, W], there is such a job, and its scheduler has not waited yet
+
+
+@chex.dataclass(frozen=True)
+class Offers:
+    """Candidate placements of one job; leading axis C."""
+
+    view: View  # the partition, without the axis C
+    gpus_per_worker: Array  # int32[], without the axis C
+    workers: Array  # int32[C, NK]
+    valid: Array  # bool[C]
+    own: Array  # float32[C], slowdown of the job
+    added_s: Array  # float32[C], seconds it would cost the jobs that run
+    effective: Array  # float32[C], `own` plus `added_s` in units of the job's duration
+    stake: Array  # float32[C], seconds lost by a slowdown above 1, own and others', over the wait for a change
+
+
+def scene_of(state: State, params: EnvParams, slots: Array, found: Array) -> Scene:
+    """The scene for the queued jobs in `slots: int32[P, W]` where `found: bool[P, W]`."""
+    running = state.running
+    partitions = jnp.arange(state.queue.shape[0])
+    row = jnp.maximum(state.queue[partitions[:, None], slots], 0)
+    active = running.job >= 0
+    ends = jnp.where(active, running.remaining_s * running.slowdown, jnp.inf).min(-1)
+    return Scene(
+        free=state.free.reshape(len(partitions), -1),
+        total=state.total,
+        print=running.print,
+        left_s=jnp.where(active, running.remaining_s, 0.0),
+        wait_s=jnp.maximum(ends, params.interval_s),
+        job=job_spec(state.jobs, row),
+        duration_s=state.jobs.duration_s[row],
+        some=found & ~state.waited[:, None],
+    )
+
+
+def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
+    """Step times of the running jobs where a scheduler has a job to place, else 0; leaves float32[P, R]."""
+    layout = layout_of(params.cluster)
+
+    def of_partition(p: Array) -> StepTime:
+        rows = jax.tree.map(lambda leaf: leaf[p], scene.print)
+        return step_time(config.interference, params.interference, layout, rows, scene.total[p, :, None])
+
+    def nothing(p: Array) -> StepTime:
+        return StepTime(compute=jnp.zeros_like(scene.left_s[p]), comm=jnp.zeros_like(scene.left_s[p]))
+
+    return only_where(scene.some.any(-1), of_partition, nothing)
+
+
+def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
+    """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
+    cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
+    view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles)
+    rows, now = jax.tree.map(lambda leaf: leaf[p], (scene.print, now))
+    job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)
+    duration = scene.duration_s[p, w]
+    workers, valid = candidates(view, job)
+    prints = candidate_prints(view, best_hardware(params.cluster), job, workers)
+    own, added = what_if(config, params.interference, layout, rows, scene.left_s[p], now, view.total, prints)
+    effective = own + added / jnp.maximum(duration, 1e-9)
+    stake = (effective - 1.0) * duration / scene.wait_s[p]
+    return Offers(
+        view=view,
+        gpus_per_worker=job.gpus_per_worker,
+        workers=workers,
+        valid=valid,
+        own=own,
+        added_s=added,
+        effective=effective,
+        stake=stake,
+    )
+
+
+def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Footprint:
+    """Footprints, last axis C, of placing `job` as `workers: int32[C, NK]` on one partition."""
+    shape = view.cluster.group_gpus.shape
+    ps = jax.vmap(place_ps, in_axes=(0, None))(workers, job.ps)
+
+    def one(w: Array, u: Array) -> Footprint:
+        return footprint(view.cluster, best, view.profiles, job, w.reshape(shape), u.reshape(shape))
+
+    return jax.vmap(one, out_axes=-1)(workers, ps)
+
+
+def what_if(
+    config: EnvConfig,
+    weights: chex.ArrayTree,
+    layout: Layout,
+    rows: Footprint,
+    remaining_s: Array,
+    now: StepTime,
+    total: Array,
+    prints: Footprint,
+) -> tuple[Array, Array]:
+    """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs. `float32[C]` each.
+
+    Args:
+        rows: the partition's running jobs, slots last. remaining_s: float32[R], ideal seconds left, 0 in free slots.
+        now: their present step times, leaves float32[R].
+        total: float32[M]. prints: last axis C.
+    """
+    model = config.interference
+    own = slowdown(model, weights, layout, prints, total[:, None] + prints.use)
+    after = slowdown_of(step_time_with(model, weights, layout, rows, total, now, prints.use), rows.ideal)
+    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal), 0.0)).sum(-1)

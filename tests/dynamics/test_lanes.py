@@ -1,0 +1,72 @@
+"""What runs one by one on a CPU is what runs side by side on an accelerator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import strategies
+
+from jaxsched.dynamics import lanes
+from jaxsched.dynamics.lanes import lane_by_lane, only_where
+from jaxsched.env.environment import transition
+from jaxsched.env.observation import observe
+from jaxsched.policies.registry import hand_written
+
+
+def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
+    needed, values = jnp.array([True, False, True]), jnp.array([1.0, 2.0, 3.0])
+
+    def run(needed):
+        return only_where(needed, lambda i: values[i] * 10, lambda i: -values[i])
+
+    alone = jax.jit(run)(needed)
+    np.testing.assert_array_equal(alone, [10.0, -2.0, 30.0])
+    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
+
+
+def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
+    """Under a plain vmap every lane would take the turns of the longest one and be selected away."""
+    turns = []
+
+    def loop(limit):
+        def turn(carry):
+            jax.debug.callback(lambda: turns.append(1))
+            return carry + 1
+
+        return jax.lax.while_loop(lambda carry: carry < limit, turn, 0)
+
+    limits = jnp.array([1, 5, 2])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(lane_by_lane(loop)))(limits), limits)
+    jax.effects_barrier()
+    assert len(turns) == 8
+
+
+@pytest.mark.parametrize("spec", ["pack:area+backfill+forward", "greedy-wait"])
+def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
+    case = strategies.random_case(3, "two")
+    shape = strategies.SHAPES["two"]
+    config = shape.config()
+    start = strategies.jit_start(config)(case.params, case.table)
+
+    def run(intervals_s):
+        policy = hand_written(spec, config)
+
+        def one(interval_s):
+            params = case.params.replace(interval_s=interval_s)
+
+            def step(state, _):
+                action = policy(jax.random.key(0), observe(config, params, state), state, params)
+                return transition(config, params, state, action)[0], None
+
+            return jax.lax.scan(step, start, None, length=60)[0]
+
+        return jax.vmap(one)(intervals_s)
+
+    intervals_s = jnp.array([30.0, 60.0])
+    alone = jax.jit(run)(intervals_s)
+    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    beside = jax.jit(lambda intervals_s: run(intervals_s))(intervals_s)
+    assert (alone.records.finish >= 0).any()
+    np.testing.assert_array_equal(alone.records.start, beside.records.start)
+    np.testing.assert_allclose(alone.records.finish_offset_s, beside.records.finish_offset_s, rtol=1e-5, atol=1e-3)
