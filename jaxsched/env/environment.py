@@ -75,6 +75,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         running=running,
         attained_s=floats(config.tenants),
         attained_low_s=floats(config.tenants),
+        own=floats(p, layout.size),
         total=floats(p, layout.size),
         records=records,
         backlogged=ints(),

@@ -122,7 +122,8 @@ class State:
     running: Running
     attained_s: Array  # float32[V], GPU-seconds received per tenant
     attained_low_s: Array  # float32[V], the part of it that float32 cannot hold (Kahan)
-    total: Array  # float32[P, M], utilisation of every resource
+    own: Array  # float32[P, M], utilisation of every resource by the partition's jobs
+    total: Array  # float32[P, M], the same by all jobs, which share links
     records: Records
     backlogged: Array  # int32, boundaries at which a full queue held arrivals back
     peak_queue: Array  # int32, longest queue of any partition so far

@@ -1,6 +1,7 @@
 """How the state changes: arrivals, one round of actions, and the clock (docs/semantics.md, section 6)."""
 
 import functools
+from collections.abc import Callable
 
 import chex
 import jax
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.dynamics.contention import totals
-from jaxsched.dynamics.lanes import lane_by_lane, only_where
+from jaxsched.dynamics.contention import own_use, totals
+from jaxsched.dynamics.lanes import only_where, with_shared
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint, best_hardware, footprint, slowdown
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
@@ -32,14 +33,22 @@ LONGEST_SKIP = 2**20  # intervals advanced at once; keeps clock and offsets far 
 
 
 @chex.dataclass(frozen=True)
+class Load:
+    """How busy everything is, and what that does to the running jobs."""
+
+    own: Array  # float32[P, M], as in `State`
+    total: Array  # float32[P, M], likewise
+    slowdown: Array  # float32[P, R], 1 in free slots
+
+
+@chex.dataclass(frozen=True)
 class Moment:
     """What changes between two boundaries; shapes as in `State`."""
 
     active: Array  # bool[P, R]
     remaining_s: Array
     remaining_low_s: Array
-    slowdown: Array
-    total: Array
+    load: Load
     elapsed_s: Array  # float32, since the boundary
     finish_offset_s: Array  # float32[P, R], of the jobs that finished
     attained_s: Array
@@ -51,34 +60,35 @@ class Moment:
 class Still:
     """What does not change between two boundaries."""
 
-    print: Footprint  # leaves [P, ..., R]
     duration_s: Array  # float32[P, R]
+    gpus_per_worker: Array  # int32[P, R]
     of_tenant: Array  # int32[P, R, V], GPUs that the job holds, in its tenant's place
     queued: Array  # float32[P]
-    placed: Array  # bool[P], jobs have started that totals and slowdowns do not know of
+    placed: Array  # bool[P], jobs have started that the load does not know of
     length_s: Array  # float32, how long to run
 
 
-def rates(
-    config: EnvConfig, params: EnvParams, prints: Footprint, active: Array, changed: Array, old: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """Totals `float32[P, M]` and slowdowns `float32[P, R]` when the jobs `active: bool[P, R]` run; 1 where none does.
+def load_of(
+    config: EnvConfig, params: EnvParams, print_of: Callable[[Array], Footprint], active: Array, changed: Array,
+    old: Load,
+) -> Load:  # fmt: skip
+    """The load when the jobs `active: bool[P, R]` run.
 
     Args:
-        prints: those of the running slots, leaves `[P, ..., R]`.
-        changed: bool[P], partitions in which other jobs are active than when totals and slowdowns were `old`. Those in
-            which nothing has changed, links that other partitions use included, keep their slowdowns.
+        print_of: from a partition to the footprints in its running slots, slots last.
+        changed: bool[P], partitions in which other jobs are active than when the load was `old`. Those in which nothing
+            has changed, links that other partitions use included, keep what they had.
     """
-    total = totals(params.cluster, prints.use, active)
     layout = layout_of(params.cluster)
-    stale = changed | (total != old[0]).any(-1)
+    own = only_where(changed, lambda p: own_use(print_of(p).use, active[p]), lambda p: old.own[p])
+    total = totals(params.cluster, own)
 
-    def of_partition(p: Array) -> Array:
-        rows = jax.tree.map(lambda leaf: leaf[p], prints)
-        return slowdown(config.interference, params.interference, layout, rows, total[p, :, None])
+    def slowdown_in(p: Array) -> Array:
+        rate = slowdown(config.interference, params.interference, layout, print_of(p), total[p, :, None])
+        return jnp.where(active[p], rate, 1.0)
 
-    rate = only_where(stale, of_partition, lambda p: old[1][p])
-    return total, jnp.where(active, rate, 1.0)
+    rate = only_where(changed | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])
+    return Load(own=own, total=total, slowdown=rate)
 
 
 def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
@@ -246,15 +256,14 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     running = state.running
-    held = running.workers.sum((-1, -2), dtype=jnp.int32) * running.gpus_per_worker
-    tenant = state.jobs.tenant[jnp.maximum(running.job, 0)]
+    row = jnp.maximum(running.job, 0)
+    held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     start = Moment(
         active=running.job >= 0,
         remaining_s=running.remaining_s,
         remaining_low_s=running.remaining_low_s,
-        slowdown=running.slowdown,
-        total=state.total,
+        load=Load(own=state.own, total=state.total, slowdown=running.slowdown),
         elapsed_s=jnp.float32(0.0),
         finish_offset_s=jnp.zeros_like(running.remaining_s),
         attained_s=state.attained_s,
@@ -262,14 +271,14 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
         flow=no_flow(queued),
     )
     still = Still(
-        print=running.print,
         duration_s=running.duration_s,
+        gpus_per_worker=running.gpus_per_worker,
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0),
         queued=queued,
         placed=placed,
         length_s=intervals.astype(jnp.float32) * params.interval_s,
     )
-    end = lane_by_lane(functools.partial(_run, config))(params, start, still)
+    end, freed = with_shared(functools.partial(_run, config))((running.print, running.workers), params, start, still)
 
     finished = (running.job >= 0) & ~end.active
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
@@ -278,49 +287,65 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
         finish=state.records.finish.at[row].set(state.clock, mode="drop"),
         finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
     )
-    freed = jnp.where(finished, running.gpus_per_worker, 0)
     state = state.replace(
         clock=state.clock + intervals,
-        free=state.free + jnp.einsum("pr,prnk->pnk", freed, running.workers.astype(jnp.int32)),
+        free=state.free + freed,
         running=running.replace(
             job=jnp.where(finished, -1, running.job),
             remaining_s=end.remaining_s,
             remaining_low_s=end.remaining_low_s,
-            slowdown=end.slowdown,
+            slowdown=end.load.slowdown,
         ),
         attained_s=end.attained_s,
         attained_low_s=end.attained_low_s,
-        total=end.total,
+        own=end.load.own,
+        total=end.load.total,
         records=records,
     )
     return state, end.flow
 
 
-def _run(config: EnvConfig, params: EnvParams, start: Moment, still: Still) -> Moment:
-    """The moment after `still.length_s`, from one whose totals and slowdowns do not know of the jobs just placed."""
+def refresh(config: EnvConfig, params: EnvParams, state: State) -> State:
+    """The state with its load computed anew, whatever it was."""
+    everywhere = jnp.ones(state.queue.shape[0], bool)
+    return advance(config, params, state, everywhere, jnp.int32(0))[0]
+
+
+def _run(
+    config: EnvConfig,
+    placed_at: Callable[[Array], tuple[Footprint, Array]],
+    params: EnvParams,
+    start: Moment,
+    still: Still,
+) -> tuple[Moment, Array]:
+    """The moment after `still.length_s`, from one whose load does not know of the jobs just placed.
+
+    Also the GPUs that became free, `int32[P, N, K]`. `placed_at`: from a partition to the footprints in its running
+    slots, slots last, and to their workers, `int8[R, N, K]`.
+    """
     length = still.length_s
+    load_when = functools.partial(load_of, config, params, lambda p: placed_at(p)[0])
 
     # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
     def unfinished(moment: Moment) -> Array:
         return (moment.elapsed_s < length) & moment.active.any()
 
     def until_next_completion(moment: Moment) -> Moment:
-        left = (moment.remaining_s + moment.remaining_low_s) * moment.slowdown
+        slow = moment.load.slowdown
+        left = (moment.remaining_s + moment.remaining_low_s) * slow
         step = jnp.minimum(jnp.where(moment.active, left, jnp.inf).min(), length - moment.elapsed_s)
         elapsed = jnp.where(step >= length - moment.elapsed_s, length, moment.elapsed_s + step)
-        rate = flow_rate(moment.active, moment.slowdown, still.duration_s, still.queued)
-        high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / moment.slowdown)
+        rate = flow_rate(moment.active, slow, still.duration_s, still.queued)
+        high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / slow)
         finished = moment.active & (high + low <= WORK_TOLERANCE * still.duration_s)
         active = moment.active & ~finished
-        total, slow = rates(config, params, still.print, active, finished.any(-1), (moment.total, moment.slowdown))
         holding = jnp.where(moment.active[..., None], still.of_tenant, 0).sum((0, 1))
         attained, attained_low = kahan_add(moment.attained_s, moment.attained_low_s, step * holding)
         return Moment(
             active=active,
             remaining_s=high,
             remaining_low_s=low,
-            slowdown=slow,
-            total=total,
+            load=load_when(active, finished.any(-1), moment.load),
             elapsed_s=elapsed,
             finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
             attained_s=attained,
@@ -328,8 +353,16 @@ def _run(config: EnvConfig, params: EnvParams, start: Moment, still: Still) -> M
             flow=add_flow(moment.flow, rate, step, params.interval_s),
         )
 
-    total, slow = rates(config, params, still.print, start.active, still.placed, (start.total, start.slowdown))
-    end = lax.while_loop(unfinished, until_next_completion, start.replace(total=total, slowdown=slow))
+    start = start.replace(load=load_when(start.active, still.placed, start.load))
+    end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
-    idle = flow_rate(jnp.zeros_like(end.active), end.slowdown, still.duration_s, still.queued)
-    return end.replace(flow=add_flow(end.flow, idle, rest, params.interval_s))
+    idle = flow_rate(jnp.zeros_like(end.active), end.load.slowdown, still.duration_s, still.queued)
+    finished = start.active & ~end.active
+
+    def freed_in(p: Array) -> Array:
+        gpus = jnp.where(finished[p], still.gpus_per_worker[p], 0)
+        return jnp.einsum("r,rnk->nk", gpus, placed_at(p)[1].astype(jnp.int32))
+
+    none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
+    freed = only_where(finished.any(-1), freed_in, lambda p: none)
+    return end.replace(flow=add_flow(end.flow, idle, rest, params.interval_s)), freed

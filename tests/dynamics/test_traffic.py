@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.dynamics.contention import totals
+from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.interference import analytic, default_strengths, none
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint, ideal_step_s, slowdown
@@ -261,7 +261,7 @@ def test_totals_share_links_between_partitions():
     two = two.replace(link_bytes_s=CLUSTER.link_bytes_s, link_id=ids)
     use = jnp.arange(2 * 3 * LAYOUT.size, dtype=jnp.float32).reshape(2, 3, LAYOUT.size)
     active = jnp.array([[True, False, True], [False, True, False]])
-    total = np.asarray(totals(two, jnp.moveaxis(use, 2, 1), active))
+    total = np.asarray(totals(two, jax.vmap(own_use)(jnp.moveaxis(use, 2, 1), active)))
     local = np.stack([np.asarray(use)[0, [0, 2]].sum(0), np.asarray(use)[1, 1]])
     np.testing.assert_allclose(total[:, : LAYOUT.link.start], local[:, : LAYOUT.link.start])
     links = local[:, LAYOUT.link]
