@@ -10,7 +10,7 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
@@ -104,6 +104,28 @@ def is_finished(state: State) -> Array:
     return arrived & ~(state.queue >= 0).any() & ~(state.running.job >= 0).any()
 
 
+def restart(key: Array, states: State, done: Array, pool: State) -> State:
+    """Environments that are `done: bool[B]` start anew from random members of `pool`; both have a leading axis.
+
+    Only those are touched, and of them not the placements in free running slots, which nothing reads.
+    """
+    size = pool.clock.shape[0]
+    members = jax.random.randint(key, done.shape, 0, size)
+
+    def small(state: State) -> State:
+        return state.replace(running=state.running.replace(print=None, workers=None, ps=None))
+
+    def body(carry: tuple[State, Array]) -> tuple[State, Array]:
+        states, left = carry
+        lane = jnp.argmax(left)
+        put = jax.tree.map(lambda old, new: old.at[lane].set(new[members[lane]]), states, small(pool))
+        return put, left.at[lane].set(False)
+
+    fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small(states), done))
+    large = {name: states.running[name] for name in ("print", "workers", "ps")}
+    return fresh.replace(running=fresh.running.replace(**large))
+
+
 @dataclasses.dataclass(frozen=True)
 class ClusterEnv:
     """The gymnax-style face: static configuration here, everything else in `params` and `state`."""
@@ -134,4 +156,4 @@ class ClusterEnv:
         )
 
 
-__all__ = ["ClusterEnv", "initial_state", "is_finished", "transition"]
+__all__ = ["ClusterEnv", "initial_state", "is_finished", "restart", "transition"]

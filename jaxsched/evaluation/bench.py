@@ -18,9 +18,9 @@ from jax import Array
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.env.environment import initial_state, transition
+from jaxsched.env.environment import initial_state, is_finished, restart, transition
 from jaxsched.env.observation import observe
-from jaxsched.env.state import EnvConfig, EnvParams, State, make_params
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
 from jaxsched.evaluation.contenders import contender
 from jaxsched.evaluation.program import Program
 from jaxsched.evaluation.rollout import prepare, rollout
@@ -30,9 +30,11 @@ from jaxsched.policies.registry import hand_written
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.sampler import sample_table, sampler_for_load
 
-LEAST_WALL_S = 1.0  # a timing goes on until it has run so long
+LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
+WARM_INTERVALS = 24  # on average, before the timing starts: two hours
+POOL = 64  # job lists that environments draw from when they start anew
 ROUNDS_PER_CALL = {1: 1024, 64: 64}  # by number of environments at most; above: 8
-LOAD, JOBS_PER_ENV, INTERVAL_S = 0.9, 256, 300.0
+LOAD, JOBS_PER_ENV, INTERVAL_S = 0.9, 512, 300.0
 MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
 
 
@@ -75,7 +77,10 @@ def device_name() -> str:
 
 
 def bench_environment(cluster_name: str, policy: str, num_envs: int) -> Timing:
-    """Decisions per second of `num_envs` vmapped environments under a hand-written policy, observations included."""
+    """Decisions per second and jobs per CPU second of `num_envs` vmapped environments under a hand-written policy.
+
+    Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
+    """
     cluster = get_cluster(cluster_name)
     config = EnvConfig(
         running_slots=min(64, _largest_partition(cluster)), queue_slots=64, rounds=16, largest_worker=1, early_stop=True
@@ -86,21 +91,23 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int) -> Timing:
     run = _scan(config, hand_written(policy, config), rounds)
     key = jax.random.key(0)
     begin = time.perf_counter()
-    compiled = jax.jit(run, donate_argnums=0).lower(states, params, key).compile()
+    pool = _start_states(cluster, config, params, POOL)
+    compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile()
     compile_s = time.perf_counter() - begin
-    states, _ = jax.block_until_ready(compiled(states, params, key))  # fills the clusters, too
+    while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
+        states, _, _ = compiled(states, params, pool, key)
 
-    calls, decisions, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    calls, decisions, jobs, wall_s, cpu_s = 0, 0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - wall_s < LEAST_WALL_S:
-        states, made = compiled(states, params, jax.random.fold_in(key, calls))
-        decisions, calls = decisions + int(made), calls + 1
+        states, made, done = compiled(states, params, pool, jax.random.fold_in(key, calls))
+        decisions, jobs, calls = decisions + int(made), jobs + int(done), calls + 1
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return Timing(
         name=f"environment/{policy}",
         num_envs=num_envs,
         servers=_servers(cluster),
         decisions_per_s=decisions / wall_s,
-        jobs_per_cpu_s=None,
+        jobs_per_cpu_s=jobs / cpu_s,
         wall_s=wall_s,
         cpu_s=cpu_s,
         compile_s=compile_s,
@@ -140,26 +147,39 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000) -> Ti
     )
 
 
-def _scan(config: EnvConfig, policy: Policy, rounds: int) -> Callable[[State, EnvParams, Array], tuple[State, Array]]:
-    """`(states, params, key) -> states, decisions` over so many rounds; `states` has a leading axis."""
+def _scan(
+    config: EnvConfig, policy: Policy, rounds: int
+) -> Callable[[State, EnvParams, State, Array], tuple[State, Array, Array]]:
+    """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
+
+    Environments that have finished start anew from `pool`. Jobs are those that finished.
+    """
 
     def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
         turns = (~state.waited).sum(dtype=jnp.int32)
         action = policy(key, observe(config, params, state), state, params)
         return transition(config, params, state, action)[0], turns
 
-    def run(states: State, params: EnvParams, key: Array) -> tuple[State, Array]:
+    def finished(states: State) -> Array:
+        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
+
+    def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
         count = states.clock.shape[0]
+        before = finished(states).sum()
 
-        def body(states: State, key: Array) -> tuple[State, Array]:
+        def body(states: State, key: Array) -> tuple[State, tuple[Array, Array]]:
+            play, again = jax.random.split(key)
             if count == 1:  # as a lone environment is run: without vmap
-                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, key)
-                return jax.tree.map(lambda leaf: leaf[None], state), turns
-            states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(key, count))
-            return states, turns.sum()
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, play)
+                states = jax.tree.map(lambda leaf: leaf[None], state)
+            else:
+                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(play, count))
+            done = jax.vmap(is_finished)(states)
+            jobs = jnp.where(done, finished(states), 0).sum()
+            return restart(again, states, done, pool), (turns.sum(), jobs)
 
-        states, turns = jax.lax.scan(body, states, jax.random.split(key, rounds))
-        return states, turns.sum()
+        states, (turns, jobs) = jax.lax.scan(body, states, jax.random.split(key, rounds))
+        return states, turns.sum(), jobs.sum() + finished(states).sum() - before
 
     return run
 
