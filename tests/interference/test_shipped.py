@@ -1,6 +1,7 @@
 """The shipped model: there, within its bounds, and rebuilt bit for bit from the data."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def test_every_model_of_the_catalogue_has_a_slowdown_on_every_gpu():
         items = [catalogue_item(part, i, gpu)[0] for i in range(len(MODEL_NAMES))]
         known = [catalogue_item(part, i, gpu)[1] for i in range(len(MODEL_NAMES))]
         assert known.count("measured") == 4
-        both = np.array([slowdowns(part, [a, b]) for a, b in zip(items, items[1:])])
+        both = np.array([slowdowns(part, [a, b]) for a, b in pairwise(items)])
         assert (both >= 1).all() and (both < 30).all()
 
 
