@@ -1,4 +1,4 @@
-"""`jaxsched interference fit|evaluate|validate|predict`: interference learned from measurements."""
+"""`jaxsched interference fit|evaluate|validate|calibrate|predict`: interference learned from measurements."""
 
 import dataclasses
 from pathlib import Path
@@ -21,6 +21,7 @@ Examples:
   jaxsched interference fit --data gavel_gpu_sharing.csv deepshare_network.csv --out checkpoints/interference
   jaxsched interference evaluate --model fitted --data unseen.csv --json errors.json
   jaxsched interference validate --data gavel_gpu_sharing.csv
+  jaxsched interference calibrate --data deepshare_network.csv
   jaxsched interference predict "ResNet-18 (batch size 64)" lstm_lm --gpu v100
 """
 
@@ -41,9 +42,11 @@ class Fit:
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.cli.measured import check_folder
-        from jaxsched.interference.files import provenance, save_model, versions
+        from jaxsched.fitted import provenance, versions
+        from jaxsched.interference.calibrate import best_curve
+        from jaxsched.interference.files import save_model
         from jaxsched.interference.fit import fit
-        from jaxsched.interference.measurements import read_measurements
+        from jaxsched.interference.measurements import NETWORK, read_measurements
         from jaxsched.interference.references import fit_references
 
         check_folder(self.out)
@@ -53,6 +56,10 @@ class Fit:
         command = f"jaxsched interference fit --data {files} --out {self.out.name} --seed {self.seed}"
         rows = {part.kind: part.rows for part in measured}
         card = {"command": command, "seed": self.seed, "data": provenance(self.data), "rows": rows}
+        for part in measured:
+            if part.kind == NETWORK:
+                curve = best_curve(part)
+                card["curve"] = {"kappa": curve.kappa, "power": curve.power, "mae": curve.mae}
         save_model(self.out, parts, card | {"versions": versions()})
         for part in measured:
             print(f"{part.kind}: {part.rows} rows, {len(part.items)} jobs")
@@ -74,8 +81,9 @@ class Evaluate:
         """Read, compare, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
         from jaxsched.evaluation.files import check_writable
+        from jaxsched.fitted import provenance
         from jaxsched.interference.evaluate import evaluate
-        from jaxsched.interference.files import load_model, provenance
+        from jaxsched.interference.files import load_model
         from jaxsched.interference.measurements import read_measurements
 
         if self.json is not None:
@@ -129,6 +137,47 @@ class Validate:
                 _show(table)
             report["families"] = left
         write_report(self.json, report)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calibrate:
+    """Fit the strength of contention on the network, as the simulator uses it, to measurements."""
+
+    data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """Measurements of jobs on one network."""
+    json: Output = None
+    """Also write the strengths as JSON."""
+
+    def run(self) -> None:
+        """Read, fit, print, write. UserError on any mistake."""
+        from jaxsched.cli.measured import write_report
+        from jaxsched.errors import UserError
+        from jaxsched.evaluation.files import check_writable
+        from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
+        from jaxsched.interference.measurements import NETWORK, read_measurements
+
+        if self.json is not None:
+            check_writable(self.json, "--json")
+        measured = read_measurements([self.data])[0]
+        if measured.kind != NETWORK:
+            raise UserError(f"{self.data}: holds pairs on a GPU, should be of jobs on one network")
+        curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
+        print(f"{'strength':>8} {'MAE':>8} {'largest share':>14}")
+        for curve in curves:
+            print(f"{curve.kappa:8.2f} {curve.mae:8.4f} {curve.shares.max():14.2f}")
+        print(f"the weakest within 1% of the best: {least_strength(curves):g}")
+        print(f"best with a power: {best.kappa:.2f} others^{best.power:.2f}, MAE {best.mae:.4f}")
+        jobs = [item.name for item in measured.items]
+        rows = [
+            {
+                "kappa": curve.kappa,
+                "power": curve.power,
+                "mae": curve.mae,
+                "shares": dict(zip(jobs, map(float, curve.shares))),
+            }
+            for curve in (*curves, best)
+        ]
+        write_report(self.json, {"data": str(self.data), "least": least_strength(curves), "curves": rows})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,6 +238,7 @@ class Interference:
         Annotated[Fit, tyro.conf.subcommand("fit", prefix_name=False)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]
         | Annotated[Validate, tyro.conf.subcommand("validate", prefix_name=False)]
+        | Annotated[Calibrate, tyro.conf.subcommand("calibrate", prefix_name=False)]
         | Annotated[Predict, tyro.conf.subcommand("predict", prefix_name=False)],
         tyro.conf.arg(name=""),
     ]

@@ -1,32 +1,24 @@
-"""Folders of fitted models: `weights.msgpack` (arrays, no pickle) and `card.json` (everything else)."""
+"""Fitted models of interference in folders (see `jaxsched.fitted`)."""
 
 import dataclasses
-import hashlib
-import json
-import os
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import flax
-import jax
+import jax.numpy as jnp
 import numpy as np
-from flax import serialization
 
-import jaxsched
+from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
+from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
+from jaxsched.fitted import read_folder, write_folder
 from jaxsched.interference.design import Vocabulary
 from jaxsched.interference.fit import Fitted
-from jaxsched.interference.measurements import Item
+from jaxsched.interference.measurements import NETWORK, Item
 from jaxsched.interference.model import Settings
 from jaxsched.interference.references import References
-from jaxsched.machine import cpu_kind
-from jaxsched.workload.datasets import DATASETS
 
-WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
-SCHEMA = 1
-SHIPPED = "fitted"  # the name of the folder that comes with the package
+WHAT = "interference"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,71 +29,16 @@ class FittedModel:
     references: dict[str, References]
     card: dict[str, Any]
 
-
-def shipped_folder(name: str = "interference") -> Path:
-    """The folder `checkpoints/NAME`, which comes with the package; UserError if this copy has none."""
-    for root in (Path(str(resources.files("jaxsched"))), Path(__file__).parents[2]):
-        if (root / "checkpoints" / name / CARD_FILE).is_file():
-            return root / "checkpoints" / name
-    raise UserError(f"the fitted model {name!r} does not come with this copy of jaxsched; fit one and name its folder")
-
-
-def provenance(paths: Sequence[str | Path]) -> list[dict[str, str]]:
-    """Name, sha256, upstream and licence of data files; the latter two of files with a registered name."""
-    known = {Path(dataset.file).name: dataset for dataset in DATASETS.values()}
-    rows = []
-    for path in map(Path, paths):
-        row = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        if path.name in known:
-            dataset = known[path.name]
-            row |= {"upstream": dataset.url, "licence": dataset.licence, "note": dataset.note}
-        rows.append(row)
-    return rows
-
-
-def versions() -> dict[str, str]:
-    """What the last bits of a fit depend on."""
-    return {
-        "jaxsched": jaxsched.__version__,
-        "jax": jax.__version__,
-        "flax": flax.__version__,
-        "numpy": np.__version__,
-        "device": jax.devices()[0].device_kind,
-        "cpu": cpu_kind(),
-    }
-
-
-def write_folder(folder: Path, weights: Any, card: dict[str, Any]) -> None:
-    """Writes both files, each at once and whole; the same content gives the same bytes."""
-    text = json.dumps(card, indent=1, sort_keys=True) + "\n"
-    contents = {WEIGHTS_FILE: serialization.msgpack_serialize(weights), CARD_FILE: text.encode()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            partial = folder / f".{name}.{os.getpid()}.partial"
-            partial.write_bytes(content)
-            partial.replace(folder / name)
-    except OSError as error:
-        raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
-
-
-def read_folder(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
-    """Weights and card of a folder of `what`. UserError if it does not hold one."""
-    for name in (CARD_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise UserError(f"{what} {folder}: no file {name}; a fitted model holds {CARD_FILE} and {WEIGHTS_FILE}")
-    try:
-        card = json.loads((folder / CARD_FILE).read_text(encoding="utf-8"))
-        weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
-        if (card["what"], card["schema"]) != (what, SCHEMA):
-            raise UserError(
-                f"{what} {folder}: holds {card['what']!r} of schema {card['schema']}, should be {what!r} of {SCHEMA}"
-            )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{what} {folder}: not a readable fitted model ({error})") from None
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)):
-        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds weights that are not finite numbers")
-    return weights, card
+    @property
+    def strengths(self) -> FittedStrengths:
+        """What the simulator runs with: the network's curve where it was fitted, calibrated strengths elsewhere."""
+        kappa = [CALIBRATION[channel].default for channel in CHANNELS]
+        power = [1.0 for _ in CHANNELS]
+        if NETWORK in self.parts:
+            for channel in (NIC, LINK):
+                kappa[channel] = self.card["curve"]["kappa"]
+                power[channel] = self.card["curve"]["power"]
+        return FittedStrengths(kappa=jnp.array(kappa, jnp.float32), power=jnp.array(power, jnp.float32))
 
 
 def save_model(folder: Path, parts: Sequence[tuple[Fitted, References]], card: dict[str, Any]) -> None:
@@ -118,20 +55,21 @@ def save_model(folder: Path, parts: Sequence[tuple[Fitted, References]], card: d
             "items": [dataclasses.asdict(item) for item in fitted.items],
             "references": {name: value for name, value in vars(references).items() if isinstance(value, dict)},
         }
-    write_folder(folder, weights, {"what": "interference", "schema": SCHEMA, "parts": described} | card)
+    write_folder(folder, WHAT, weights, {"parts": described} | card)
 
 
 def load_model(name: str | Path) -> FittedModel:
     """The fitted model of a folder, or the shipped one (`fitted`). UserError if there is none."""
-    folder = shipped_folder() if str(name) == SHIPPED else Path(name)
-    weights, card = read_folder(folder, "interference")
+    weights, card = read_folder(name, WHAT)
     try:
+        if NETWORK in card["parts"] and not card["curve"]["power"] >= 1.0 <= 1.0 + card["curve"]["kappa"]:
+            raise ValueError(f"curve {card['curve']}: kappa should be >= 0 and power >= 1")
         parts = {kind: _part(kind, row, weights[kind]["parameters"]) for kind, row in card["parts"].items()}
         references = {
             kind: References(**row["references"], **weights[kind]["references"]) for kind, row in card["parts"].items()
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"interference {folder}: not a readable fitted model ({error})") from None
+        raise UserError(f"interference {name}: not a readable fitted model ({error})") from None
     return FittedModel(parts, references, card)
 
 

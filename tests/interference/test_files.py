@@ -9,8 +9,9 @@ import pytest
 from conftest import QUICK
 
 from jaxsched.errors import UserError
+from jaxsched.fitted import CARD_FILE, WEIGHTS_FILE
 from jaxsched.interference.evaluate import evaluate
-from jaxsched.interference.files import CARD_FILE, WEIGHTS_FILE, load_model, save_model
+from jaxsched.interference.files import load_model, save_model
 from jaxsched.interference.fit import fit
 from jaxsched.interference.references import fit_references
 

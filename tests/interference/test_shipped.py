@@ -8,7 +8,8 @@ import pytest
 from interference_files import data_file
 
 from jaxsched.cli.main import main
-from jaxsched.interference.files import CARD_FILE, WEIGHTS_FILE, load_model, shipped_folder, versions
+from jaxsched.fitted import CARD_FILE, WEIGHTS_FILE, shipped_folder, versions
+from jaxsched.interference.files import load_model
 from jaxsched.interference.predict import catalogue_item, slowdowns
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -24,7 +25,7 @@ def test_every_model_of_the_catalogue_has_a_slowdown_on_every_gpu():
 
 
 def test_small_and_without_pickle():
-    folder = shipped_folder()
+    folder = shipped_folder("interference")
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     card = json.loads((folder / CARD_FILE).read_text())
     assert {row["licence"] for row in card["data"]} == {"MIT", "Apache-2.0"}
@@ -38,7 +39,7 @@ def same_machine(card):
 @pytest.mark.slow
 def test_rebuilt_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
-    folder = shipped_folder()
+    folder = shipped_folder("interference")
     files = [str(data_file(name)) for name in ("gavel-gpu-sharing", "deepshare-network")]
     if not same_machine(json.loads((folder / CARD_FILE).read_text())):
         pytest.skip("built on another kind of machine, or with other versions")
