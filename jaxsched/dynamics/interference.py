@@ -46,7 +46,7 @@ class Calibrated:
 
 # Nobody has published measurements of jobs on different GPUs of one server contending for CPU cores, PCIe or QPI.
 _ASSUMED = Calibrated(1.0, 0.5, 2.0, "assumption: the fair share, within a factor of 2")
-# The weakest strength that explains DeepShare's cells within 1% of the best one's error; at 0.8 that error is 3% higher.
+# The weakest strength that explains DeepShare's cells within 1% of the best one's error; at 0.8 it is 3% higher.
 # Above 2 the shares of communication that explain them contradict the jobs' own scaling (docs/interference.md).
 _NETWORK = Calibrated(1.0, 0.8, 2.0, "DeepShare: jaxsched interference calibrate")
 CALIBRATION: dict[str, Calibrated] = {

@@ -50,8 +50,10 @@ class Settings:
 
 
 def interference_model(name: str) -> tuple[Interference, chex.ArrayTree]:
-    """The model `name` and its weights: `none`, `analytic` (`analytic:low` and `analytic:high`: the ends of the range
-    of every strength), `fitted`, or the folder of a fitted model. UserError on anything else.
+    """The model `name` and its weights.
+
+    `none`, `analytic`, `analytic:low` or `analytic:high` (the ends of the range of every strength), `fitted`, or the
+    folder of a fitted model. UserError on anything else.
     """
     kind, _, level = name.partition(":")
     if kind == "analytic" and level in LEVELS[1:]:

@@ -32,7 +32,7 @@ class Curve:
 
 
 def fit_curves(measured: Measurements, kappas: tuple[float, ...], free: bool) -> list[Curve]:
-    """One curve for each start `kappas`: with that strength and power 1, or, if `free`, with both fitted (power >= 1)."""
+    """One curve for each of `kappas`: it and power 1 or, if `free`, both fitted from there (power >= 1)."""
     victim, aggressor = jnp.asarray(measured.victim), jnp.asarray(measured.aggressor)
     ratio = jnp.asarray(measured.ratio, jnp.float32)
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, STEPS))

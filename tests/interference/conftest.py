@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 from pathlib import Path
 
 import jax
@@ -8,9 +7,7 @@ import pytest
 
 from jaxsched.dynamics.sharing import Law, slowdown
 from jaxsched.interference.measurements import GPU_COLUMNS, read_measurements
-from jaxsched.interference.model import Settings
 
-QUICK = dataclasses.replace(Settings(), channels=2, hidden=4, members=2, steps=300)
 FAMILIES, BATCHES = ("Alpha", "Beta", "Gamma", "Delta"), (8, 16, 32)
 
 

@@ -1,12 +1,16 @@
-"""Headers and files that several tests need."""
+"""Headers, files and settings that several tests need."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS
+from jaxsched.interference.model import Settings
 from jaxsched.workload import datasets
+
+QUICK = dataclasses.replace(Settings(), channels=2, hidden=4, members=2, steps=300)
 
 GPU_HEADER, NETWORK_HEADER = ",".join(GPU_COLUMNS) + "\n", ",".join(NETWORK_COLUMNS) + "\n"
 

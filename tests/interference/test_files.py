@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import QUICK
+from interference_files import QUICK
 
 from jaxsched.errors import UserError
 from jaxsched.fitted import CARD_FILE, WEIGHTS_FILE

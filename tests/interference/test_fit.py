@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from conftest import QUICK
+from interference_files import QUICK
 
 from jaxsched.interference.fit import adapt, fit, predict_ratios
 from jaxsched.interference.predict import slowdowns
