@@ -131,7 +131,7 @@ def _descend(
         law = (parameters["gate"] ** 2).sum() + (parameters["bias"] ** 2).sum()
         return (rows * robust).sum() + prior + settings.law_precision * law
 
-    def member(begin: Parameters, mask: Parameters, rows: Array, key: Array) -> Parameters:
+    def member(begin: Parameters, mask: Parameters, rows: Array, key: Array):
         def step(carry, index: Array):
             parameters, state = carry
             slope = jax.grad(loss)(parameters, jax.random.fold_in(key, index), rows)

@@ -76,7 +76,7 @@ def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[PlacementModel]:
         prior = sum(((parameters[name] - start[name]) ** 2).sum() for name in START)
         return (rows * robust).sum() / rows.sum() + PRIOR * prior
 
-    def descend(rows: Array) -> Parameters:
+    def descend(rows: Array):
         def step(carry, _):
             parameters, state = carry
             change, state = optimizer.update(jax.grad(loss)(parameters, rows), state)
