@@ -1,17 +1,17 @@
 """JAX's compilation cache on disk: the second run of a command starts at once."""
 
-import hashlib
 import os
-import platform
 from pathlib import Path
+
+from jaxsched.machine import cpu_kind
 
 VARIABLE = "JAXSCHED_CACHE"
 
 
 def cache_folder() -> Path:
-    """`$JAXSCHED_CACHE`, else `~/.cache/jaxsched`; in it one folder per kind of CPU, whose programs differ."""
+    """`$JAXSCHED_CACHE`, else `~/.cache/jaxsched`; in it one folder per kind of CPU: homes are shared."""
     base = Path(os.environ.get(VARIABLE) or Path("~/.cache/jaxsched").expanduser())
-    return base / "xla" / _cpu()
+    return base / "xla" / cpu_kind()
 
 
 def enable_cache() -> Path | None:
@@ -29,14 +29,3 @@ def enable_cache() -> Path | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     return folder
-
-
-def _cpu() -> str:
-    """Architecture and a digest of the CPU's features; homes are shared between machines more often than not."""
-    features = ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        features = platform.processor()
-    return f"{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"

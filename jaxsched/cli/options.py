@@ -40,7 +40,8 @@ class ScenarioOptions:
     duration_cap_s: Annotated[float | None, optional("X")] = None
     """Longest run time of synthetic jobs (default: no limit)."""
     interference: Annotated[str, tyro.conf.arg(metavar="none|analytic|fitted|DIR")] = "analytic"
-    """How jobs slow each other down (fitted models are not available yet)."""
+    """How jobs slow each other down; analytic:low and analytic:high are the ends of its range, DIR is a folder that
+    `jaxsched interference fit` wrote."""
     interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
     """Seconds between decisions."""
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64

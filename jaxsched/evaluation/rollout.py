@@ -15,7 +15,7 @@ from jaxsched.env.state import EnvParams, State, make_params
 from jaxsched.evaluation.contenders import Contender
 from jaxsched.evaluation.outcome import Outcome, RunStats, outcome
 from jaxsched.evaluation.program import CHUNK_STEPS, Program, Pulse
-from jaxsched.evaluation.settings import Settings, env_config, most_running
+from jaxsched.evaluation.settings import Settings, env_config, interference_model, most_running
 from jaxsched.evaluation.slots import Fitting, resize
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
@@ -47,7 +47,8 @@ def prepare(
 ) -> tuple[Program, EnvParams]:
     """The program and the parameters that run `one` on each of `job_lists`. UserError: see `env_config`."""
     config = env_config(cluster, job_lists, settings)
-    params = make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon)
+    _, weights = interference_model(settings.interference)
+    params = make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=weights)
     return Program(one, config, most_running(cluster, job_lists), lanes=lanes), params
 
 

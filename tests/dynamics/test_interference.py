@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -9,7 +10,16 @@ import oracle_policies
 import pytest
 import strategies
 
-from jaxsched.dynamics.interference import MODELS, Strengths, analytic, default_strengths
+from jaxsched.dynamics.interference import (
+    CALIBRATION,
+    LEVELS,
+    MODELS,
+    FittedStrengths,
+    Strengths,
+    analytic,
+    default_strengths,
+    fitted,
+)
 from jaxsched.dynamics.resources import CHANNELS, CPU, LINK, NIC, PCIE, QPI
 from jaxsched.workload.models import profiles
 
@@ -38,17 +48,47 @@ def test_bandwidth(channel):
     assert stretch(KAPPA, channel, 0.3, 0.25) == 1 + (channel + 1) * 0.25
 
 
-@pytest.mark.parametrize("name", MODELS)
+CURVE = FittedStrengths(kappa=jnp.array([1.0, 1.0, 1.0, 2.5, 2.5]), power=jnp.array([1.0, 1.0, 1.0, 1.5, 1.5]))
+EVERY = {name: (model, default_strengths()) for name, model in MODELS.items()} | {"fitted": (fitted, CURVE)}
+
+
+def test_fitted():
+    curve = lambda channel, others: float(fitted(CURVE, channel, jnp.int32(0), jnp.float32(0.5), jnp.float32(others)))
+    assert curve(NIC, 0.25) == pytest.approx(1 + 2.5 * 0.125)
+    assert curve(PCIE, 0.25) == 1.25  # nothing is measured there
+    assert curve(CPU, 1.0) == 1.5
+    slope = jax.grad(lambda others: fitted(CURVE, LINK, jnp.int32(0), jnp.float32(0.5), others))
+    assert float(slope(jnp.float32(0.0))) == 0.0
+
+
+def test_strengths_lie_in_their_ranges():
+    low, default, high = (default_strengths(level).kappa for level in ("low", "default", "high"))
+    assert (0 < low).all() and (low < default).all() and (default < high).all()
+    assert set(CALIBRATION) == set(CHANNELS) and LEVELS[0] == "default"
+
+
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("channel", range(len(CHANNELS)))
 def test_every_model_keeps_the_signature(name, channel):
     """At least 1, exactly 1 alone, never falling in what others do; own, others and model broadcast."""
+    function, weights = EVERY[name]
     own = jnp.linspace(0, 3, 7)[:, None, None]
     others = jnp.linspace(0, 4, 9)[:, None]
     model = jnp.arange(3)
-    out = np.asarray(MODELS[name](default_strengths(), channel, model, own, others))
+    out = np.asarray(function(weights, channel, model, own, others))
     out = np.broadcast_to(out, (7, 9, 3))
     assert (out >= 1).all() and (out[:, 0] == 1).all()
     assert (np.diff(out, axis=1) >= 0).all()
+
+
+def test_fitted_agrees_with_the_oracle():
+    def by_hand(channel, model, own, others):
+        if channel == "cpu":
+            return max(1.0, own + others) / max(1.0, own)
+        steep = channel in ("nic", "link")
+        return 1 + (2.5 * others**1.5 if steep else others)
+
+    check_against_the_oracle(fitted, CURVE, by_hand)
 
 
 def test_a_users_own_model():
@@ -62,10 +102,14 @@ def test_a_users_own_model():
     def steep_oracle(channel, model, own, others):
         return 1.0 + float(np.float32(by_model[model])) * others**2 * (oracle.CHANNELS.index(channel) + 1)
 
-    weights = {"by_model": jnp.asarray(by_model, jnp.float32)}
+    check_against_the_oracle(steep, {"by_model": jnp.asarray(by_model, jnp.float32)}, steep_oracle)
+
+
+def check_against_the_oracle(model, weights, by_hand):
+    """Random clusters and jobs: both simulators give the same finish times."""
     spec = ("load-balance",)
     config = strategies.SHAPES["two"].config(interference="analytic")
-    config = dataclasses.replace(config, interference=steep)
+    config = dataclasses.replace(config, interference=model)
     for seed in range(6):
         case = strategies.random_case(seed, "two")
         state, _ = strategies.jit_run(config, spec, 100_000)(case.params.replace(interference=weights), case.table, 0)
@@ -77,7 +121,7 @@ def test_a_users_own_model():
             oracle_policies.make_policy("load-balance"),
             interval_s=case.interval_s,
             rounds=case.shape.rounds,
-            interference=steep_oracle,
+            interference=by_hand,
             queue_slots=case.shape.queue_slots,
             running_slots=case.shape.running_slots,
         )

@@ -14,7 +14,7 @@ from jaxsched.evaluation import settings as rules
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.contenders import Contender, contender, contenders
 from jaxsched.evaluation.rollout import prepare, rollout
-from jaxsched.evaluation.settings import Settings, compact_tenants, env_config, fits_somewhere
+from jaxsched.evaluation.settings import Settings, compact_tenants, env_config, fits_somewhere, interference_model
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import make_job_list, to_table
@@ -143,9 +143,13 @@ def test_bad_settings(values):
 
 
 def test_models_of_interference(tmp_path):
-    with pytest.raises(UserError, match="not available yet, use none or analytic"):
-        Settings(interference="fitted")
-    with pytest.raises(UserError, match="not available yet"):
+    for name in ("none", "analytic", "analytic:low", "analytic:high", "fitted"):
+        Settings(interference=name)
+    low, default, high = (interference_model(f"analytic{end}")[1].kappa for end in (":low", "", ":high"))
+    assert (low < default).all() and (default < high).all()
+    with pytest.raises(UserError, match=r"no file card\.json"):
         Settings(interference=str(tmp_path))
+    with pytest.raises(UserError, match="unknown interference model 'analytic:nix'"):
+        Settings(interference="analytic:nix")
     with pytest.raises(UserError, match="unknown interference model"):
         Settings(interference="quantum")

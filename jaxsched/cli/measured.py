@@ -1,0 +1,25 @@
+"""What the commands on measurements share."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxsched.errors import UserError
+
+
+def check_folder(path: Path) -> None:
+    """UserError if `path` cannot become a folder; told before a long fit."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"--out {path}: is a file, should be a folder")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path}: the folder {path.parent} does not exist, make it first or name another one")
+
+
+def write_report(path: Path | None, report: dict[str, Any]) -> None:
+    """The report as JSON, if a file was asked for."""
+    import json
+
+    from jaxsched.evaluation.files import write_text
+
+    if path is not None:
+        write_text(path, json.dumps(report, indent=1) + "\n")
+        print(f"wrote {path}")

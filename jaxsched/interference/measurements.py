@@ -1,0 +1,211 @@
+"""Readers of measured interference: Gavel's pairs on one GPU (CSV, upstream JSON) and DeepShare's network cells (CSV).
+
+Every measurement is a *throughput ratio*: the victim's throughput beside the aggressor over its throughput alone.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.workload.rows import Row, read_header, read_rows
+
+GPU, NETWORK = "gpu", "network"
+GPU_TYPES = ("k80", "p100", "v100")  # those that Gavel measured
+NETWORK_NAME = "network"  # stands where a GPU type would
+GPU_COLUMNS = ("gpu_type", "model_a", "model_b", "solo_a", "solo_b", "shared_a", "shared_b")
+NETWORK_COLUMNS = (
+    *("victim", "victim_gpus", "victim_gpus_per_node"),
+    *("aggressor", "aggressor_gpus", "aggressor_gpus_per_node"),
+    "throughput_ratio",
+)
+_BATCH = re.compile(r"(?P<family>.*?)(?: \(batch size (?P<batch>\d+)\))?$")
+_JSON_JOB = re.compile(r"^\(['\"](?P<name>.*)['\"], (?P<gpus>\d+)\)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A job as it was measured: what runs, at what scale, on what hardware."""
+
+    hardware: str  # a GPU type, or `NETWORK_NAME`
+    name: str
+    family: str  # the model without its scale
+    scale: tuple[float, ...]  # log2 of the batch size; of GPUs and GPUs per node
+    profile: tuple[float, ...]  # what is known without any co-runner: log2 batch size and step time; the scale
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What names it."""
+        return self.hardware, self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurements:
+    """Directed throughput ratios between `items`; axis D. The two directions of a pair share their `row`."""
+
+    kind: str  # GPU or NETWORK
+    items: tuple[Item, ...]
+    victim: np.ndarray  # int32[D], index into items
+    aggressor: np.ndarray  # int32[D]
+    ratio: np.ndarray  # float64[D]
+    row: np.ndarray  # int32[D], 0, 1, 2, ...
+
+    @property
+    def rows(self) -> int:
+        """Pairs, or cells."""
+        return int(self.row.max()) + 1
+
+    @property
+    def hardware(self) -> np.ndarray:
+        """str[D]."""
+        return np.array([item.hardware for item in self.items])[self.victim]
+
+    def pick(self, kept: np.ndarray) -> "Measurements":
+        """Those of `kept: bool[D]`, with the same items; rows are renumbered."""
+        row = np.unique(self.row[kept], return_inverse=True)[1].astype(np.int32)
+        return dataclasses.replace(
+            self, victim=self.victim[kept], aggressor=self.aggressor[kept], ratio=self.ratio[kept], row=row
+        )
+
+
+def gpu_item(gpu: str, name: str, solo_steps_s: float) -> Item:
+    """A Gavel job such as `ResNet-18 (batch size 16)` that makes `solo_steps_s` steps a second alone."""
+    found = _BATCH.match(name)
+    batch = math.log2(int(found["batch"] or 1))
+    return Item(gpu, name, found["family"], (batch,), (batch, -math.log2(solo_steps_s)))
+
+
+def network_item(family: str, gpus: int, per_node: int) -> Item:
+    """A DeepShare job of `gpus` GPUs, `per_node` a node; its name is like `DLRM 8x2`."""
+    scale = (math.log2(gpus), math.log2(per_node))
+    return Item(NETWORK_NAME, f"{family} {gpus}x{per_node}", family, scale, scale)
+
+
+def read_measurements(paths: Sequence[str | Path]) -> list[Measurements]:
+    """The measurements of all files, one `Measurements` per kind (GPU first). UserError on any mistake."""
+    cells: dict[str, list[list[tuple[Item, Item, float]]]] = {GPU: [], NETWORK: []}
+    for path in map(Path, paths):
+        kind, rows = _reader(path)
+        before = len(cells[kind])
+        cells[kind].extend(rows)
+        if len(cells[kind]) == before:
+            raise UserError(f"{path}: no measurement in the file, should have at least one")
+    return [_gathered(kind, rows) for kind, rows in cells.items() if rows]
+
+
+def _reader(path: Path) -> tuple[str, Iterator[list[tuple[Item, Item, float]]]]:
+    """Kind and rows of a file, each row a list of (victim, aggressor, ratio)."""
+    if path.suffix.lower() == ".json":
+        return GPU, _gavel_json(path)
+    header = read_header(path)
+    for kind, columns, parse in ((GPU, GPU_COLUMNS, _gpu_row), (NETWORK, NETWORK_COLUMNS, _network_row)):
+        if sorted(header) == sorted(columns):
+            return kind, (parse(row) for row in read_rows(path))
+    raise UserError(
+        f"{path}, line 1: the header {','.join(header)!r} should be {','.join(GPU_COLUMNS)} (jobs on one GPU) or "
+        f"{','.join(NETWORK_COLUMNS)} (jobs on one network)"
+    )
+
+
+def _name(row: Row, field: str) -> str:
+    if not row.text(field):
+        raise row.fail(field, "the name of a model")
+    return row.text(field)
+
+
+def _gpu_row(row: Row) -> list[tuple[Item, Item, float]]:
+    gpu = row.text("gpu_type").lower()
+    if gpu not in GPU_TYPES:
+        raise row.fail("gpu_type", f"one of {', '.join(GPU_TYPES)}")
+    names = _name(row, "model_a"), _name(row, "model_b")
+    numbers = [row.number(field, minimum=0, exclusive=True) for field in GPU_COLUMNS[3:]]
+    return _pair(gpu, *names, *numbers)
+
+
+def _pair(gpu: str, a: str, b: str, solo_a: float, solo_b: float, shared_a: float, shared_b: float):
+    """Both directions of a pair; a model beside itself is one measurement, not two."""
+    first, second = gpu_item(gpu, a, solo_a), gpu_item(gpu, b, solo_b)
+    if a == b:
+        return [(first, second, (shared_a + shared_b) / (solo_a + solo_b))]
+    return [(first, second, shared_a / solo_a), (second, first, shared_b / solo_b)]
+
+
+def _network_row(row: Row) -> list[tuple[Item, Item, float]]:
+    jobs = []
+    for role in ("victim", "aggressor"):
+        gpus, per_node = (row.whole(f"{role}_{field}", minimum=1) for field in ("gpus", "gpus_per_node"))
+        jobs.append(network_item(_name(row, role), gpus, per_node))
+    return [(*jobs, row.number("throughput_ratio", minimum=0, exclusive=True))]
+
+
+def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
+    """Gavel's `simulation_throughputs.json`: GPU type -> job -> {"null": alone, other job: [own, other's]}, steps/s.
+
+    A job is `('MODEL', GPUS)`. Left out: jobs of several GPUs, `*_unconsolidated` (for pairs a copy of the others) and
+    pairs of two zeros (they did not fit the GPU together).
+    """
+    try:
+        tables = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from None
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise UserError(f"{path}: should map GPU types to tables of jobs, as Gavel's simulation_throughputs.json does")
+    for gpu, table in tables.items():
+        if gpu.endswith("_unconsolidated"):
+            continue
+        if gpu not in GPU_TYPES:
+            raise UserError(f"{path}: unknown GPU {gpu!r}, should be one of {', '.join(GPU_TYPES)}")
+        jobs = {key: found["name"] for key in table if (found := _JSON_JOB.match(key)) and found["gpus"] == "1"}
+        alone = {key: _json_number(path, gpu, key, "null", table[key].get("null")) for key in jobs}
+        seen = set()
+        for key, name in jobs.items():
+            for other in sorted(set(table[key]) & set(jobs)):
+                both = table[key][other]
+                if frozenset((key, other)) in seen or both == [0.0, 0.0]:
+                    continue
+                seen.add(frozenset((key, other)))
+                if not isinstance(both, list) or len(both) != 2:
+                    raise UserError(f"{path}, {gpu}, {key}, {other}: {both!r} should be two throughputs")
+                shared = [_json_number(path, gpu, key, other, value) for value in both]
+                yield _pair(gpu, name, jobs[other], alone[key], alone[other], *shared)
+
+
+def _json_number(path: Path, gpu: str, key: str, field: str, value: object) -> float:
+    if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise UserError(f"{path}, {gpu}, {key}, {field}: {value!r} should be a finite number > 0")
+    return float(value)
+
+
+def _gathered(kind: str, rows: list[list[tuple[Item, Item, float]]]) -> Measurements:
+    """Arrays of the rows; an item's profile is the mean over its rows."""
+    directed = [(number, *cell) for number, row in enumerate(rows) for cell in row]
+    profiles: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    known: dict[tuple[str, str], Item] = {}
+    for _, victim, _, _ in directed:
+        known[victim.key] = victim
+        profiles.setdefault(victim.key, []).append(victim.profile)
+    for _, _, aggressor, _ in directed:
+        known.setdefault(aggressor.key, aggressor)
+        profiles.setdefault(aggressor.key, [aggressor.profile])
+    keys = sorted(known)
+    items = tuple(
+        dataclasses.replace(known[key], profile=tuple(map(float, np.mean(profiles[key], axis=0)))) for key in keys
+    )
+    index = {key: i for i, key in enumerate(keys)}
+    return Measurements(
+        kind=kind,
+        items=items,
+        victim=np.array([index[victim.key] for _, victim, _, _ in directed], np.int32),
+        aggressor=np.array([index[aggressor.key] for _, _, aggressor, _ in directed], np.int32),
+        ratio=np.array([ratio for *_, ratio in directed]),
+        row=np.array([number for number, *_ in directed], np.int32),
+    )

@@ -1,0 +1,48 @@
+"""The strength of contention on a network is bounded from below by the cells, and the default is that bound."""
+
+import itertools
+
+import numpy as np
+import pytest
+from interference_files import NETWORK_HEADER, data_file
+
+from jaxsched.cli.main import main
+from jaxsched.dynamics.interference import CALIBRATION
+from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
+from jaxsched.interference.measurements import read_measurements
+
+
+def cells(tmp_path, kappa, largest):
+    shares = dict(zip("ABCDEFGH", np.linspace(0.05, largest, 8)))
+    rows = [
+        f"{a},8,{n},{b},8,2,{1 / (1 + kappa * shares[a] * shares[b]):.4f}\n"
+        for a, b in itertools.product(shares, shares)
+        for n in (2,)
+    ]
+    path = tmp_path / "cells.csv"
+    path.write_text(NETWORK_HEADER + "".join(rows))
+    return path
+
+
+def test_finds_the_bound(tmp_path):
+    (measured,) = read_measurements([cells(tmp_path, kappa=1.5, largest=0.99)])
+    curves = fit_curves(measured, (0.5, 1.0, 1.5, 2.0), free=False)
+    errors = [curve.mae for curve in curves]
+    assert errors[0] > 3 * errors[2] and errors[1] > 2 * errors[2]  # too weak, however much the jobs communicate
+    assert errors[3] < 1.5 * errors[2] + 0.005  # stronger with smaller shares explains them as well
+    assert best_curve(measured).power >= 1.0
+
+
+def test_the_default_comes_from_the_cells():
+    (measured,) = read_measurements([data_file("deepshare-network")])
+    curves = fit_curves(measured, GRID, free=False)
+    assert least_strength(curves) == CALIBRATION["nic"].default == CALIBRATION["link"].default
+    best = min(curve.mae for curve in curves)
+    low = next(curve for curve in curves if curve.kappa == pytest.approx(CALIBRATION["nic"].low))
+    assert 1.02 * best < low.mae < 1.04 * best
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+    main(["interference", "calibrate", "--data", str(cells(tmp_path, 1.0, 0.9))])
+    assert "the weakest within 1% of the best" in capsys.readouterr().out
