@@ -16,11 +16,17 @@ HELP = """Train the schedulers, or resume a run.
 The run's folder gets policy/ (the best checkpoint by validation), state/ (to resume from), metrics.jsonl and
 timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
 
+The options from --cluster on replace what the configuration says.
+
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
+  jaxsched train --config configs/quickstart.yaml --cluster leaf-spine-16 --load 0.9 --seed 1 --out runs/larger
   jaxsched train --resume runs/mine
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
+
+
+OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,18 @@ class Train:
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None
     """Folder of an earlier run to go on with; it knows its configuration."""
+    cluster: Annotated[str | None, optional("NAME|FILE")] = None
+    """Train on this cluster."""
+    schedulers: Annotated[int | None, optional("P")] = None
+    """Schedulers, each with its own partition of the servers."""
+    load: Annotated[float | None, optional("X")] = None
+    """Offered load of all environments, instead of a range."""
+    interference: Annotated[str | None, optional("none|analytic|fitted|DIR")] = None
+    """How jobs slow each other down."""
+    interval_s: Annotated[float | None, optional("X")] = None
+    """Seconds between decisions."""
+    seed: Annotated[int | None, optional("N")] = None
+    """Seed of weights, environments and jobs."""
 
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
@@ -43,19 +61,32 @@ class Train:
         from jaxsched.training.state import saved_config
 
         if self.resume is not None:
-            if self.config is not None or self.out is not None:
-                raise UserError(
-                    "--resume takes neither --config nor --out: a run knows its configuration and its folder"
-                )
+            given = [name for name in ("config", "out", *OVERRIDES) if getattr(self, name) is not None]
+            if given:
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+                raise UserError(f"--resume takes no {options}: a run knows its configuration and its folder")
             folder, config = self.resume, saved_config(self.resume / STATE_FOLDER)
         elif self.out is not None:
-            folder, config = self.out, quickstart_config() if self.config is None else load_config(self.config)
+            config = quickstart_config() if self.config is None else load_config(self.config)
+            folder, config = self.out, self.overridden(config)
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         with Display(["train"], config.ppo.chunks, "chunks") as display:
             policy = train(config, folder, resume=self.resume is not None, report=reporter(display, config))
         print(f"the best policy by validation is in {policy}; compare it with others:")
         print(f"  jaxsched evaluate --policies pack greedy-wait {policy}")
+
+    def overridden(self, config: "TrainConfig") -> "TrainConfig":
+        """`config` with what the options say instead."""
+        from jaxsched.training.config import validate
+
+        def given(*names: str) -> dict:
+            return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+        env = dataclasses.replace(config.env, **given("cluster", "schedulers", "interference", "interval_s"))
+        load = {} if self.load is None else {"load": (self.load, self.load)}
+        jobs = dataclasses.replace(config.workload, **load)
+        return validate(dataclasses.replace(config, env=env, workload=jobs, **given("seed")), "options")
 
 
 def reporter(display: "Display", config: "TrainConfig") -> "Report":

@@ -23,12 +23,14 @@ def _on_cpu() -> bool:
 
 
 def lane_by_lane(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` of pytrees of arrays (closing over no traced value), which under `vmap` maps in sequence on a CPU."""
-    in_sequence = jax.custom_batching.sequential_vmap(function)
+    """`function` of pytrees of arrays, which under `vmap` maps in sequence on a CPU."""
 
     @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return (in_sequence if _on_cpu() else function)(*args, **kwargs)
+    def run(*args: chex.ArrayTree) -> chex.ArrayTree:
+        if not _on_cpu():
+            return function(*args)
+        call, constants = _explicit(function, *args)
+        return jax.custom_batching.sequential_vmap(call)(constants, *args)
 
     return run
 
@@ -37,21 +39,15 @@ def with_shared(function: Callable) -> Callable:
     """`run(large, *args)`, which is `function(part_of, *args)` with `part_of(i) = leaf[i]` of every leaf of `large`.
 
     Under `vmap` on a CPU it maps in sequence without a copy of each lane's `large`: only the parts looked up are read.
-    All leaves of `large` are mapped over, or none.
+    All leaves of `large` are mapped over, or none. `function` closes over no traced value.
     """
 
     def alone(large: chex.ArrayTree, *args: chex.ArrayTree) -> chex.ArrayTree:
         return function(lambda i: jax.tree.map(lambda leaf: leaf[i], large), *args)
 
-    if not _on_cpu():
-        return alone
-    run = jax.custom_batching.custom_vmap(alone)
-
-    @run.def_vmap
-    def _(size: int, batched: list, large: chex.ArrayTree, *args: chex.ArrayTree) -> tuple:
+    def one_by_one(size: int, batched: list, _, large: chex.ArrayTree, *args: chex.ArrayTree) -> tuple:
         leaves, tree = jax.tree.flatten(args)
-        mapped = jax.tree.leaves(batched[1:])
-        every = jax.tree.leaves(batched[0])
+        every, mapped = jax.tree.leaves(batched[1]), jax.tree.leaves(batched[2:])
         assert len(set(every)) == 1
 
         def lane(index: Array) -> chex.ArrayTree:
@@ -62,7 +58,29 @@ def with_shared(function: Callable) -> Callable:
         out = lax.map(lane, jnp.arange(size))
         return out, jax.tree.map(lambda _: True, out)
 
+    def run(large: chex.ArrayTree, *args: chex.ArrayTree) -> chex.ArrayTree:
+        if not _on_cpu():
+            return alone(large, *args)
+        call, constants = _explicit(alone, large, *args)
+        call = jax.custom_batching.custom_vmap(call)
+        call.def_vmap(one_by_one)
+        return call(constants, large, *args)
+
     return run
+
+
+def _explicit(function: Callable, *args: chex.ArrayTree) -> tuple[Callable, list[Array]]:
+    """`call(constants, *args)` and the constants that `function` closes over.
+
+    A function with its own batching rule must not close over arrays: a `cond` on a batched value batches them, too.
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    tree = jax.tree.structure(shape)
+
+    def call(constants: list[Array], *args: chex.ArrayTree) -> chex.ArrayTree:
+        return tree.unflatten(jax.core.eval_jaxpr(closed.jaxpr, constants, *jax.tree.leaves(args)))
+
+    return call, closed.consts
 
 
 def only_where(needed: Array, compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:

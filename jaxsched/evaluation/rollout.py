@@ -15,8 +15,9 @@ from jaxsched.env.state import EnvParams, State, make_params
 from jaxsched.evaluation.contenders import Contender
 from jaxsched.evaluation.outcome import Outcome, RunStats, outcome
 from jaxsched.evaluation.program import CHUNK_STEPS, Program, Pulse
-from jaxsched.evaluation.settings import Settings, env_config, interference_model, most_running
+from jaxsched.evaluation.settings import Settings, env_config, most_running
 from jaxsched.evaluation.slots import Fitting, resize
+from jaxsched.interference.named import interference_model
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 

@@ -2,18 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
-import chex
 import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.dynamics.interference import LEVELS, MODELS, Interference, default_strengths, fitted
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
+from jaxsched.interference.named import interference_model
 from jaxsched.workload.jobs import JobList
 
-SHIPPED = "fitted"  # the model that comes with the package
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 
@@ -47,25 +44,6 @@ class Settings:
         if self.horizon_s is None:
             return LARGEST_HORIZON
         return int(min(np.ceil(self.horizon_s / self.interval_s), LARGEST_HORIZON))
-
-
-def interference_model(name: str) -> tuple[Interference, chex.ArrayTree]:
-    """The model `name` and its weights.
-
-    `none`, `analytic`, `analytic:low` or `analytic:high` (the ends of the range of every strength), `fitted`, or the
-    folder of a fitted model. UserError on anything else.
-    """
-    kind, _, level = name.partition(":")
-    if kind == "analytic" and level in LEVELS[1:]:
-        return MODELS[kind], default_strengths(level)
-    if name in MODELS:
-        return MODELS[name], default_strengths()
-    if name == SHIPPED or Path(name).is_dir():
-        from jaxsched.interference.files import load_model  # only fitted models need what reads them
-
-        return fitted, load_model(name).strengths
-    known = ", ".join((*MODELS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
-    raise UserError(f"unknown interference model {name!r}: should be one of {known}, or a fitted model's folder")
 
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> np.ndarray:

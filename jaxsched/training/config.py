@@ -40,7 +40,8 @@ class EnvironmentConfig:
     window: int = 4
     order: str = "area"
     skip_blocked: bool = True  # False and order fifo: strictly first in, first out
-    contention: tuple[float, float] = (0.5, 1.5)  # strength of the analytic interference, per environment
+    interference: str = "analytic"  # as `--interference` of the command line
+    contention: tuple[float, float] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """The environments that are trained on: their static config, parameters and freshly drawn start states."""
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.dynamics.interference import Strengths
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
+from jaxsched.interference.named import interference_model
 from jaxsched.training.config import TrainConfig
 from jaxsched.workload.sampler import SamplerParams, sample_table, sampler_for_load
 
@@ -25,6 +24,7 @@ def env_config(config: TrainConfig) -> EnvConfig:
         skip_blocked=env.skip_blocked,
         largest_worker=1,
         early_stop=True,
+        interference=interference_model(config.env.interference)[0],
     )
 
 
@@ -37,12 +37,14 @@ def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
     scale = config.reward.scale
     reward = reward_weights(config.reward.jobs / scale, config.reward.lost / scale, config.reward.progress / scale)
-    return make_params(cluster, interval_s=config.env.interval_s, reward=reward)
+    _, weights = interference_model(config.env.interference)
+    return make_params(cluster, interval_s=config.env.interval_s, reward=reward, interference=weights)
 
 
 def with_contention(params: EnvParams, strength: Array) -> EnvParams:
-    """`params` with every channel of the analytic interference at `strength: float32[]`."""
-    return params.replace(interference=Strengths(kappa=jnp.full(5, 1.0, jnp.float32) * strength))
+    """`params` with the interference of every channel `strength: float32[]` times as strong."""
+    model = params.interference
+    return params.replace(interference=model.replace(kappa=model.kappa * strength))
 
 
 def sampler(config: TrainConfig, cluster: Cluster) -> SamplerParams:

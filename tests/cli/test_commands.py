@@ -1,13 +1,20 @@
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxsched.cli.main import main
 from jaxsched.cli.progress import Display
+from jaxsched.cli.train import Train
+from jaxsched.training.config import quickstart_config
+from jaxsched.training.loop import make_setting
+from jaxsched.training.worlds import with_contention
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,3 +151,18 @@ def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and "holds a run of another configuration" in capsys.readouterr().err
+
+
+def test_options_of_train_replace_what_the_configuration_says():
+    config = quickstart_config()
+    assert Train().overridden(config) == config
+    options = Train(cluster="leaf-spine-4", schedulers=1, load=0.9, interference="fitted", interval_s=60.0, seed=3)
+    changed = options.overridden(config)
+    assert changed.env == dataclasses.replace(
+        config.env, cluster="leaf-spine-4", schedulers=1, interference="fitted", interval_s=60.0
+    )
+    assert changed.workload.load == (0.9, 0.9) and changed.seed == 3 and changed.ppo == config.ppo
+    setting = make_setting(changed)
+    stronger = with_contention(setting.params, jnp.float32(2.0)).interference
+    np.testing.assert_allclose(stronger.kappa, 2 * setting.params.interference.kappa)
+    np.testing.assert_array_equal(stronger.power, setting.params.interference.power)

@@ -7,7 +7,7 @@ import pytest
 import strategies
 
 from jaxsched.dynamics import lanes
-from jaxsched.dynamics.lanes import lane_by_lane, only_where
+from jaxsched.dynamics.lanes import lane_by_lane, only_where, with_shared
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import observe
 from jaxsched.policies.registry import hand_written
@@ -70,3 +70,43 @@ def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
     assert (alone.records.finish >= 0).any()
     np.testing.assert_array_equal(alone.records.start, beside.records.start)
     np.testing.assert_allclose(alone.records.finish_offset_s, beside.records.finish_offset_s, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_constants_may_be_batched_by_a_condition(shared):
+    """Under vmap a condition on a mapped value maps all that its branches use, constants included."""
+    constant = jnp.arange(3.0)
+
+    def add(x):
+        return x + constant.sum()
+
+    def add_part(part_of, x):
+        return part_of(1) + x + constant.sum()
+
+    def one(x):
+        run = (lambda: with_shared(add_part)(x * jnp.arange(2.0), x)) if shared else (lambda: lane_by_lane(add)(x))
+        return jax.lax.cond(x > 1, run, lambda: 0.0)
+
+    values = jnp.array([0.0, 2.0, 5.0])
+    expected = [0.0, 7.0, 13.0] if shared else [0.0, 5.0, 8.0]
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(values), expected)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(values[:1]), expected[:1])
+
+
+@pytest.mark.parametrize("batched", ["both", "large", "own"])
+def test_with_shared_is_a_loop_over_lanes(batched):
+    large, own = jnp.arange(12.0).reshape(2, 3, 2), jnp.array([1.0, 10.0])
+    axes = (0 if batched != "own" else None, 0 if batched != "large" else None)
+    given = (large if batched != "own" else large[0], own if batched != "large" else own[1])
+
+    def pick(part_of, x):
+        return part_of(2) * x
+
+    alone = [
+        pick(
+            lambda i, lane=lane: (large[lane] if batched != "own" else large[0])[i],
+            own[lane if batched != "large" else 1],
+        )
+        for lane in range(2)
+    ]
+    np.testing.assert_allclose(jax.jit(jax.vmap(with_shared(pick), in_axes=axes))(*given), jnp.stack(alone))

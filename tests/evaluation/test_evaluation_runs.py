@@ -14,7 +14,8 @@ from jaxsched.evaluation import settings as rules
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.contenders import Contender, contender, contenders
 from jaxsched.evaluation.rollout import prepare, rollout
-from jaxsched.evaluation.settings import Settings, compact_tenants, env_config, fits_somewhere, interference_model
+from jaxsched.evaluation.settings import Settings, compact_tenants, env_config, fits_somewhere
+from jaxsched.interference.named import interference_model
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import make_job_list, to_table
