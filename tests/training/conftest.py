@@ -171,13 +171,14 @@ def batch(played, learner):
 def easy_worlds(setting):
     """`ENVIRONMENTS` worlds with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong.
 
-    Each scheduler gets a first job that never ends, as on an idle partition waiting is no choice.
+    Each scheduler gets a first job that outlasts the rollout, and the others last longer still: waiting is no choice on
+    an idle partition, nor with a job at hand that would be done before anything that runs.
     """
     interval_s = CONFIG.env.interval_s
     count = CONFIG.workload.jobs
     index = np.arange(count) - 2
     jobs = make_job_list(
-        np.maximum(index, 0) * interval_s, np.where(index < 0, 1e3, 0.5) * interval_s, 1, home=np.arange(count) % 2
+        np.maximum(index, 0) * interval_s, np.where(index < 0, 18.5, 19.0) * interval_s, 1, home=np.arange(count) % 2
     )
     table = pad_table(to_table(jobs, interval_s), count)
     world = initial_state(setting.static, setting.params, table)
