@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from jaxsched import __version__
-from jaxsched.cli import bench, evaluate, quickstart, simulate, train
+from jaxsched.cli import bench, evaluate, kube, quickstart, simulate, train
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import mistakes, parsed
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": (evaluate.Evaluate, evaluate.HELP),
     "simulate": (simulate.Simulate, simulate.HELP),
     "bench": (bench.Bench, bench.HELP),
+    "kube": (kube.Kube, kube.HELP),
 }
 
 
