@@ -197,13 +197,14 @@ def _with_headroom(sizes: Sizes, settings: Settings) -> Sizes:
     def more(count: int) -> int:
         return int(np.ceil(count * settings.headroom))
 
+    racks = more(sizes.racks) + 1
     return Sizes(
         partitions=sizes.partitions,
         servers=-(-more(sizes.servers) // 4) * 4,
         groups=max(2, sizes.groups),
-        racks=more(sizes.racks) + 1,
-        links=more(sizes.links) + 4,
-        all_links=more(sizes.all_links) + 8,
+        racks=racks,
+        links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
+        all_links=more(sizes.all_links) + 6 * racks,
     )
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxsched.kube.objects import DONE_PHASES, Pod, Refusal
+from jaxsched.kube.objects import DONE_PHASES, Pod, Refusal, mapping
 from jaxsched.kube.settings import DURATION, GANG_SIZE, MODEL, ROLE, Settings
 from jaxsched.workload.models import model_index
 
@@ -55,10 +55,10 @@ class Gang:
 
 def read_pod_group(raw: Mapping[str, Any]) -> PodGroup:
     """A PodGroup from its JSON; an unreadable minimum counts as 1."""
-    meta, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    meta, spec = mapping(raw, "metadata"), mapping(raw, "spec")
     api = str(raw.get("apiVersion", "")).partition("/")[0]
-    policy = spec.get("schedulingPolicy") or spec.get("policy") or {}
-    minimum = spec.get("minMember") or (policy.get("gang") or {}).get("minCount") or 1
+    policy = mapping(spec, "schedulingPolicy") or mapping(spec, "policy")
+    minimum = spec.get("minMember") or mapping(policy, "gang").get("minCount") or 1
     minimum = minimum if isinstance(minimum, int) and not isinstance(minimum, bool) and minimum > 0 else 1
     return PodGroup(api, str(meta.get("namespace", "default")), str(meta.get("name", "")), minimum)
 

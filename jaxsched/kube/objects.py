@@ -93,17 +93,17 @@ def parse_time(value: Any) -> float | None:
 
 def read_pod(raw: Mapping[str, Any]) -> Pod:
     """A pod from its JSON."""
-    meta, spec, status = _mapping(raw, "metadata"), _mapping(raw, "spec"), _mapping(raw, "status")
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
     refusal = _unsupported(spec)
     try:
         requests = _pod_requests(spec)
     except (UserError, TypeError, ValueError, AttributeError) as error:
         requests, refusal = (), refusal or Refusal("BadQuantity", f"its resources cannot be read: {error}")
-    annotations = {k: str(v) for k, v in _mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    annotations = {k: str(v) for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
     refusal = refusal or _bad_hints(annotations)
     controller = next((o for o in _list(meta, "ownerReferences") if o.get("controller")), {})
-    terms = _mapping(_mapping(_mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
-    group = _mapping(spec, "schedulingGroup").get("podGroupName") or _mapping(spec, "workloadRef").get("name") or ""
+    terms = mapping(mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    group = mapping(spec, "schedulingGroup").get("podGroupName") or mapping(spec, "workloadRef").get("name") or ""
     return Pod(
         uid=str(meta.get("uid", "")),
         namespace=str(meta.get("namespace", "default")),
@@ -131,11 +131,11 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
 
 def read_node(raw: Mapping[str, Any]) -> Node:
     """A node from its JSON."""
-    meta, spec, status = _mapping(raw, "metadata"), _mapping(raw, "spec"), _mapping(raw, "status")
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
     ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in _list(status, "conditions"))
     refusal = None
     try:
-        allocatable = _units(_mapping(status, "allocatable"))
+        allocatable = _units(mapping(status, "allocatable"))
     except UserError as error:
         allocatable, refusal = (), Refusal("BadQuantity", f"allocatable: {error}")
     why_not = "cordoned" if spec.get("unschedulable") else "" if ready else "not ready"
@@ -154,10 +154,10 @@ def read_node(raw: Mapping[str, Any]) -> Node:
 
 def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an object's JSON that this module and `gangs` read: what a recording keeps."""
-    meta, spec, status = _mapping(raw, "metadata"), _mapping(raw, "spec"), _mapping(raw, "status")
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
     kept = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
     own = {key: meta[key] for key in kept if meta.get(key)}
-    own["annotations"] = {k: v for k, v in _mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    own["annotations"] = {k: v for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
     spec = dict(spec)
     for parts in ("containers", "initContainers"):
         if parts in spec:
@@ -168,7 +168,8 @@ def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": own, "spec": spec, "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions}}
 
 
-def _mapping(parent: Any, key: str) -> Mapping[str, Any]:
+def mapping(parent: Any, key: str) -> Mapping[str, Any]:
+    """The mapping under `key`, or an empty one if there is none or `parent` is none."""
     value = parent.get(key) if isinstance(parent, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
@@ -179,7 +180,7 @@ def _list(parent: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def _strings(parent: Any, key: str) -> Mapping[str, str]:
-    return {str(k): str(v) for k, v in _mapping(parent, key).items()}
+    return {str(k): str(v) for k, v in mapping(parent, key).items()}
 
 
 def _units(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -194,8 +195,8 @@ def _units(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 def _requests(part: Mapping[str, Any]) -> dict[str, int]:
     """Requests of a container, limits where a request is missing (as the API server defaults them)."""
-    resources = _mapping(part, "resources")
-    return dict(_units({**_mapping(resources, "limits"), **_mapping(resources, "requests")}))
+    resources = mapping(part, "resources")
+    return dict(_units({**mapping(resources, "limits"), **mapping(resources, "requests")}))
 
 
 def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -223,16 +224,16 @@ def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
             stage = _max(stage, _sum([sidecars, own]))
     total = _max(_sum([*map(_requests, _list(spec, "containers")), sidecars]), stage)
     total = _max(total, _requests(spec)) if "resources" in spec else total
-    total = _sum([total, dict(_units(_mapping(spec, "overhead"))), {"pods": 1}])
+    total = _sum([total, dict(_units(mapping(spec, "overhead"))), {"pods": 1}])
     return tuple(sorted(total.items()))
 
 
 def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
     """The first feature of the pod that this scheduler does not honour and must therefore refuse."""
-    affinity = _mapping(spec, "affinity")
+    affinity = mapping(spec, "affinity")
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     for kind in ("podAffinity", "podAntiAffinity"):
-        if _list(_mapping(affinity, kind), required):
+        if _list(mapping(affinity, kind), required):
             return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
     if any(c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in _list(spec, "topologySpreadConstraints")):
         return Refusal("TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported")
@@ -268,7 +269,7 @@ def _bad_hints(annotations: Mapping[str, str]) -> Refusal | None:
 def _claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
     names = []
     for volume in _list(spec, "volumes"):
-        if claim := _mapping(volume, "persistentVolumeClaim").get("claimName"):
+        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
             names.append(str(claim))
         if "ephemeral" in volume:
             names.append(f"{pod}-{volume.get('name', '')}")

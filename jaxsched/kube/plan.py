@@ -8,21 +8,21 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from jaxsched.kube.brain import Brain, Decision, PolicyError
 from jaxsched.kube.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
 from jaxsched.kube.filters import keeps_away
-from jaxsched.kube.fleet import Fleet, gpu_nodes, read_fleet, shape_of
+from jaxsched.kube.fleet import Fleet, Sizes, gpu_nodes, read_fleet, shape_of
 from jaxsched.kube.gangs import Gang, form_gangs
-from jaxsched.kube.ledger import Ledger
+from jaxsched.kube.ledger import Ledger, pods_that_fit
 from jaxsched.kube.objects import Node, Pod, Refusal
 from jaxsched.kube.settings import Settings
 from jaxsched.kube.snapshot import Snapshot
 
-PATIENCE_S = 600.0  # a gang that fits and that the policy leaves waiting longer than this is placed by the fallback
+PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Placement:
     gang: Gang
     assignments: tuple[Assignment, ...]
     decision: str
-    by: str  # the policy, the fallback, or `rest` for pods of a gang that has started
+    by: str  # the policy, the fallback, `rest` (of a gang that has started) or `span` (over several partitions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +65,15 @@ class Planner:
         self.brain, self.settings, self.patience_s = brain, settings, patience_s
         self._shapes: tuple = ()
         self._fleet: Fleet | None = None
+        self._room: Sizes | None = None
 
     def fleet(self, nodes: Sequence[Node]) -> Fleet:
         """The GPU nodes as arrays, in the sizes of the last time if they still fit."""
         own = gpu_nodes(nodes, self.settings)
         shapes = tuple(sorted(shape_of(node, self.settings) for node in own))
         if self._fleet is None or shapes != self._shapes:
-            room = self._fleet.sizes if self._fleet is not None and self._fleet.nodes else None
-            self._fleet, self._shapes = read_fleet(own, self.settings, room), shapes
+            self._fleet, self._shapes = read_fleet(own, self.settings, self._room), shapes
+            self._room = self._fleet.sizes if own else self._room
         current = {node.name: node for node in own}
         self._fleet = dataclasses.replace(self._fleet, nodes=tuple(current[node.name] for node in self._fleet.nodes))
         return self._fleet
@@ -108,6 +109,8 @@ class _Work:
             if gang.bound:
                 self._finish(gang)
         whole = [gang for gang in ready if not gang.bound]
+        self._span_large(whole)
+        whole = [gang for gang in whole if not self._has(gang)]
         blocked: set[str] = set()
         for _ in range(2):  # a gang that only looked as if it fitted gets a second, exact look
             for one in self._classes([gang for gang in whole if gang.key not in blocked]):
@@ -118,7 +121,7 @@ class _Work:
             blocked = set()
         for gang in whole:
             self.reasons[gang.key] = self._why_not(gang)
-        late = [gang for gang in whole if self._is_late(gang)]
+        late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         for one in self._classes(late):
             self._place(one, fallback=True)
         placed = {placement.gang.key for placement in self.placements}
@@ -153,8 +156,7 @@ class _Work:
         return any(placement.gang.key == gang.key for placement in self.placements)
 
     def _is_late(self, gang: Gang) -> bool:
-        waits = self.reasons[gang.key].reason == "PolicyWaits"
-        return waits and self.snapshot.now_s - gang.submit_s > self.patience_s
+        return self.snapshot.now_s - gang.submit_s > self.patience_s
 
     def _away_from(self, pod: Pod) -> dict[int, str]:
         """Node row -> why the pod may not go there."""
@@ -178,6 +180,57 @@ class _Work:
         need = self.ledger.vector(gang.workers)
         return self.ledger.usable_groups(need, self._eligible(gang.workers[0]), self._merged(gang))
 
+    # Gangs that no partition can hold
+
+    def _span_large(self, gangs: Sequence[Gang]) -> None:
+        """Place gangs over several partitions that are too large for one, and late ones that no partition has room for.
+
+        A partition is how agents share the work, not a wall. For the first late gang that fits nowhere nodes are kept
+        free of others, those with most free GPUs, as many as it needs when they are empty.
+        """
+        keeping = False
+        for gang in gangs:
+            room = self._usable(gang) // max(gang.gpus_per_worker, 1)
+            here = on_cluster(self.fleet, room).sum((1, 2)).max(initial=0)
+            late = self._is_late(gang)
+            if here >= len(gang.workers) or not (late or self._largest_partition(gang) < len(gang.workers)):
+                continue
+            if self._span(gang, room) or not late or keeping:
+                continue
+            keeping = True
+            capacity = np.where(self._eligible(gang.workers[0])[:, None], self._capacity(gang), 0).sum(1)
+            missing = len(gang.workers)
+            for row in sorted(np.flatnonzero(capacity), key=lambda row: (-room[row].sum(), row)):
+                if missing > 0:
+                    self.closed[row], missing = True, missing - int(capacity[row])
+
+    def _span(self, gang: Gang, room: np.ndarray) -> bool:
+        """Fill nodes of the partition with most room first; whether the gang fits and is placed."""
+        by_partition = on_cluster(self.fleet, room).sum((1, 2))
+        order = sorted(range(len(room)), key=lambda row: (-by_partition[self.fleet.place[row, 0]], -room[row].sum(), row))
+        merged = self._merged(gang)
+        seats = [
+            (row, () if merged else (group,))
+            for row in order
+            for group in range(room.shape[1])
+            for _ in range(int(room[row, group]))
+        ]
+        if len(seats) < len(gang.workers):
+            return False
+        chosen = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
+        return self._commit(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
+
+    def _capacity(self, gang: Gang) -> np.ndarray:
+        """int[S, K]: workers of the gang that each group (of the split or merged view) holds when it is empty."""
+        return self._gpus(self._merged(gang)) // max(gang.gpus_per_worker, 1)
+
+    def _gpus(self, merged: bool) -> np.ndarray:
+        """int[S, K]: GPUs of each group; in the merged view all of a node's are in group 0."""
+        gpus = self.ledger.group_gpus
+        if not merged:
+            return gpus
+        return np.concatenate([gpus.sum(1, keepdims=True), np.zeros_like(gpus[:, 1:])], 1)
+
     # The policy's part
 
     def _classes(self, gangs: Sequence[Gang]) -> list[list[Gang]]:
@@ -191,15 +244,13 @@ class _Work:
         """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
         partitions = self.fleet.sizes.partitions
         merged = self._merged(gangs[0])
-        group_gpus = self.ledger.group_gpus
-        empty = group_gpus.sum(1, keepdims=True) if merged else group_gpus
-        empty = on_cluster(self.fleet, np.pad(empty, ((0, 0), (0, self.fleet.sizes.groups - empty.shape[1]))))
-        allowed = on_cluster(self.fleet, np.repeat(self._eligible(gangs[0].workers[0])[:, None], empty.shape[2], 1))
+        could_room = np.where(self._eligible(gangs[0].workers[0])[:, None], self._gpus(merged), 0)
+        empty = on_cluster(self.fleet, could_room)
         now = on_cluster(self.fleet, usable)
         queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
         for gang in gangs:
             size, count = gang.gpus_per_worker, len(gang.workers)
-            could = ((empty * (allowed > 0)) // size).sum((1, 2)) >= count
+            could = (empty // size).sum((1, 2)) >= count
             if not could.any():
                 continue
             first = home_of(gang.key, partitions)
@@ -357,8 +408,9 @@ class _Work:
         if largest < len(gang.workers):
             return Refusal(
                 "LargerThanPartition",
-                f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs, but the largest of {self.fleet.sizes.partitions} "
-                f"partitions holds {largest} of them when empty; use fewer schedulers or other constraints",
+                f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs: of the nodes allowed, the largest of "
+                f"{self.fleet.sizes.partitions} partitions holds {largest} when empty, and all of them now "
+                f"{int(by_partition.sum())}",
             )
         return Refusal(
             "Insufficient",
@@ -367,9 +419,9 @@ class _Work:
         )
 
     def _largest_partition(self, gang: Gang) -> int:
-        gpus = self.ledger.group_gpus
-        gpus = gpus.sum(1, keepdims=True) if self._merged(gang) else gpus
-        pods = np.where(self._eligible(gang.workers[0])[:, None], gpus // max(gang.gpus_per_worker, 1), 0).sum(1)
+        pods = np.where(self._eligible(gang.workers[0])[:, None], self._capacity(gang), 0).sum(1)
+        need = self.ledger.vector(gang.workers)
+        pods = np.zeros_like(pods) if need is None else np.minimum(pods, pods_that_fit(self.ledger.total, need))
         sums = np.zeros(self.fleet.sizes.partitions, np.int64)
         np.add.at(sums, self.fleet.place[:, 0], pods)
         return int(sums.max(initial=0))
@@ -380,5 +432,3 @@ def decision_id(assignments: Sequence[Assignment]) -> str:
     text = "\n".join(f"{one.pod.uid} {one.node} {one.groups}" for one in assignments)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-
-Clock = Callable[[], float]

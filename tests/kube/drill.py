@@ -8,10 +8,14 @@ node over its capacity at any time, no pod rejected by a kubelet, no gang half-b
 """
 
 import argparse
+import atexit
+import contextlib
 import json
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -153,6 +157,7 @@ class Process:
         else:
             command += ["--policy", args.policy]
         self.child = subprocess.Popen([*command, *more], stderr=self.log.open("a"), stdout=self.log.open("a"))
+        atexit.register(self.child.kill)
 
     def wait_ready(self, timeout_s: float = 180) -> None:
         end = time.monotonic() + timeout_s
@@ -207,8 +212,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--gangs", type=int, default=60)
     parser.add_argument("--policy", default="greedy-wait")
-    parser.add_argument("--every-s", type=float, default=0.4, help="between two gangs")
-    parser.add_argument("--seconds", type=float, default=4.0, help="mean run time of a gang")
+    parser.add_argument("--every-s", type=float, default=0.2, help="between two gangs")
+    parser.add_argument("--seconds", type=float, default=2.0, help="mean run time of a gang")
     parser.add_argument("--patience-s", type=float, default=5.0)
     parser.add_argument("--half-s", type=float, default=60.0)
     parser.add_argument("--limit-s", type=float, default=240.0)
@@ -231,6 +236,9 @@ def main() -> None:
     sizes = {gang: size for gang, size, _, _ in gangs}
     watcher = Watcher(connect(args.kubeconfig), sizes, args.half_s)
     elect = ["--leader-elect", "--namespace", NAMESPACE] if args.fault == "leader-change" else []
+    if args.fault == "watch-cut":
+        args.relay = Relay(args.kubeconfig, Path(args.logs) / "relay.kubeconfig")
+        args.kubeconfig = str(Path(args.logs) / "relay.kubeconfig")
     first = Process(args, "drill-a", 18081, *elect)
     first.wait_ready()
     others = []
@@ -303,6 +311,17 @@ def uncordon(api: Api) -> None:
             patient(api, "PATCH", path, patch, content=kind)
 
 
+def wait_for_first_bind(api: Api, large: set[str], limit_s: float = 40.0) -> None:
+    """Until the first pod of one of these gangs is bound, seen by a watch: a moment in the middle of a gang."""
+    version = api.request("GET", "/api/v1/pods").body["metadata"]["resourceVersion"]
+    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(int(limit_s))}
+    for event in api.stream("/api/v1/pods", query, limit_s):
+        pod = event["object"]
+        gang = pod.get("metadata", {}).get("labels", {}).get("scheduling.x-k8s.io/pod-group")
+        if gang in large and event["type"] == "MODIFIED" and pod["spec"].get("nodeName"):
+            return
+
+
 def busiest(watcher: Watcher) -> str:
     return Counter(watcher.node_of.values()).most_common(1)[0][0]
 
@@ -313,9 +332,7 @@ def inject(
     """Break something; returns the process that should schedule from now on."""
     match args.fault:
         case "sigkill-self":
-            end = time.time() + 20  # in the middle of a gang, if one can be caught there
-            while not watcher.half_since and time.time() < end:
-                time.sleep(0.01)
+            wait_for_first_bind(api, {gang for gang, size, _, _ in gangs if size >= 6})
             first.kill(signal.SIGKILL)
             second = Process(args, "drill-c", 18083)
             return second
@@ -329,9 +346,10 @@ def inject(
         case "compaction":
             subprocess.run(args.etcd_compact, shell=True, check=True, stdout=subprocess.DEVNULL)
             os.kill(int(Path(args.apiserver_pid).read_text()), signal.SIGKILL)  # its watch cache would hide it
+            time.sleep(2)
             subprocess.run(args.apiserver_restart, shell=True, check=True, stdout=subprocess.DEVNULL)
         case "watch-cut":
-            cut_connections(first.child.pid)
+            args.relay.cut()
         case "cordon" | "drain":
             node = busiest(watcher)
             path, kind = f"/api/v1/nodes/{node}", "application/strategic-merge-patch+json"
@@ -354,9 +372,45 @@ def delete_pods(api: Api, watcher: Watcher, which: object) -> None:
             patient(api, "DELETE", pod_path(NAMESPACE, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
 
 
-def cut_connections(pid: int) -> None:
-    """Shut every TCP connection of a process down from outside (gdb-free: `ss -K` needs CAP_NET_ADMIN)."""
-    subprocess.run(["ss", "-K", "dst", "127.0.0.1", "dport", "=", "16443"], check=False, stdout=subprocess.DEVNULL)
+class Relay:
+    """A TCP relay in front of the API server whose connections can be cut."""
+
+    def __init__(self, kubeconfig: str, out: Path) -> None:
+        text = Path(kubeconfig).read_text()
+        match = re.search(r"https://127.0.0.1:([0-9]+)", text)
+        self.target = int(match[1])
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.open: list[socket.socket] = []
+        out.write_text(text.replace(match[0], f"https://127.0.0.1:{self.server.getsockname()[1]}"))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            near, _ = self.server.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            self.open += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self.pump, args=(one, other), daemon=True).start()
+
+    def pump(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65536):
+                other.sendall(data)
+        except OSError:
+            pass
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        for end in self.open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.open.clear()
 
 
 if __name__ == "__main__":

@@ -46,16 +46,26 @@ class RealServer:
             "--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peer,
             "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
         )  # fmt: skip
+        self._start_api()
+        self._wait()
+
+    def restart(self) -> None:
+        """Kill the API server and start it again: its watch cache begins anew, so that old versions are gone."""
+        self.processes[-1].kill()
+        self.processes.pop().wait(30)
+        self._start_api()
+        self._wait()
+
+    def _start_api(self) -> None:
         pki = self.home
         self._run(
-            "kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1", f"--secure-port={self.port}",
+            "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1", f"--secure-port={self.port}",
             f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key", f"--client-ca-file={pki}/ca.crt",
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={pki}/ca.key",
             f"--service-account-key-file={pki}/ca.key", "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--endpoint-reconciler-type=none",
         )  # fmt: skip
-        self._wait()
 
     def stop(self) -> None:
         for process in reversed(self.processes):
@@ -64,7 +74,7 @@ class RealServer:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _run(self, name: str, *arguments: str) -> None:
-        log = (self.home / f"{name}.log").open("w")
+        log = (self.home / f"{name}.log").open("a")
         self.processes.append(subprocess.Popen([str(self.folder / name), *arguments], stdout=log, stderr=log))
 
     def _certificates(self) -> None:
@@ -107,7 +117,7 @@ current-context: test
                 with urllib.request.urlopen(f"{base}/api/v1/namespaces/default", context=context, timeout=2):
                     pass
                 with urllib.request.urlopen(f"{base}/version", context=context, timeout=2) as answer:
-                    self.minor = int("".join(filter(str.isdigit, json.load(answer)["minor"])))
+                    self.minor = int(json.load(answer)["gitVersion"].split(".")[1])
                 return
             except OSError:
                 time.sleep(0.3)

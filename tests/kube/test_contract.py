@@ -273,8 +273,7 @@ def test_gone_is_ordinary(world, watching, as_status: bool) -> None:
 
 
 def test_an_old_version_gives_410(world) -> None:
-    if world.fake is not None:
-        world.fake.compact()
+    world.forget_history()
     query = {"watch": "true", "resourceVersion": "1", "timeoutSeconds": "3"}
     events = list(world.api.stream(PODS, query, idle_s=10))
     assert events and events[0]["type"] == "ERROR" and events[0]["object"]["code"] == 410
@@ -304,7 +303,7 @@ def test_relist_waits_for_a_new_list(world, watching) -> None:
 
 def test_bookmarks_are_no_objects(world, watching) -> None:
     one = watching()
-    if world.fake is not None:
+    if world.kind == "fake":
         time.sleep(1.5)  # the fake sends one every half second, a real server every minute
     pod = world.pod()
     eventually(lambda: one.has(pod))
