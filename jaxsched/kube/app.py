@@ -20,7 +20,7 @@ from jaxsched.kube.gangs import gang_key, read_pod_group
 from jaxsched.kube.metrics import Metrics
 from jaxsched.kube.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.permissions import LEASE, POD_GROUPS, READS, WRITES, check_permissions
-from jaxsched.kube.plan import Placement, Plan, Planner
+from jaxsched.kube.plan import Assignment, Placement, Plan, Planner
 from jaxsched.kube.record import Recorder
 from jaxsched.kube.reflector import IDLE_S, Reflector, Store
 from jaxsched.kube.report import Reporter
@@ -83,7 +83,7 @@ class Scheduler:
             self.reflectors[group] = self._reflect(f"/apis/{group}/{version}/{resource}", group, optional=True)
         self._pool = concurrent.futures.ThreadPoolExecutor(options.bind_threads, thread_name_prefix="bind")
         self._backoff: dict[str, tuple[float, float]] = {}  # gang -> not before (monotonic), the last delay
-        self._bound_at: dict[str, tuple[float, Assignments]] = {}
+        self._bound_at: dict[str, tuple[float, Assignment]] = {}
         self._led = self.election is None
         self._turn = time.monotonic()
 
@@ -91,7 +91,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Check permissions, read the cluster, compile the policy. UserError if the cluster cannot be used."""
-        check_permissions(self.api, self._needed(), self.options.namespace)
+        check_permissions(self.api, self._needed(), self.options.namespace, self.options.lease)
         for reflector in self.reflectors.values():
             reflector.start()
         while not all(reflector.listed.wait(0.1) for reflector in self.reflectors.values()):
@@ -239,7 +239,7 @@ class Scheduler:
             else:
                 self._settle(placement, outcomes)
 
-    def _bind_one(self, one: Any, placement: Placement) -> Outcome:
+    def _bind_one(self, one: Assignment, placement: Placement) -> Outcome:
         began = time.perf_counter()
         outcome = self.binder.bind(one, placement.decision, placement.by)
         self.metrics.bind_s.observe(time.perf_counter() - began)
@@ -302,7 +302,9 @@ class Scheduler:
 
         return Store(read, self.dirty.set, on_event)
 
-    def _reflect(self, path: str, name: str, query: Mapping[str, str] | None = None, optional: bool = False) -> Reflector:
+    def _reflect(
+        self, path: str, name: str, query: Mapping[str, str] | None = None, optional: bool = False
+    ) -> Reflector:
         def count(cause: str) -> None:
             self.metrics.restarts.labels(name, cause).inc()
 
@@ -316,11 +318,11 @@ class Scheduler:
     def _ended(self, uid: str) -> None:
         """A pod is gone from the list; if we bound it a moment ago, ask whether its kubelet rejected it."""
         now = time.monotonic()
-        for old in [key for key, (at, _) in self._bound_at.items() if now - at > REJECTED_S]:
+        for old in [key for key, (at, _) in list(self._bound_at.items()) if now - at > REJECTED_S]:
             self._bound_at.pop(old, None)
-        _, one = self._bound_at.pop(uid, (0.0, None))
-        if one is not None and not self.stopped.is_set():
-            self._pool.submit(self._was_rejected, one.pod)
+        entry = self._bound_at.pop(uid, None)
+        if entry is not None and not self.stopped.is_set():
+            self._pool.submit(self._was_rejected, entry[1].pod)
 
     def _was_rejected(self, pod: Pod) -> None:
         try:
@@ -334,9 +336,6 @@ class Scheduler:
             self.metrics.rejected.inc()
             self.reflectors["pods"].relist()
             self.reflectors["nodes"].relist()
-
-
-Assignments = Any
 
 
 def read_claim(raw: Mapping[str, Any]) -> tuple[str, str]:

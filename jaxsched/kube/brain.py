@@ -118,9 +118,7 @@ def _round(config: EnvConfig, who: Contender) -> Callable:
     """The compiled round of a policy: (key, params, state, free) -> (NaN check, (state, action, placed, row, sound))."""
     policy = who.make(config)
 
-    def one(
-        key: Array, params: EnvParams, state: State, free: Array
-    ) -> tuple[State, Action, Array, Array, Array]:
+    def one(key: Array, params: EnvParams, state: State, free: Array) -> tuple[State, Action, Array, Array, Array]:
         state = state.replace(free=jnp.asarray(free))
         obs = observe(config, params, state)
         action = policy(key, obs, state, params)

@@ -50,7 +50,8 @@ class Election:
     def stop(self) -> None:
         """Give the Lease up, so that the next one need not wait for it to run out."""
         self._stop.set()
-        self._thread.join(self.renew_s)
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(self.renew_s)
         if self.leading.is_set():
             self.leading.clear()
             try:

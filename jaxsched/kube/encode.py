@@ -114,7 +114,9 @@ def build_inputs(
     rows = sorted((gang for queue in queues for gang in queue), key=lambda gang: (gang.submit_s, gang.key))
     index = {gang.key: row for row, gang in enumerate(rows)}
     size = p * (q + r)
-    columns = {name: np.zeros(size, np.int32) for name in ("workers", "gpus_per_worker", "ps", "model", "tenant", "home")}
+    columns = {
+        name: np.zeros(size, np.int32) for name in ("workers", "gpus_per_worker", "ps", "model", "tenant", "home")
+    }
     columns["arrival"] = np.full(size, NEVER, np.int32)
     times = {"lead_s": np.zeros(size, np.float32), "duration_s": np.ones(size, np.float32)}
     columns["workers"][:], columns["gpus_per_worker"][:] = 1, 1

@@ -213,6 +213,4 @@ def _padding(sizes: Sizes) -> Cluster:
     topology = from_host_map([("", "", "")])
     one = build_rows([Server((1,))], topology, np.zeros((1, 1), int))
     padded = pad_cluster(one, sizes)
-    return padded.replace(
-        group_gpus=jnp.zeros_like(padded.group_gpus), server_id=jnp.full_like(padded.server_id, -1)
-    )
+    return padded.replace(group_gpus=jnp.zeros_like(padded.group_gpus), server_id=jnp.full_like(padded.server_id, -1))

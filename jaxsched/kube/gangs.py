@@ -179,7 +179,9 @@ def _missing(
         return Refusal("GangIncomplete", f"{len(members)} of {stated} pods exist")
     newest = max(pod.created_s for pod in members)
     if not stated and api != "pod" and now_s - newest < settings.settle_s:
-        return Refusal("GangIncomplete", f"its size is not stated and its newest pod is under {settings.settle_s:g} s old")
+        return Refusal(
+            "GangIncomplete", f"its size is not stated and its newest pod is under {settings.settle_s:g} s old"
+        )
     return None
 
 

@@ -82,7 +82,9 @@ def serve(port: int, metrics: Metrics, live: Callable[[], str], ready: Callable[
     try:
         server = http.server.ThreadingHTTPServer(("", port), Handler)
     except OSError as error:
-        raise UserError(f"--metrics-port {port}: cannot be used: {error.strerror}; choose another, or 0 for any") from None
+        raise UserError(
+            f"--metrics-port {port}: cannot be used: {error.strerror}; choose another, or 0 for any"
+        ) from None
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

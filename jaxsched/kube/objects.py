@@ -102,7 +102,9 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     annotations = {k: str(v) for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
     refusal = refusal or _bad_hints(annotations)
     controller = next((o for o in _list(meta, "ownerReferences") if o.get("controller")), {})
-    terms = mapping(mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = mapping(
+        mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution"
+    )
     group = mapping(spec, "schedulingGroup").get("podGroupName") or mapping(spec, "workloadRef").get("name") or ""
     return Pod(
         uid=str(meta.get("uid", "")),
@@ -165,7 +167,11 @@ def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
             spec[parts] = [{key: one[key] for key in kept if key in one} for one in _list(spec, parts)]
     conditions = [c for c in _list(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
     kept = ("phase", "reason", "startTime", "allocatable")
-    return {"metadata": own, "spec": spec, "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions}}
+    return {
+        "metadata": own,
+        "spec": spec,
+        "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions},
+    }
 
 
 def mapping(parent: Any, key: str) -> Mapping[str, Any]:
@@ -235,10 +241,16 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
     for kind in ("podAffinity", "podAntiAffinity"):
         if _list(mapping(affinity, kind), required):
             return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
-    if any(c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in _list(spec, "topologySpreadConstraints")):
-        return Refusal("TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported")
+    if any(
+        c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in _list(spec, "topologySpreadConstraints")
+    ):
+        return Refusal(
+            "TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported"
+        )
     if spec.get("resourceClaims"):
-        return Refusal("ResourceClaimsUnsupported", "spec.resourceClaims (DRA) is not supported: request GPUs as a resource")
+        return Refusal(
+            "ResourceClaimsUnsupported", "spec.resourceClaims (DRA) is not supported: request GPUs as a resource"
+        )
     containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
     ports = [port for container in containers for port in _list(container, "ports")]
     if any(port.get("hostPort") for port in ports) or (spec.get("hostNetwork") and ports):
@@ -259,7 +271,9 @@ def _bad_hints(annotations: Mapping[str, str]) -> Refusal | None:
             raise ValueError
     except ValueError:
         text = annotations[DURATION][:32]
-        return Refusal("BadAnnotation", f"{DURATION}: {text!r} should be a number of seconds from above 0 to {LONGEST_S:g}")
+        return Refusal(
+            "BadAnnotation", f"{DURATION}: {text!r} should be a number of seconds from above 0 to {LONGEST_S:g}"
+        )
     size = annotations.get(GANG_SIZE, "1")
     if not (size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= 4096):
         return Refusal("BadAnnotation", f"{GANG_SIZE}: {size[:32]!r} should be a whole number from 1 to 4096")

@@ -22,14 +22,16 @@ WRITES = (("create", "", "pods/binding"), ("patch", "", "pods/status"), ("create
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
-def check_permissions(api: Api, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "") -> None:
+def check_permissions(
+    api: Api, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
+) -> None:
     """UserError that names every missing verb. Asked with SelfSubjectAccessReview, which everyone may do."""
     missing = []
     for verb, group, resource in needed:
         name, _, part = resource.partition("/")
         wanted = {"verb": verb, "group": group, "resource": name, "subresource": part}
         if resource == "leases":
-            wanted["namespace"] = lease_namespace
+            wanted |= {"namespace": lease_namespace} | ({"name": lease} if verb != "create" else {})
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

@@ -207,7 +207,9 @@ class _Work:
     def _span(self, gang: Gang, room: np.ndarray) -> bool:
         """Fill nodes of the partition with most room first; whether the gang fits and is placed."""
         by_partition = on_cluster(self.fleet, room).sum((1, 2))
-        order = sorted(range(len(room)), key=lambda row: (-by_partition[self.fleet.place[row, 0]], -room[row].sum(), row))
+        order = sorted(
+            range(len(room)), key=lambda row: (-by_partition[self.fleet.place[row, 0]], -room[row].sum(), row)
+        )
         merged = self._merged(gang)
         seats = [
             (row, () if merged else (group,))
@@ -270,11 +272,11 @@ class _Work:
         queues = self._queues(gangs, usable)
         if not any(queues) or not usable.any():
             return set()
-        spaces = tenants_of([*(g.namespace for g in gangs), *(p.namespace for p in self.running)], self.settings.tenants)
-        running = self.running + self._started()
-        inputs, rows = build_inputs(
-            self.fleet, self.settings, queues, running, spaces, merged, self.snapshot.now_s
+        spaces = tenants_of(
+            [*(g.namespace for g in gangs), *(p.namespace for p in self.running)], self.settings.tenants
         )
+        running = self.running + self._started()
+        inputs, rows = build_inputs(self.fleet, self.settings, queues, running, spaces, merged, self.snapshot.now_s)
         start = time.perf_counter()
         state = self.brain.begin(self.fleet, inputs, merged)
         failed: set[str] = set()
@@ -314,8 +316,11 @@ class _Work:
         for slot, group in np.argwhere(decision.workers[partition] > 0):
             where = (int(rows[slot]), () if merged else (int(group),))
             seats += [where] * int(decision.workers[partition, slot, group])
-        ps_seats = [int(rows[slot]) for slot, group in np.argwhere(decision.ps[partition] > 0)
-                    for _ in range(int(decision.ps[partition, slot, group]))]
+        ps_seats = [
+            int(rows[slot])
+            for slot, group in np.argwhere(decision.ps[partition] > 0)
+            for _ in range(int(decision.ps[partition, slot, group]))
+        ]
         if len(seats) != len(gang.workers) or len(ps_seats) != len(gang.ps) or any(row < 0 for row, _ in seats):
             return None
         workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
@@ -397,7 +402,9 @@ class _Work:
         room = usable // max(gang.gpus_per_worker, 1)
         by_partition = on_cluster(self.fleet, room).sum((1, 2))
         if by_partition.max(initial=0) >= len(gang.workers):
-            return Refusal("PolicyWaits", f"it would fit now, but policy {self.brain.main.name} waits or goes on with others")
+            return Refusal(
+                "PolicyWaits", f"it would fit now, but policy {self.brain.main.name} waits or goes on with others"
+            )
         counts: dict[str, int] = {}
         for reason in away.values():
             counts[reason] = counts.get(reason, 0) + 1
@@ -431,4 +438,3 @@ def decision_id(assignments: Sequence[Assignment]) -> str:
     """12 hexadecimal digits that depend on the pods and where they go."""
     text = "\n".join(f"{one.pod.uid} {one.node} {one.groups}" for one in assignments)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-

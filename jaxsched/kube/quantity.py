@@ -17,7 +17,9 @@ def parse_quantity(value: object) -> Fraction:
     text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
     match = _QUANTITY.fullmatch(text) if len(text) <= 64 else None
     if match is None:
-        raise UserError(f"quantity {str(value)[:64]!r}: should be a number with an optional suffix, e.g. 500m, 1e3, 16Gi")
+        raise UserError(
+            f"quantity {str(value)[:64]!r}: should be a number with an optional suffix, e.g. 500m, 1e3, 16Gi"
+        )
     sign, digits, exponent, suffix = match.groups()
     number = Fraction(digits) * (Fraction(10) ** int(exponent[1:]) if exponent else _SCALE[suffix or ""])
     if sign == "-" and number:

@@ -1,7 +1,7 @@
 """A recording: one JSON line per change of the cluster and per plan, enough to plan again and to simulate the day.
 
-    {"t": 1767225600.1, "kind": "pods", "type": "ADDED", "object": {...}}    as `objects.slim` leaves it
-    {"t": 1767225600.2, "kind": "plan", "placements": {"ns/gang": {"ns/pod": "node"}}}
+{"t": 1767225600.1, "kind": "pods", "type": "ADDED", "object": {...}}    as `objects.slim` leaves it
+{"t": 1767225600.2, "kind": "plan", "placements": {"ns/gang": {"ns/pod": "node"}}}
 """
 
 import json
@@ -64,10 +64,14 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 line = json.loads(text)
                 known = line["kind"] in KINDS and isinstance(line["object"], dict) and line["type"] in _TYPES
-                if not (line["t"] >= 0 and (known or (line["kind"] == "plan" and isinstance(line["placements"], dict)))):
+                if not (
+                    line["t"] >= 0 and (known or (line["kind"] == "plan" and isinstance(line["placements"], dict)))
+                ):
                     raise ValueError
             except (ValueError, KeyError, TypeError):
-                raise UserError(f"{path}:{number}: is no line of a recording; give a file written by --record") from None
+                raise UserError(
+                    f"{path}:{number}: is no line of a recording; give a file written by --record"
+                ) from None
             yield line
 
 

@@ -112,11 +112,17 @@ def _day(lives: dict[str, _Life], cluster: Cluster, settings: Settings) -> Day:
         jct.append(end - submit)
         wait.append(max(start - submit, 0.0))
     if not names:
-        raise UserError(f"the recording holds no gang from its start to its end ({skipped or 'no pods'}); record for longer")
+        raise UserError(
+            f"the recording holds no gang from its start to its end ({skipped or 'no pods'}); record for longer"
+        )
     origin = min(columns["submit_s"])
     columns["submit_s"] = [submit - origin for submit in columns["submit_s"]]
     jobs = make_job_list(**columns, tenant=tenant, job_id=names)
-    config = {"recorded_jct_mean_s": float(np.mean(jct)), "recorded_wait_mean_s": float(np.mean(wait)), "skipped": skipped}
+    config = {
+        "recorded_jct_mean_s": float(np.mean(jct)),
+        "recorded_wait_mean_s": float(np.mean(wait)),
+        "skipped": skipped,
+    }
     return Day(cluster, jobs, config, skipped, np.array(jct), np.array(wait))
 
 
@@ -149,9 +155,7 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: Settings, policy: str)
             continue
         then: dict[str, dict[str, str]] = line["placements"]
         unbound = {pod for pods in then.values() for pod in pods}
-        pods = (
-            dataclasses.replace(pod, node="") if pod.key in unbound else pod for pod in stores["pods"].values()
-        )
+        pods = (dataclasses.replace(pod, node="") if pod.key in unbound else pod for pod in stores["pods"].values())
         snapshot = Snapshot(
             now_s=line["t"],
             nodes=tuple(stores["nodes"].values()),

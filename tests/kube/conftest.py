@@ -110,4 +110,6 @@ def pytest_runtest_logreport(report) -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     if ran:
-        terminalreporter.write_line(f"contract suite: {ran['fake']} passed against the fake, {ran['real']} against a real API server")
+        terminalreporter.write_line(
+            f"contract suite: {ran['fake']} passed against the fake, {ran['real']} against a real API server"
+        )

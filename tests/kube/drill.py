@@ -106,7 +106,9 @@ class Watcher(threading.Thread):
         nodes = self.api.request("GET", "/api/v1/nodes", read_s=60)
         if not pods.ok or not nodes.ok:
             return
-        capacity = {n["metadata"]["name"]: to_units(n["status"]["allocatable"].get(GPU, 0)) for n in nodes.body["items"]}
+        capacity = {
+            n["metadata"]["name"]: to_units(n["status"]["allocatable"].get(GPU, 0)) for n in nodes.body["items"]
+        }
         used: Counter = Counter()
         now, alive = time.time(), Counter()
         for pod in pods.body["items"]:
@@ -142,7 +144,9 @@ class Watcher(threading.Thread):
                 del self.half_since[gang]
 
     def whole(self) -> bool:
-        return all(len(self.names.get(gang, ())) >= size for gang, size in self.sizes.items() if gang not in self.ignore_half)
+        return all(
+            len(self.names.get(gang, ())) >= size for gang, size in self.sizes.items() if gang not in self.ignore_half
+        )
 
 
 class Process:
@@ -185,7 +189,9 @@ class Process:
         self.child.wait(60)
 
 
-def submit(api: Api, gangs: list[tuple[str, int, int, float]], scheduler: str, every_s: float, stop: threading.Event) -> None:
+def submit(
+    api: Api, gangs: list[tuple[str, int, int, float]], scheduler: str, every_s: float, stop: threading.Event
+) -> None:
     for gang, size, gpus, seconds in gangs:
         for index in range(size):
             body = pod_body(gang, index, size, gpus, seconds, scheduler)
@@ -253,7 +259,9 @@ def main() -> None:
         patient(api, "POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
     watcher.start()
     began, stop = time.time(), threading.Event()
-    feeder = threading.Thread(target=submit, args=(connect(args.kubeconfig), gangs, "jaxsched", args.every_s, stop), daemon=True)
+    feeder = threading.Thread(
+        target=submit, args=(connect(args.kubeconfig), gangs, "jaxsched", args.every_s, stop), daemon=True
+    )
     feeder.start()
     while len(watcher.names) < args.gangs // 4 and time.time() - began < args.limit_s:
         time.sleep(0.1)
@@ -262,7 +270,11 @@ def main() -> None:
     at_strike = len(watcher.node_of)
     recovered = None
     while time.time() - began < args.limit_s:
-        if recovered is None and any(t > struck + 0.5 for t in watcher.bound_times) and len(watcher.node_of) > at_strike:
+        if (
+            recovered is None
+            and any(t > struck + 0.5 for t in watcher.bound_times)
+            and len(watcher.node_of) > at_strike
+        ):
             recovered = min(t for t in watcher.bound_times if t > struck + 0.5) - struck
         if not feeder.is_alive() and watcher.whole():
             break

@@ -72,7 +72,14 @@ class FakeServer:
             verb = "get" if name else "watch" if query.get("watch") else "list"
         else:
             verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
-        wanted = {"verb": verb, "group": group, "resource": resource, "subresource": part, "namespace": ns}
+        wanted = {
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "subresource": part,
+            "namespace": ns,
+            "name": name,
+        }
         if not self.allowed(user, wanted):
             full = f"{resource}/{part}" if part else resource
             raise Problem(403, "Forbidden", f'User "{user}" cannot {verb} resource "{full}" in API group "{group}"')
@@ -106,11 +113,22 @@ class FakeServer:
                 continue
             subjects = [f"system:serviceaccount:{s.get('namespace')}:{s['name']}" for s in bound["subjects"]]
             ref = bound["roleRef"]
-            role = self.objects.get(("rbac.authorization.k8s.io", f"{ref['kind'].lower()}s", ns if ref["kind"] == "Role" else "", ref["name"]))
+            role = self.objects.get(
+                (
+                    "rbac.authorization.k8s.io",
+                    f"{ref['kind'].lower()}s",
+                    ns if ref["kind"] == "Role" else "",
+                    ref["name"],
+                )
+            )
             for rule in (role or {}).get("rules") or []:
-                hit = wanted["verb"] in rule["verbs"] and full in rule["resources"] and wanted.get("group", "") in rule["apiGroups"]
-                named = not rule.get("resourceNames") or wanted["verb"] == "create"
-                if hit and user in subjects and (named or True):
+                hit = (
+                    wanted["verb"] in rule["verbs"]
+                    and full in rule["resources"]
+                    and wanted.get("group", "") in rule["apiGroups"]
+                )
+                named = wanted.get("name") in rule.get("resourceNames", [wanted.get("name")])
+                if hit and user in subjects and named:
                     return True
         return False
 
@@ -198,7 +216,9 @@ class FakeServer:
         if meta.get("deletionTimestamp"):
             raise Problem(409, "Conflict", f"{conflict}pod {name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):
-            raise Problem(409, "Conflict", f"{conflict}pod {name} is already assigned to node {pod['spec']['nodeName']!r}")
+            raise Problem(
+                409, "Conflict", f"{conflict}pod {name} is already assigned to node {pod['spec']['nodeName']!r}"
+            )
         if pod["spec"].get("schedulingGates"):
             raise Problem(409, "Conflict", f"{conflict}pod {name} has non-empty .spec.schedulingGates")
         if not dry:

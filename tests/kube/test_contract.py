@@ -144,7 +144,9 @@ def test_a_pod_that_another_bound_is_elsewhere(world) -> None:
     post(world, pod, "n9")
     outcome = Binder(world.proxy.api).bind(assignment(pod, "n0"), "d", "p")
     assert outcome.result == outcomes.ELSEWHERE and "n9" in outcome.message
-    assert Binder(world.proxy.api).bind(assignment(pod, "n9"), "d", "p").result == outcomes.BOUND  # it is what we wanted
+    assert (
+        Binder(world.proxy.api).bind(assignment(pod, "n9"), "d", "p").result == outcomes.BOUND
+    )  # it is what we wanted
 
 
 def test_a_pod_that_is_gone_or_replaced_is_forgotten(world) -> None:

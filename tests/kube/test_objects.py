@@ -25,7 +25,9 @@ FIELDS = (
     "topologySpreadConstraints resourceClaims hostNetwork minMember schedulingPolicy gang minCount effect key controller kind"
 ).split()
 ODD = st.recursive(
-    ANYTHING, lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6) | st.lists(inner, max_size=2), max_leaves=20
+    ANYTHING,
+    lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6) | st.lists(inner, max_size=2),
+    max_leaves=20,
 ).filter(lambda one: isinstance(one, dict))
 
 
@@ -61,7 +63,11 @@ def test_requests_follow_the_kubelets_sum() -> None:
         ({"resourceClaims": [{"name": "gpu"}]}, "ResourceClaimsUnsupported"),
         ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "TopologySpreadUnsupported"),
         (
-            {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "x"}]}}},
+            {
+                "affinity": {
+                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "x"}]}
+                }
+            },
             "PodAffinityUnsupported",
         ),
         ({"containers": [{"ports": [{"hostPort": 80}]}]}, "HostPortsUnsupported"),
@@ -103,7 +109,10 @@ def test_hints_reach_the_gang() -> None:
 def test_gangs_of_every_convention() -> None:
     job = {"ownerReferences": [{"kind": "Job", "uid": "u1", "controller": True}]}
     assert gang_key(read_pod(make_pod("p", gang="g"))) == "default/scheduling.x-k8s.io/g"
-    assert gang_key(read_pod(make_pod("p", spec={"schedulingGroup": {"podGroupName": "g"}}))) == "default/scheduling.k8s.io/g"
+    assert (
+        gang_key(read_pod(make_pod("p", spec={"schedulingGroup": {"podGroupName": "g"}})))
+        == "default/scheduling.k8s.io/g"
+    )
     volcano = make_pod("p", annotations={"scheduling.k8s.io/group-name": "g"})
     assert gang_key(read_pod(volcano)) == "default/scheduling.volcano.sh/g"
     assert gang_key(read_pod(make_pod("p", labels={"kueue.x-k8s.io/pod-group-name": "g"}))) == "default/kueue/g"

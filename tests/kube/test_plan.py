@@ -273,5 +273,3 @@ def test_the_ledger_sees_running_gangs_in_their_groups(planner: Planner) -> None
     assert np.array_equal(ledger.group_free[row], [0, 0])
     ledger.give(read_pod(bound[0]))
     assert np.array_equal(ledger.group_free[row], [0, 4])
-
-

@@ -31,7 +31,9 @@ def test_known_quantities(text: object, value: Fraction) -> None:
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "m", "1 Gi", "1GiB", "0x10", "1e", "nan", "inf", "-1", "1_000", "１", None, True, [], "9" * 100])
+@pytest.mark.parametrize(
+    "text", ["", "m", "1 Gi", "1GiB", "0x10", "1e", "nan", "inf", "-1", "1_000", "１", None, True, [], "9" * 100]
+)
 def test_what_is_no_quantity_is_refused(text: object) -> None:
     with pytest.raises(UserError, match="quantity"):
         parse_quantity(text)
