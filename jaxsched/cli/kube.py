@@ -54,7 +54,7 @@ class Run:
     gpu_resource: str = "nvidia.com/gpu"
     """The resource that counts GPUs."""
     topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
-    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first that is there)."""
+    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first there)."""
     partition_label: str = ""
     """Node label that names a partition (default: partitions of equal size)."""
     schedulers: Number = None

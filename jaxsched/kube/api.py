@@ -1,6 +1,6 @@
 """The API server as raw HTTPS and JSON, through the official client's connection pool, credentials and proxies.
 
-Raw, because the typed client raises after a successful Binding (the body is a Status) and is three times slower on lists.
+Raw, because the typed client raises after a successful Binding (the body is a Status) and lists three times slower.
 """
 
 import json
@@ -132,7 +132,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Api:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             raise UserError(
-                "no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a pod with a service account"
+                "no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account"
             ) from None
     return Api(configuration.host, rest.RESTClientObject(configuration).pool_manager, configuration)
 

@@ -115,7 +115,7 @@ def _thread() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def _round(config: EnvConfig, who: Contender) -> Callable:
-    """The compiled round of a policy: (key, params, state, free) -> (NaN check, (state, action, placed, row, sound))."""
+    """The compiled round of a policy: key, params, state, free -> NaN check, (state, action, placed, row, sound)."""
     policy = who.make(config)
 
     def one(key: Array, params: EnvParams, state: State, free: Array) -> tuple[State, Action, Array, Array, Array]:

@@ -107,7 +107,7 @@ class Election:
 
     def _write(self, lease: dict[str, Any], holder: str, seconds: int | None) -> Answer:
         """Create or update with the version that was read: of two writers one gets 409."""
-        spec, now = lease.get("spec") or {}, datetime.datetime.now(datetime.timezone.utc)
+        spec, now = lease.get("spec") or {}, datetime.datetime.now(datetime.UTC)
         stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = spec.get("holderIdentity") == holder
         new = spec | {

@@ -45,7 +45,7 @@ class Piece:
 
 @chex.dataclass(frozen=True)
 class Inputs:
-    """Host arrays for `to_state`; Q and R as in the environment, J = P (Q + R) rows: pending gangs, then running ones."""
+    """Host arrays for `to_state`; Q and R as in the environment, J = P (Q + R) rows: pending gangs, then running."""
 
     jobs: JobTable
     queue: np.ndarray  # int32[P, Q]

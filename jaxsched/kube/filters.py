@@ -1,4 +1,4 @@
-"""Which nodes a pod may go to: readiness, taints, node selector, required node affinity (`component-helpers`' rules)."""
+"""Which nodes a pod may go to: readiness, taints, node selector, required node affinity (upstream's rules)."""
 
 from collections.abc import Mapping
 from typing import Any

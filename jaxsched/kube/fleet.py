@@ -25,7 +25,7 @@ FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Array sizes, fixed while a policy stays compiled: partitions, servers, groups, racks, links of each and of all."""
+    """Array sizes, fixed while a policy stays compiled: partitions; servers, groups, racks, links of one; all links."""
 
     partitions: int
     servers: int

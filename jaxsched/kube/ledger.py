@@ -1,4 +1,4 @@
-"""What every GPU node still has, in all resources and of all schedulers' pods: the truth that plans are checked against.
+"""What every GPU node still has, in all resources and of all schedulers' pods: what plans are checked against.
 
 Plain NumPy on the host. `S` GPU nodes, `D` resources.
 """
@@ -79,7 +79,7 @@ class Ledger:
         self.group_free[row] += taken
 
     def usable_groups(self, need: np.ndarray | None, eligible: np.ndarray, merged: bool) -> np.ndarray:
-        """int[S, K]: free GPUs as a pod with `need: int64[D]` may use them; 0 on nodes that are not `eligible: bool[S]`.
+        """int[S, K]: free GPUs as pods with `need: int64[D]` may use them; 0 on nodes not `eligible: bool[S]`.
 
         Where a node's CPU, memory or the like holds fewer such pods than its GPUs would, GPUs are left out, so that a
         policy, which knows GPUs only, never sees more than can be used. `merged` counts all groups of a node as one.

@@ -1,4 +1,4 @@
-"""What the process may and must do: asked before it starts, so that a missing verb is one line and no half-bound gang."""
+"""What the process may and must do: asked before it starts, so that a missing verb is one line, no half-bound gang."""
 
 from jaxsched.errors import UserError
 from jaxsched.kube.api import Api, Unreachable

@@ -403,7 +403,7 @@ class _Work:
         by_partition = on_cluster(self.fleet, room).sum((1, 2))
         if by_partition.max(initial=0) >= len(gang.workers):
             return Refusal(
-                "PolicyWaits", f"it would fit now, but policy {self.brain.main.name} waits or goes on with others"
+                "PolicyWaits", f"it would fit now, but policy {self.brain.main.name} waits or prefers others"
             )
         counts: dict[str, int] = {}
         for reason in away.values():

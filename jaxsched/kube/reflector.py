@@ -1,8 +1,8 @@
 """List and watch one resource into a store, through restarts, 410s, cuts and half-open connections.
 
-Own code, because the client's informer has neither back-off nor a half-open timeout. Lost connections watch again from the
-last version seen; 410 (which may come as an HTTP status or as an event, and does after every restart of an API server)
-lists again. Waits are jittered and grow from 0.5 to 10 s.
+Own code, because the client's informer has neither back-off nor a half-open timeout. Lost connections watch again from
+the last version seen; 410 (which may come as an HTTP status or as an event, and does after every restart of an API
+server) lists again. Waits are jittered and grow from 0.5 to 10 s.
 """
 
 import random

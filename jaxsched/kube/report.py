@@ -1,5 +1,6 @@
-"""Tell users why their pods wait: the PodScheduled condition and events, both rate-limited, from a thread of their own."""
+"""Tell users why their pods wait: the PodScheduled condition and events, both rate-limited, from an own thread."""
 
+import contextlib
 import datetime
 import queue
 import threading
@@ -55,10 +56,8 @@ class Reporter:
         self._put(lambda: self._post(pod, reason, message[:LONGEST_MESSAGE], kind))
 
     def _put(self, write: Callable[[], None]) -> None:
-        try:
+        with contextlib.suppress(queue.Full):
             self._queue.put_nowait(write)
-        except queue.Full:
-            pass
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -107,7 +106,7 @@ class Reporter:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _forget_oldest(table: dict) -> None:

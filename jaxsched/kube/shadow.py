@@ -1,4 +1,4 @@
-"""Shadow mode: what this policy would have done, beside what another scheduler did. Pure; writes nothing to the cluster."""
+"""Shadow mode: what this policy would have done, beside what another scheduler did. Pure, writes nothing."""
 
 import dataclasses
 from typing import Any
@@ -47,7 +47,7 @@ class Shadow:
 
 
 def compared(key: str, ours: Placement | None, bound: tuple[Pod, ...], why_not: str) -> dict[str, Any]:
-    """One gang: nodes by pod, ours and theirs; `ours` is None where the policy placed nothing, and `why_not` says why."""
+    """One gang: nodes by pod; `ours` is None where the policy placed nothing, and `why_not` says why."""
     mine = {one.pod.key: one.node for one in ours.assignments} if ours is not None else None
     theirs = {pod.key: pod.node for pod in bound}
     entry: dict[str, Any] = {"gang": key, "ours": mine, "theirs": theirs, "their_nodes": len(set(theirs.values()))}

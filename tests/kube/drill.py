@@ -1,10 +1,10 @@
-"""A drill on a real control plane: gangs are submitted over time, something is broken, and every invariant is checked.
+"""A drill on a real control plane: gangs are submitted over time, something is broken, every invariant is checked.
 
     python tests/kube/drill.py --kubeconfig F --nodes 8 --fault sigkill-self [--gangs 60] [--policy NAME]
 
-Needs GPU nodes with kubelets (fake ones do, if they renew their Leases and play admission). It starts `jaxsched kube run`
-itself, prints one JSON line and ends with 1 if an invariant was broken: every gang bound whole, no pod bound twice, no
-node over its capacity at any time, no pod rejected by a kubelet, no gang half-bound for longer than `--half-s`.
+Needs GPU nodes with kubelets (fake ones do, if they renew their Leases and play admission). It starts `jaxsched kube
+run` itself, prints one JSON line and ends with 1 if an invariant was broken: every gang bound whole, no pod bound twice,
+no node over its capacity at any look, no pod rejected by a kubelet, no gang half-bound for longer than `--half-s`.
 """
 
 import argparse
@@ -95,10 +95,8 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self.stop.is_set():
-            try:
+            with contextlib.suppress(Unreachable):
                 self.look()
-            except Unreachable:
-                pass
             self.stop.wait(0.5)
 
     def look(self) -> None:
@@ -115,11 +113,11 @@ class Watcher(threading.Thread):
             meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
             gang = meta.get("labels", {}).get("scheduling.x-k8s.io/pod-group")
             node, uid = spec.get("nodeName"), meta["uid"]
-            if status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
-                if uid not in self.deleted:
-                    self.rejected += 1
-                    self.deleted.add(uid)
-                    self.broken.append(f"{meta['name']} rejected: {status.get('message')}")
+            out_of = status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf")
+            if out_of and uid not in self.deleted:
+                self.rejected += 1
+                self.deleted.add(uid)
+                self.broken.append(f"{meta['name']} rejected: {status.get('message')}")
             if node and status.get("phase") not in ("Succeeded", "Failed"):
                 used[node] += sum(to_units(c["resources"]["limits"].get(GPU, 0)) for c in spec["containers"])
             if gang not in self.sizes:

@@ -58,14 +58,22 @@ class RealServer:
 
     def _start_api(self) -> None:
         pki = self.home
-        self._run(
-            "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1", f"--secure-port={self.port}",
-            f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key", f"--client-ca-file={pki}/ca.crt",
-            "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={pki}/ca.key",
-            f"--service-account-key-file={pki}/ca.key", "--service-cluster-ip-range=10.96.0.0/16",
-            "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            "--endpoint-reconciler-type=none",
-        )  # fmt: skip
+        options = {
+            "etcd-servers": f"http://127.0.0.1:{self.etcd_port}",
+            "bind-address": "127.0.0.1",
+            "secure-port": self.port,
+            "tls-cert-file": f"{pki}/server.crt",
+            "tls-private-key-file": f"{pki}/server.key",
+            "client-ca-file": f"{pki}/ca.crt",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-signing-key-file": f"{pki}/ca.key",
+            "service-account-key-file": f"{pki}/ca.key",
+            "service-cluster-ip-range": "10.96.0.0/16",
+            "authorization-mode": "RBAC",
+            "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
+            "endpoint-reconciler-type": "none",
+        }
+        self._run("kube-apiserver", *(f"--{name}={value}" for name, value in options.items()))
 
     def stop(self) -> None:
         for process in reversed(self.processes):
@@ -94,7 +102,9 @@ class RealServer:
         self.kubeconfig.write_text(
             f"""apiVersion: v1
 kind: Config
-clusters: [{{name: test, cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority: {self.home}/ca.crt}}}}]
+clusters:
+  - name: test
+    cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority: {self.home}/ca.crt}}
 users: [{{name: admin, user: {{client-certificate: {self.home}/admin.crt, client-key: {self.home}/admin.key}}}}]
 contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
 current-context: test

@@ -19,10 +19,12 @@ ANYTHING = st.recursive(
 )
 FIELDS = (
     "metadata spec status name namespace uid labels annotations ownerReferences creationTimestamp deletionTimestamp "
-    "schedulerName nodeName containers initContainers resources requests limits overhead affinity nodeAffinity priority "
-    "requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms nodeSelector tolerations taints phase startTime "
+    "schedulerName nodeName containers initContainers resources requests limits overhead affinity nodeAffinity "
+    "priority requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms nodeSelector tolerations taints phase "
+    "startTime "
     "volumes persistentVolumeClaim claimName conditions allocatable schedulingGates schedulingGroup podGroupName ports "
-    "topologySpreadConstraints resourceClaims hostNetwork minMember schedulingPolicy gang minCount effect key controller kind"
+    "topologySpreadConstraints resourceClaims hostNetwork minMember schedulingPolicy gang minCount effect key "
+    "controller kind"
 ).split()
 ODD = st.recursive(
     ANYTHING,

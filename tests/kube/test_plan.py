@@ -1,6 +1,5 @@
 """Properties of `plan`: whole gangs only, never over capacity, never where a pod may not go."""
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -11,7 +10,7 @@ from kube_objects import GPU, NOW, make_node, make_pod
 
 from jaxsched.kube.brain import Brain, PolicyError
 from jaxsched.kube.filters import keeps_away
-from jaxsched.kube.objects import Pod, read_node, read_pod
+from jaxsched.kube.objects import read_node, read_pod
 from jaxsched.kube.plan import Plan, Planner
 from jaxsched.kube.settings import Settings
 from jaxsched.kube.snapshot import Snapshot
@@ -90,7 +89,8 @@ some_nodes = st.lists(
 @given(some_nodes, some_pods, st.randoms(use_true_random=False))
 def test_plans_are_whole_and_legal(planner: Planner, machines: list, work: list, random) -> None:
     raw_nodes = [
-        make_node(f"n{i}", gpus, rack=f"r{i // 2}", labels={"kind": kind}, spec={"unschedulable": cordoned and i % 3 == 0},
+        make_node(f"n{i}", gpus, rack=f"r{i // 2}", labels={"kind": kind},
+                  spec={"unschedulable": cordoned and i % 3 == 0},
                   taints=[{"key": "t", "effect": "NoSchedule"}] if tainted and i % 2 else [], allocatable={"cpu": cpu})
         for i, (gpus, kind, cordoned, tainted, cpu) in enumerate(machines)
     ]  # fmt: skip
