@@ -421,8 +421,8 @@ class _Work:
             )
         return Refusal(
             "Insufficient",
-            f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs, at most {int(by_partition.max(initial=0))} fit one "
-            f"partition now; of {total} GPU nodes: {', '.join(parts) or 'too few with room'}",
+            f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs, at most {int(by_partition.max(initial=0))} fit "
+            f"one partition now; of {total} GPU nodes: {', '.join(parts) or 'too few with room'}",
         )
 
     def _largest_partition(self, gang: Gang) -> int:

@@ -1,4 +1,4 @@
-"""Decision time on clusters of fake objects: python tests/kube/decision_time.py NODES POLICY [PLANS]. Prints one line."""
+"""Decision time on clusters of fake objects: python tests/kube/decision_time.py NODES POLICY [PLANS]."""
 
 import random
 import sys

@@ -3,8 +3,8 @@
     python tests/kube/drill.py --kubeconfig F --nodes 8 --fault sigkill-self [--gangs 60] [--policy NAME]
 
 Needs GPU nodes with kubelets (fake ones do, if they renew their Leases and play admission). It starts `jaxsched kube
-run` itself, prints one JSON line and ends with 1 if an invariant was broken: every gang bound whole, no pod bound twice,
-no node over its capacity at any look, no pod rejected by a kubelet, no gang half-bound for longer than `--half-s`.
+run` itself, prints one JSON line and ends with 1 if an invariant was broken: every gang bound whole, no pod bound
+twice, no node over capacity at any look, no pod rejected by a kubelet, no gang half-bound for longer than `--half-s`.
 """
 
 import argparse

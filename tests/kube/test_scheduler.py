@@ -74,7 +74,7 @@ def bound(world, pods: list[dict]) -> int:
 
 
 def test_gangs_are_bound_whole_and_within_capacity(world, start) -> None:
-    names = [world.node()["metadata"]["name"] for _ in range(3)]
+    names = [world.node()["metadata"]["name"] for _ in range(4)]
     foreign = world.pod(gpus=6, scheduler="other")
     world.api.request(
         "POST",
@@ -89,7 +89,7 @@ def test_gangs_are_bound_whole_and_within_capacity(world, start) -> None:
         used.update({node_of(world, pod): gpus for pod in pods[:1]})
         used.update({node_of(world, pod): gpus for pod in pods[1:]})
     assert all(gpus <= 8 for gpus in used.values()), used
-    late = gang(world, 1, 8)
+    late = gang(world, 4, 8)
     for _ in range(3):
         scheduler.step()
     assert bound(world, late) == 0
