@@ -4,7 +4,7 @@ Raw, because the typed client raises after a successful Binding (the body is a S
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -67,10 +67,17 @@ class Api:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
         return Answer(reply.status, _decoded(reply.data), _retry_after(reply.headers))
 
-    def stream(self, path: str, query: Mapping[str, Any], idle_s: float) -> Iterator[dict[str, Any]]:
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        idle_s: float,
+        on_open: Callable[[Callable[[], None]], None] = lambda cancel: None,
+    ) -> Iterator[dict[str, Any]]:
         """The events of a watch; a status other than 200 comes as one event of type ERROR.
 
         Ends when the server ends it. Unreachable if it is cut, or silent for `idle_s`: a half-open connection.
+        `on_open` gets a function with which another thread can cut it.
         """
         try:
             reply = self.pool.request(
@@ -81,6 +88,7 @@ class Api:
                 preload_content=False,
                 timeout=_timeout(idle_s),
             )
+            on_open(reply.shutdown)
             try:
                 if reply.status != 200:
                     body = _decoded(reply.read())

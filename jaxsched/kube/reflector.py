@@ -5,6 +5,7 @@ the last version seen; 410 (which may come as an HTTP status or as an event, and
 server) lists again. Waits are jittered and grow from 0.5 to 10 s.
 """
 
+import contextlib
 import random
 import threading
 import time
@@ -90,6 +91,8 @@ class Reflector:
         self.missing = False  # the server does not know the resource (only with `optional`)
         self.denied = ""  # the server's words if it forbids list or watch
         self.lists = 0
+        self._version = ""  # the last one seen; "": list again
+        self._cancel: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._again = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
@@ -100,29 +103,44 @@ class Reflector:
         return self
 
     def stop(self) -> None:
-        """End at the next event; the thread is a daemon and is not waited for."""
+        """End; the thread is a daemon and is not waited for."""
         self._stop.set()
+        self._interrupt()
 
     def relist(self) -> None:
         """Make `live` false until a list newer than this call is in the store."""
         self._again.set()
         self.live.clear()
+        self._interrupt()
+
+    def _opened(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Cut the present watch: a quiet one would not notice for a minute."""
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has just ended by itself
+            self._cancel()
 
     def _run(self) -> None:
-        version, delay = "", BACKOFF_S[0]
+        delay = BACKOFF_S[0]
         while not self._stop.is_set():
             try:
-                if not version or self._again.is_set():
-                    version = self._list()
-                    if not version:
+                if not self._version or self._again.is_set():
+                    self._version = self._list()
+                    if not self._version:
                         self._stop.wait(30.0 if self.missing else BACKOFF_S[1])
                         continue
-                version, clean = self._watch(version)
-                delay = BACKOFF_S[0] if clean else min(delay * 2, BACKOFF_S[1])
-                if not clean and version:
+                well = self._watch()
+                delay = BACKOFF_S[0] if well else min(delay * 2, BACKOFF_S[1])
+                if not well and self._version:
                     self._stop.wait(delay * random.uniform(0.5, 1.0))
             except Unreachable:
                 self.live.clear()
+                if self._again.is_set() and self.listed.is_set() and self._version:
+                    self._version = ""  # we cut it ourselves
+                    continue
                 self.count("unreachable")
                 self._stop.wait(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, BACKOFF_S[1])
@@ -151,36 +169,37 @@ class Reflector:
         self.listed.set()
         return version
 
-    def _watch(self, version: str) -> tuple[str, bool]:
-        """Follow the changes after `version`. Returns the last one seen ("": list again) and whether all went well."""
+    def _watch(self) -> bool:
+        """Follow the changes after `_version`, which stays the last one seen ("": list again); whether all went well."""
         began = time.monotonic()
         query = self.query | {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": version,
+            "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*WATCH_S)),
         }
         self.live.set()
         if self._again.is_set():
             self.live.clear()
-            return "", True
-        for event in self.api.stream(self.path, query, self.idle_s):
+            return True
+        for event in self.api.stream(self.path, query, self.idle_s, self._opened):
             kind, raw = event.get("type"), event.get("object") or {}
             if kind == "ERROR":
                 self.live.clear()
                 gone = raw.get("code") == 410 or raw.get("reason") in ("Expired", "Gone")
                 self.denied = str(raw.get("message")) if raw.get("code") in (401, 403) else ""
                 self.count("gone" if gone else "error")
-                return ("" if gone or self.denied else version), gone
-            version = str((raw.get("metadata") or {}).get("resourceVersion") or version)
+                self._version = "" if gone or self.denied else self._version
+                return gone
             if kind == "DELETED":
                 self.store.remove(raw)
             elif kind in ("ADDED", "MODIFIED"):
                 self.store.put(kind, raw)
+            self._version = str((raw.get("metadata") or {}).get("resourceVersion") or self._version)
             if self._stop.is_set() or self._again.is_set():
-                return ("" if self._again.is_set() else version), True
+                return True
         self.count("ended")
-        return version, time.monotonic() - began > 1.0
+        return time.monotonic() - began > 1.0
 
 
 def _uid(raw: Mapping[str, Any]) -> str:
