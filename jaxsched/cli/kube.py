@@ -79,6 +79,7 @@ class Run:
         import signal
         import socket
         import sys
+        import threading
 
         from jaxsched.errors import UserError
         from jaxsched.kube.api import connect
@@ -122,7 +123,8 @@ class Run:
         scheduler = Scheduler(api, planner, options, metrics)
         server = serve(self.metrics_port, metrics, scheduler.trouble_live, scheduler.trouble_ready)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: scheduler.stop())
+            # In a thread: the handler may interrupt the very lock that `stop` needs.
+            signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
         try:
             scheduler.start()
             logging.info("ready: %s, metrics on port %d", options.mode, server.server_address[1])

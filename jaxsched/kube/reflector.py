@@ -170,7 +170,7 @@ class Reflector:
         return version
 
     def _watch(self) -> bool:
-        """Follow the changes after `_version`, which stays the last one seen ("": list again); whether all went well."""
+        """Follow the changes after `_version`, which stays the last one seen ("": list again); whether it went well."""
         began = time.monotonic()
         query = self.query | {
             "watch": "true",

@@ -149,7 +149,7 @@ class FakeServer:
         """Write, raise the version, tell the watches."""
         self.version += 1
         old = self.objects.get(key)
-        kept = new if new is not None else copy.deepcopy(old)
+        kept: dict = new if new is not None else copy.deepcopy(self.objects[key])
         kept["metadata"]["resourceVersion"] = str(self.version)
         if new is None:
             self.objects.pop(key)

@@ -207,10 +207,10 @@ class Broken(Brain):
 
     cause = "nan"
 
-    def _run(self, fallback, *rest):
+    def _run(self, fallback, key, state, free):
         if not fallback:
             raise PolicyError(self.cause) if self.cause != "error" else RuntimeError("bad")
-        return super()._run(fallback, *rest)
+        return super()._run(fallback, key, state, free)
 
 
 @pytest.mark.parametrize("cause", ["nan", "error"])
