@@ -28,8 +28,8 @@ def main(minutes: float) -> None:
         api.request("POST", "/api/v1/nodes", body=make_node(f"n{i}", rack=f"r{i // 4}"))
     config = Path(mkdtemp()) / "kubeconfig"
     config.write_text(
-        f"apiVersion: v1\nkind: Config\nclusters: [{{name: f, cluster: {{server: '{fake.url}'}}}}]\nusers: [{{name: f}}]\n"
-        "contexts: [{name: f, context: {cluster: f, user: f}}]\ncurrent-context: f\n"
+        f"apiVersion: v1\nkind: Config\nclusters: [{{name: f, cluster: {{server: '{fake.url}'}}}}]\n"
+        "users: [{name: f}]\ncontexts: [{name: f, context: {cluster: f, user: f}}]\ncurrent-context: f\n"
     )
     command = [sys.executable, "-m", "jaxsched.cli", "kube", "run", "--kubeconfig", str(config)]
     child = subprocess.Popen([*command, "--metrics-port", str(PORT)], stderr=subprocess.DEVNULL)
