@@ -29,12 +29,12 @@ def main(minutes: float) -> None:
     config = Path(mkdtemp()) / "kubeconfig"
     config.write_text(
         f"apiVersion: v1\nkind: Config\nclusters: [{{name: f, cluster: {{server: '{fake.url}'}}}}]\n"
-        "users: [{name: f}]\ncontexts: [{name: f, context: {cluster: f, user: f}}]\ncurrent-context: f\n"
+        "users: [{name: f, user: {}}]\ncontexts: [{name: f, context: {cluster: f, user: f}}]\ncurrent-context: f\n"
     )
     command = [sys.executable, "-m", "jaxsched.cli", "kube", "run", "--kubeconfig", str(config)]
     child = subprocess.Popen([*command, "--metrics-port", str(PORT)], stderr=subprocess.DEVNULL)
     try:
-        while True:
+        while child.poll() is None:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=2).close()
                 break
