@@ -124,6 +124,9 @@ def _round(config: EnvConfig, who: Contender) -> Callable:
         action = policy(key, obs, state, params)
         after = act(config, params, state, action)
         placed = (action.kind == PLACE) & ~state.waited & ~after.waited
+        # Who has waited sees a forwarded gang at the next boundary; there is none here, so it looks again at once.
+        received = (after.queue >= 0).sum(-1) > (state.queue >= 0).sum(-1)
+        after = after.replace(waited=after.waited & ~received)
         partitions = jnp.arange(state.queue.shape[0])
         row = state.queue[partitions, jnp.clip(action.slot, 0, state.queue.shape[1] - 1)]
         return after, action, placed, row, all_finite(obs)

@@ -129,6 +129,14 @@ def test_a_gang_larger_than_a_partition_spans_them(planner: Planner) -> None:
     assert placement.by == "span" and len({one.node for one in placement.assignments}) == 8
 
 
+@pytest.mark.parametrize("full", [range(4), range(4, 8)])
+def test_a_gang_whose_partition_is_full_is_forwarded_in_the_same_plan(planner: Planner, full: range) -> None:
+    busy = [make_pod(f"b{i}", 8, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in full]
+    for name in "abcdef":  # their home partitions differ
+        (placement,) = planner.plan(snapshot(nodes(8), [*busy, *gang(name, 2, 4)])).placements
+        assert placement.by == planner.brain.main.name
+
+
 def test_other_schedulers_pods_are_counted(planner: Planner) -> None:
     foreign = [make_pod(f"f{i}", 5, scheduler="default-scheduler", node=f"n{i}", uid=f"f{i}") for i in range(8)]
     plan = planner.plan(snapshot(nodes(8), foreign + gang("g", 1, 4)))
