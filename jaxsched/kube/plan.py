@@ -6,6 +6,7 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 """
 
 import dataclasses
+import functools
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
@@ -185,8 +186,8 @@ class _Work:
     def _span_large(self, gangs: Sequence[Gang]) -> None:
         """Place gangs over several partitions that are too large for one, and late ones that no partition has room for.
 
-        A partition is how agents share the work, not a wall. For the first late gang that fits nowhere nodes are kept
-        free of others, those with most free GPUs, as many as it needs when they are empty.
+        A partition is how agents share the work, not a wall. For the first late gang that fits nowhere, but would when
+        our own pods have ended, nodes are kept free of others: those with most free GPUs, as many as it then needs.
         """
         keeping = False
         for gang in gangs:
@@ -197,9 +198,10 @@ class _Work:
                 continue
             if self._span(gang, room) or not late or keeping:
                 continue
+            capacity, missing = self._capacity_then(gang), len(gang.workers)
+            if capacity.sum() < missing:
+                continue
             keeping = True
-            capacity = np.where(self._eligible(gang.workers[0])[:, None], self._capacity(gang), 0).sum(1)
-            missing = len(gang.workers)
             for row in sorted(np.flatnonzero(capacity), key=lambda row: (-room[row].sum(), row)):
                 if missing > 0:
                     self.closed[row], missing = True, missing - int(capacity[row])
@@ -221,6 +223,18 @@ class _Work:
             return False
         chosen = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
         return self._commit(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
+
+    def _capacity_then(self, gang: Gang) -> np.ndarray:
+        """int[S]: workers of the gang on each node once all pods of our own have ended; others may stay for good."""
+        ledger = self._without_ours
+        need = ledger.vector(gang.workers)
+        usable = ledger.usable_groups(need, self._eligible(gang.workers[0]), self._merged(gang))
+        return (usable // max(gang.gpus_per_worker, 1)).sum(1)
+
+    @functools.cached_property
+    def _without_ours(self) -> Ledger:
+        others = [pod for pod in self.snapshot.pods if pod.scheduler != self.settings.scheduler_name]
+        return Ledger(self.fleet, others, self.settings.gpu_resource)
 
     def _capacity(self, gang: Gang) -> np.ndarray:
         """int[S, K]: workers of the gang that each group (of the split or merged view) holds when it is empty."""
@@ -361,7 +375,7 @@ class _Work:
     def _finish(self, gang: Gang) -> None:
         """Place the unbound pods of a gang that has started, all or none, before anything else.
 
-        If they do not fit, one node for each of them takes no other gang until they do.
+        If they do not fit, one node for each that would fit without our other pods takes no other gang until they do.
         """
         near = [self.ledger.row[pod.node] for pod in gang.bound if pod.node in self.ledger.row]
         chosen: list[tuple[Pod, int, tuple[int, ...]]] = []
@@ -379,9 +393,8 @@ class _Work:
             return
         gpu = self.ledger.column[self.settings.gpu_resource]
         for pod in gang.workers:
-            size = self.ledger.group_gpus.sum(1)
-            able = np.flatnonzero(self._eligible(pod) & (size >= pod.units(self.settings.gpu_resource)))
-            if len(able):
+            able = [row for row in np.flatnonzero(self._eligible(pod)) if self._without_ours.fits(pod, int(row))]
+            if able:
                 self.closed[max(able, key=lambda row: (self.ledger.free[row, gpu], -row))] = True
         short = len(gang.pending) - len(chosen)
         self.reasons[gang.key] = Refusal(

@@ -364,6 +364,7 @@ def inject(
             node = busiest(watcher)
             path, kind = f"/api/v1/nodes/{node}", "application/strategic-merge-patch+json"
             patient(api, "PATCH", path, {"spec": {"unschedulable": True}}, content=kind)
+            threading.Timer(20.0, uncordon, [connect(args.kubeconfig)]).start()
             if args.fault == "drain":
                 delete_pods(api, watcher, lambda pod: pod["spec"].get("nodeName") == node)
         case "delete-node":

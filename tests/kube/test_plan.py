@@ -154,7 +154,7 @@ def test_memory_counts_too(planner: Planner) -> None:
 def test_the_rest_of_a_gang_comes_first_and_keeps_a_node(planner: Planner) -> None:
     rest = gang("half", 2, 8)
     rest[0]["spec"]["nodeName"] = "n0"
-    busy = make_pod("busy", 1, scheduler="other", node="n1", uid="busy")
+    busy = make_pod("busy", 1, node="n1", uid="busy")
     plan = planner.plan(snapshot(nodes(2), [*rest, busy, *gang("small", 1, 1, age_s=999)]))
     assert not plan.placements  # n1 is kept for the rest, n0 is full
     assert next(r for k, r in plan.reasons.items() if "half" in k).reason == "GangIncomplete"
@@ -163,11 +163,18 @@ def test_the_rest_of_a_gang_comes_first_and_keeps_a_node(planner: Planner) -> No
 
 
 def test_a_late_gang_is_not_starved(planner: Planner) -> None:
-    busy = [make_pod(f"b{i}", 1, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in range(2)]
+    busy = [make_pod(f"b{i}", 1, node=f"n{i}", uid=f"b{i}") for i in range(2)]
     old = gang("old", 2, 8, age_s=planner.patience_s + 1)
     plan = planner.plan(snapshot(nodes(2), [*busy, *old, *gang("new", 1, 1, age_s=1)]))
     assert not plan.placements  # both nodes are kept for the gang that is late
     assert planner.plan(snapshot(nodes(2), [*busy, *gang("old", 2, 8), *gang("new", 1, 1, age_s=1)])).placements
+
+
+def test_nothing_is_kept_for_a_late_gang_that_others_pods_stand_in_the_way_of(planner: Planner) -> None:
+    busy = [make_pod(f"b{i}", 1, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in range(2)]
+    old = gang("old", 2, 8, age_s=planner.patience_s + 1)
+    (placement,) = planner.plan(snapshot(nodes(2), [*busy, *old, *gang("new", 1, 1, age_s=1)])).placements
+    assert "new" in placement.gang.key
 
 
 def test_helpers_go_along_and_ps_count_as_such(planner: Planner) -> None:
