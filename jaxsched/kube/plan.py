@@ -6,7 +6,6 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 """
 
 import dataclasses
-import functools
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
@@ -226,15 +225,15 @@ class _Work:
 
     def _capacity_then(self, gang: Gang) -> np.ndarray:
         """int[S]: workers of the gang on each node once all pods of our own have ended; others may stay for good."""
-        ledger = self._without_ours
+        ledger = self._lasting()
         need = ledger.vector(gang.workers)
         usable = ledger.usable_groups(need, self._eligible(gang.workers[0]), self._merged(gang))
         return (usable // max(gang.gpus_per_worker, 1)).sum(1)
 
-    @functools.cached_property
-    def _without_ours(self) -> Ledger:
+    def _lasting(self, also: Sequence[Pod] = ()) -> Ledger:
+        """What is free once all pods of our own but `also` have ended."""
         others = [pod for pod in self.snapshot.pods if pod.scheduler != self.settings.scheduler_name]
-        return Ledger(self.fleet, others, self.settings.gpu_resource)
+        return Ledger(self.fleet, [*others, *also], self.settings.gpu_resource)
 
     def _capacity(self, gang: Gang) -> np.ndarray:
         """int[S, K]: workers of the gang that each group (of the split or merged view) holds when it is empty."""
@@ -392,8 +391,9 @@ class _Work:
         if len(chosen) == len(gang.pending) and self._commit(dataclasses.replace(gang, helpers=()), chosen, "rest"):
             return
         gpu = self.ledger.column[self.settings.gpu_resource]
+        then = self._lasting(gang.bound)
         for pod in gang.workers:
-            able = [row for row in np.flatnonzero(self._eligible(pod)) if self._without_ours.fits(pod, int(row))]
+            able = [row for row in np.flatnonzero(self._eligible(pod)) if then.fits(pod, int(row))]
             if able:
                 self.closed[max(able, key=lambda row: (self.ledger.free[row, gpu], -row))] = True
         short = len(gang.pending) - len(chosen)
