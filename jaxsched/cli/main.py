@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from jaxsched import __version__
-from jaxsched.cli import bench, evaluate, interference, placement, quickstart, simulate, train
+from jaxsched.cli import bench, evaluate, interference, kube, placement, quickstart, simulate, train
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import mistakes, parsed
 
@@ -25,6 +25,7 @@ COMMANDS = {
     "bench": (bench.Bench, bench.HELP),
     "interference": (interference.Interference, interference.HELP),
     "placement": (placement.Placement, placement.HELP),
+    "kube": (kube.Kube, kube.HELP),
 }
 
 

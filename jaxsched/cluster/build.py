@@ -42,9 +42,15 @@ def build(
     Raises `UserError` for a number of schedulers that leaves a partition empty (the message names a legal one), an
     unknown GPU type, a topology of another size, or route tables above 8 GiB.
     """
+    return build_rows(servers, topology, partition_rows(len(servers), schedulers), gpu_speeds)
+
+
+def build_rows(
+    servers: Sequence[Server], topology: Topology, rows: np.ndarray, gpu_speeds: Mapping[str, float] = GPU_SPEEDS
+) -> Cluster:
+    """`build` with partitions of one's own: `rows: int[P, N]`, the servers of each partition, -1 = padding."""
     if len(servers) != len(topology.server_rack):
         raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
-    rows = partition_rows(len(servers), schedulers)
     racks = _local_racks(rows, np.asarray(topology.server_rack))
     link_id, route = _local_routes(racks, topology)
     local_rack = [

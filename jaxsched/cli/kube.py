@@ -1,0 +1,202 @@
+"""`jaxsched kube`: a policy schedules a Kubernetes cluster, or a recording of one is replayed."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxsched.cli.options import Output, optional
+
+HELP = """Schedule a Kubernetes cluster, or replay a recording of one.
+
+run watches pods with our schedulerName, plans whole gangs and binds them; see docs/kubernetes.md. replay simulates a
+recorded day under several policies.
+
+Examples:
+  jaxsched kube run --shadow --scheduler-name default-scheduler --record day.jsonl
+  jaxsched kube run --checkpoint checkpoints/default
+  jaxsched kube replay day.jsonl --policies pack greedy-wait checkpoints/default
+"""
+
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+Number = Annotated[int | None, optional("N")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """Watch pods, plan whole gangs, bind them."""
+
+    checkpoint: Annotated[Path | None, optional("DIR")] = None
+    """Folder of a checkpoint; the alternative to --policy."""
+    policy: Annotated[str | None, optional("NAME")] = None
+    """A hand-written policy (default: greedy-wait); see `jaxsched evaluate --help`."""
+    kubeconfig: Annotated[Path | None, optional("FILE")] = None
+    """Credentials (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)."""
+    context: Annotated[str | None, optional("NAME")] = None
+    """Context of the kubeconfig (default: its current one)."""
+    scheduler_name: str = "jaxsched"
+    """Pods with this spec.schedulerName are ours; with --shadow: the scheduler to compare with."""
+    dry_run: Switch = False
+    """Plan and send every Binding with dryRun=All: the server checks them and changes nothing."""
+    shadow: Switch = False
+    """Write nothing; print what the policy would have done beside what the other scheduler did."""
+    leader_elect: Switch = False
+    """Hold a Lease, so that one of several replicas is active."""
+    namespace: str = "jaxsched"
+    """Namespace of the Lease."""
+    identity: Annotated[str | None, optional("NAME")] = None
+    """Name in the Lease (default: host name and process id)."""
+    metrics_port: Annotated[int, tyro.conf.arg(metavar="PORT")] = 10259
+    """Port of /metrics, /livez and /readyz; 0: any free one."""
+    record: Output = None
+    """Append every change and plan to this file, for `jaxsched kube replay`."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """The resource that counts GPUs."""
+    topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
+    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first there)."""
+    partition_label: str = ""
+    """Node label that names a partition (default: partitions of equal size)."""
+    schedulers: Number = None
+    """Partitions, each with its own agent (default: one per 16 GPU nodes, at least 2)."""
+    default_model: str = "resnet50"
+    """Model profile of pods without the annotation jaxsched.io/model."""
+    default_duration_s: Annotated[float, tyro.conf.arg(metavar="X")] = 3600.0
+    """Run time of pods without the annotation jaxsched.io/duration-seconds."""
+    patience_s: Annotated[float, tyro.conf.arg(metavar="X")] = 600.0
+    """A gang that fits and that the policy leaves waiting for longer is placed by the fallback."""
+    decision_timeout_s: Annotated[float, tyro.conf.arg(metavar="X")] = 30.0
+    """A decision that takes longer is made by the fallback."""
+    nic_gbits_s: Annotated[float, tyro.conf.arg(metavar="X")] = 25.0
+    """Network bandwidth of a node."""
+    oversubscription: Annotated[float, tyro.conf.arg(metavar="X")] = 2.0
+    """Of the racks' uplinks."""
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. UserError on any mistake; exit code 1 if the Lease is lost."""
+        import logging
+        import os
+        import signal
+        import socket
+        import sys
+        import threading
+
+        from jaxsched.errors import UserError
+        from jaxsched.kube.api import connect
+        from jaxsched.kube.app import Options, Scheduler
+        from jaxsched.kube.brain import Brain
+        from jaxsched.kube.metrics import Metrics, serve
+        from jaxsched.kube.plan import Planner
+        from jaxsched.kube.settings import TOPOLOGY_PRESETS, Settings
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        if self.checkpoint is not None and self.policy is not None:
+            raise UserError("--checkpoint and --policy exclude each other: give one of them")
+        if self.dry_run and self.shadow:
+            raise UserError("--dry-run and --shadow exclude each other: give one of them")
+        for name, value in {"--patience-s": self.patience_s, "--decision-timeout-s": self.decision_timeout_s}.items():
+            if not 0.0 <= value <= 1e9:
+                raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
+        labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
+        settings = Settings(
+            scheduler_name=self.scheduler_name,
+            gpu_resource=self.gpu_resource,
+            topology=labels,
+            partition_label=self.partition_label,
+            schedulers=self.schedulers,
+            default_model=self.default_model,
+            default_duration_s=self.default_duration_s,
+            nic_gbits_s=self.nic_gbits_s,
+            oversubscription=self.oversubscription,
+        )
+        api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
+        metrics = Metrics()
+        name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
+        planner = Planner(Brain(name, settings, self.decision_timeout_s), settings, self.patience_s)
+        options = Options(
+            mode="shadow" if self.shadow else "dry-run" if self.dry_run else "bind",
+            leader_election=self.leader_elect,
+            namespace=self.namespace,
+            identity=self.identity or f"{socket.gethostname()}-{os.getpid()}",
+            record=self.record,
+        )
+        scheduler = Scheduler(api, planner, options, metrics)
+        server = serve(self.metrics_port, metrics, scheduler.trouble_live, scheduler.trouble_ready)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # In a thread: the handler may interrupt the very lock that `stop` needs.
+            signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
+        try:
+            scheduler.start()
+            logging.info("ready: %s, metrics on port %d", options.mode, server.server_address[1])
+            scheduler.run()
+        finally:
+            scheduler.close()
+            server.shutdown()
+        if scheduler.election is not None and scheduler.election.lost.is_set():
+            sys.exit(1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Simulate the gangs of a recording under several policies."""
+
+    recording: Annotated[Path, tyro.conf.Positional]
+    """A file written by `jaxsched kube run --record`."""
+    policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = ("pack", "greedy-wait")
+    """Names of policies and folders of checkpoints."""
+    scheduler_name: Annotated[str | None, optional("NAME")] = None
+    """Only gangs of this scheduler (default: of all)."""
+    schedulers: Number = None
+    """Partitions (default: one per 16 GPU nodes, at least 2)."""
+    interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 10.0
+    """Seconds between decisions in the simulation."""
+    plans: Switch = False
+    """Also plan again at every recorded plan, with the first policy, and compare."""
+    json: Output = None
+    """Also write the results as JSON."""
+
+    def run(self) -> None:
+        """Read, simulate, print. UserError on any mistake."""
+        from jaxsched.cli.output import show, write_json
+        from jaxsched.evaluation.compare import compare
+        from jaxsched.evaluation.contenders import contenders
+        from jaxsched.evaluation.files import check_writable
+        from jaxsched.evaluation.settings import Settings as SimulationSettings
+        from jaxsched.kube.record import read_recording
+        from jaxsched.kube.replay import plan_again, recorded_day
+        from jaxsched.kube.settings import Settings
+
+        if self.json is not None:
+            check_writable(self.json, "--json")
+        policies = contenders(self.policies)
+        settings = Settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
+        day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
+        for line in day.summary():
+            print(line)
+        comparison = compare(
+            day.cluster, [day.jobs], policies, SimulationSettings(interval_s=self.interval_s), config=day.config
+        )
+        show(comparison)
+        write_json(comparison, self.json)
+        if self.plans:
+            for line in plan_again(read_recording(self.recording), settings, self.policies[0]):
+                print(line)
+
+
+RUN_HELP = "Watch pods, plan whole gangs, bind them; see docs/kubernetes.md."
+REPLAY_HELP = "Simulate the gangs of a recording under several policies."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kube:
+    """Schedule a Kubernetes cluster, or replay a recording of one."""
+
+    do: tyro.conf.OmitArgPrefixes[
+        Annotated[Run, tyro.conf.subcommand("run", description=RUN_HELP, prefix_name=False)]
+        | Annotated[Replay, tyro.conf.subcommand("replay", description=REPLAY_HELP, prefix_name=False)]
+    ]
+    """What to do."""
+
+    def run(self) -> None:
+        """Run the subcommand."""
+        self.do.run()

@@ -1,0 +1,346 @@
+"""A loopback API server of just enough Kubernetes for the contract suite: what it answers was seen on a real one.
+
+Objects by (group, resource), one global version, a bounded history for watches (older versions give 410), the Binding
+table, dry runs, field selectors, strategic merge of conditions, RBAC for impersonated users.
+"""
+
+import copy
+import http.server
+import json
+import re
+import threading
+import time
+import uuid
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+HISTORY = 1000
+CLUSTER_WIDE = ("nodes", "clusterroles", "clusterrolebindings", "namespaces")
+GROUPS = {
+    "": ("pods", "nodes", "persistentvolumeclaims", "events", "namespaces"),
+    "coordination.k8s.io": ("leases",),
+    "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
+    "scheduling.x-k8s.io": ("podgroups",),
+}
+PATH = re.compile(
+    r"/(?:api/v1|apis/(?P<group>[^/]+)/(?P<version>[^/]+))(?:/namespaces/(?P<ns>[^/]+))?"
+    r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?$"
+)
+
+
+class Problem(Exception):
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        self.code, self.reason, self.message = code, reason, message
+
+
+class FakeServer:
+    def __init__(self) -> None:
+        self.version, self.lock = 100, threading.Condition()
+        self.objects: dict[tuple, dict] = {}
+        self.history: list[tuple[int, tuple, str, dict, dict | None]] = []
+        self.oldest = 0
+        self.log: list[tuple[str, str]] = []
+        self.cut = 0  # raised to end all watches
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def compact(self) -> None:
+        """Forget the history: every watch from an older version gets 410."""
+        with self.lock:
+            self.history.clear()
+            self.oldest = self.version + 1
+            self.version += 1
+
+    # Requests
+
+    def handle(self, method: str, path: str, query: dict[str, str], body: Any, user: str) -> tuple[int, dict]:
+        self.log.append((method, path))
+        match = PATH.match(path)
+        if match is None:
+            raise Problem(404, "NotFound", f"the server could not find the requested resource {path}")
+        group, ns, resource, name, part = (match[key] or "" for key in ("group", "ns", "resource", "name", "part"))
+        if resource in ("selfsubjectaccessreviews",):
+            wanted = body["spec"]["resourceAttributes"]
+            return 201, {**body, "status": {"allowed": self.allowed(user, wanted)}}
+        if method == "GET":
+            verb = "get" if name else "watch" if query.get("watch") else "list"
+        else:
+            verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
+        wanted = {
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "subresource": part,
+            "namespace": ns,
+            "name": name,
+        }
+        if not self.allowed(user, wanted):
+            full = f"{resource}/{part}" if part else resource
+            raise Problem(403, "Forbidden", f'User "{user}" cannot {verb} resource "{full}" in API group "{group}"')
+        if resource not in GROUPS.get(group, ()):
+            raise Problem(404, "NotFound", "the server could not find the requested resource")
+        key = (group, resource, "" if resource in CLUSTER_WIDE else ns, name)
+        dry = query.get("dryRun") == "All"
+        with self.lock:
+            if method == "GET" and name:
+                return 200, self._get(key)
+            if method == "GET":
+                return 200, self._list(group, resource, ns, query)
+            if part == "binding":
+                return 201, self._bind(key, body, dry)
+            if method == "POST":
+                return 201, self._create((*key[:3], body["metadata"].get("name", "")), body, resource)
+            if method == "PUT":
+                return 200, self._update(key, body)
+            if method == "PATCH":
+                return 200, self._patch(key, body, part)
+            return 200, self._delete(key, body or {})
+
+    def allowed(self, user: str, wanted: dict) -> bool:
+        if not user:
+            return True
+        full = wanted["resource"] + (f"/{wanted['subresource']}" if wanted.get("subresource") else "")
+        for (_, kind, ns, _), bound in list(self.objects.items()):
+            if kind not in ("clusterrolebindings", "rolebindings"):
+                continue
+            if ns and ns != wanted.get("namespace"):
+                continue
+            subjects = [f"system:serviceaccount:{s.get('namespace')}:{s['name']}" for s in bound["subjects"]]
+            ref = bound["roleRef"]
+            role = self.objects.get(
+                (
+                    "rbac.authorization.k8s.io",
+                    f"{ref['kind'].lower()}s",
+                    ns if ref["kind"] == "Role" else "",
+                    ref["name"],
+                )
+            )
+            for rule in (role or {}).get("rules") or []:
+                hit = (
+                    wanted["verb"] in rule["verbs"]
+                    and full in rule["resources"]
+                    and wanted.get("group", "") in rule["apiGroups"]
+                )
+                named = wanted.get("name") in rule.get("resourceNames", [wanted.get("name")])
+                if hit and user in subjects and named:
+                    return True
+        return False
+
+    def _get(self, key: tuple) -> dict:
+        if key not in self.objects:
+            raise Problem(404, "NotFound", f'{key[1]} "{key[3]}" not found')
+        return self.objects[key]
+
+    def _list(self, group: str, resource: str, ns: str, query: dict) -> dict:
+        items = [
+            one
+            for (g, r, n, _), one in self.objects.items()
+            if (g, r) == (group, resource) and ns in ("", n) and selected(one, query)
+        ]
+        return {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+    def _store(self, key: tuple, new: dict | None, kind: str) -> dict:
+        """Write, raise the version, tell the watches."""
+        self.version += 1
+        old = self.objects.get(key)
+        kept: dict = new if new is not None else copy.deepcopy(self.objects[key])
+        kept["metadata"]["resourceVersion"] = str(self.version)
+        if new is None:
+            self.objects.pop(key)
+        else:
+            self.objects[key] = new
+        self.history.append((self.version, key, kind, kept, old))
+        if len(self.history) > HISTORY:
+            self.oldest = self.history[-HISTORY][0]
+            del self.history[:-HISTORY]
+        self.lock.notify_all()
+        return kept
+
+    def _create(self, key: tuple, body: dict, resource: str) -> dict:
+        if key in self.objects:
+            raise Problem(409, "AlreadyExists", f'{resource} "{key[3]}" already exists')
+        new = copy.deepcopy(body)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp}
+        if key[2]:
+            new["metadata"]["namespace"] = key[2]
+        if resource == "pods":
+            new["spec"].setdefault("schedulerName", "default-scheduler")
+            new["spec"].setdefault("priority", 0)
+            new.setdefault("status", {})["phase"] = new.get("status", {}).get("phase", "Pending")
+        return self._store(key, new, "ADDED")
+
+    def _update(self, key: tuple, body: dict) -> dict:
+        old = self._get(key)
+        if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            raise Problem(409, "Conflict", "the object has been modified")
+        new = copy.deepcopy(body)
+        new["metadata"] = {**old["metadata"], **new["metadata"]}
+        return self._store(key, new, "MODIFIED")
+
+    def _patch(self, key: tuple, body: dict, part: str) -> dict:
+        old = self._get(key)
+        if (uid := body.get("metadata", {}).get("uid")) not in (None, old["metadata"]["uid"]):
+            raise Problem(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
+        if "schedulerName" in body.get("spec", {}) and not part:
+            raise Problem(422, "Invalid", "pod updates may not change fields other than ...")
+        new = copy.deepcopy(old)
+        merge(new, {"status": body.get("status", {})} if part == "status" else body)
+        if new == old:
+            return old
+        if not new["metadata"].get("finalizers") and new["metadata"].get("deletionTimestamp"):
+            self.objects[key] = new
+            return self._store(key, None, "DELETED")
+        return self._store(key, new, "MODIFIED")
+
+    def _delete(self, key: tuple, body: dict) -> dict:
+        old = self._get(key)
+        if old["metadata"].get("finalizers"):
+            new = copy.deepcopy(old)
+            new["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            return self._store(key, new, "MODIFIED")
+        return self._store(key, None, "DELETED")
+
+    def _bind(self, key: tuple, body: dict, dry: bool) -> dict:
+        pod = self._get(key)
+        meta, name = pod["metadata"], key[3]
+        conflict = f'Operation cannot be fulfilled on pods/binding "{name}": '
+        if (uid := body["metadata"].get("uid")) not in (None, "", meta["uid"]):
+            raise Problem(409, "Conflict", f"{conflict}Precondition failed: UID in precondition: {uid}")
+        if meta.get("deletionTimestamp"):
+            raise Problem(409, "Conflict", f"{conflict}pod {name} is being deleted, cannot be assigned to a host")
+        if pod["spec"].get("nodeName"):
+            raise Problem(
+                409, "Conflict", f"{conflict}pod {name} is already assigned to node {pod['spec']['nodeName']!r}"
+            )
+        if pod["spec"].get("schedulingGates"):
+            raise Problem(409, "Conflict", f"{conflict}pod {name} has non-empty .spec.schedulingGates")
+        if not dry:
+            new = copy.deepcopy(pod)
+            new["spec"]["nodeName"] = body["target"]["name"]
+            new["metadata"].setdefault("annotations", {}).update(body["metadata"].get("annotations") or {})
+            condition = {"type": "PodScheduled", "status": "True"}
+            merge(new, {"status": {"conditions": [condition]}})
+            self._store(key, new, "MODIFIED")
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    # Watches
+
+    def watch(self, path: str, query: dict[str, str], write: Any) -> None:
+        match = PATH.match(path)
+        assert match is not None
+        group, resource, ns = match["group"] or "", match["resource"], match["ns"] or ""
+        since, cut = int(query.get("resourceVersion") or 0), self.cut
+        end = time.monotonic() + float(query.get("timeoutSeconds") or 300)
+        marked = time.monotonic()
+        while time.monotonic() < end and cut == self.cut:
+            with self.lock:
+                if since < self.oldest - 1 or since < 100:
+                    text = f"too old resource version: {since} ({self.oldest})"
+                    status = {"kind": "Status", "status": "Failure", "message": text, "reason": "Expired", "code": 410}
+                    write({"type": "ERROR", "object": status})
+                    return
+                fresh = [entry for entry in self.history if entry[0] > since]
+                if not fresh:
+                    self.lock.wait(0.1)
+                now = self.version
+            for version, (g, r, n, _), kind, new, old in fresh:
+                since = version
+                if (g, r) != (group, resource) or ns not in ("", n):
+                    continue
+                was = old is not None and selected(old, query)
+                fits = kind != "DELETED" and selected(new, query)
+                if fits:
+                    write({"type": "MODIFIED" if was else "ADDED", "object": new})
+                elif was or (old is None and kind == "DELETED"):
+                    gone = {**(old or new), "metadata": {**(old or new)["metadata"], "resourceVersion": str(version)}}
+                    write({"type": "DELETED", "object": gone})
+            if not fresh and query.get("allowWatchBookmarks") and time.monotonic() - marked > 0.5:
+                marked = time.monotonic()
+                write({"type": "BOOKMARK", "object": {"kind": "Object", "metadata": {"resourceVersion": str(now)}}})
+
+    def _handler(self) -> type:
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def serve(self) -> None:
+                url = urlsplit(self.path)
+                query = {k: v[0] for k, v in parse_qs(url.query).items()}
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                user = self.headers.get("Impersonate-User") or ""
+                try:
+                    if self.command == "GET" and query.get("watch"):
+                        fake.handle("GET", url.path, query, None, user)
+                        return self.stream(url.path, query)
+                    status, answer = fake.handle(self.command, url.path, query, body, user)
+                except Problem as problem:
+                    status = problem.code
+                    answer = {"kind": "Status", "status": "Failure", "code": status}
+                    answer |= {"message": problem.message, "reason": problem.reason}
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def stream(self, path: str, query: dict[str, str]) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+
+                def write(event: dict) -> None:
+                    data = json.dumps(event).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                    self.wfile.flush()
+
+                try:
+                    fake.watch(path, query, write)
+                    self.wfile.write(b"0\r\n\r\n")
+                except OSError:
+                    self.close_connection = True
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def merge(target: dict, patch: dict) -> None:
+    """Strategic merge as far as the suite needs it: conditions merge by type, null deletes, other lists replace."""
+    for name, value in patch.items():
+        if value is None:
+            target.pop(name, None)
+        elif name == "conditions":
+            by_type = {c["type"]: c for c in target.get(name) or []}
+            for condition in value:
+                by_type[condition["type"]] = {**by_type.get(condition["type"], {}), **condition}
+            target[name] = list(by_type.values())
+        elif isinstance(value, dict):
+            merge(target.setdefault(name, {}), value)
+        else:
+            target[name] = value
+
+
+def selected(one: dict, query: dict[str, str]) -> bool:
+    """Field selectors on metadata.name, spec.nodeName, spec.schedulerName and status.phase."""
+    for term in filter(None, (query.get("fieldSelector") or "").split(",")):
+        field, equal, value = re.fullmatch(r"([\w.]+)(!=|==?)(.*)", term).groups()
+        found: Any = one
+        for part in field.split("."):
+            found = (found or {}).get(part, "")
+        if (str(found or "") == value) == (equal == "!="):
+            return False
+    return True
