@@ -13,7 +13,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Strengths
-from jaxsched.env.environment import ClusterEnv, initial_state, transition
+from jaxsched.env.environment import ClusterEnv, initial_state, restart, transition
 from jaxsched.env.observation import observe
 from jaxsched.env.reward import Flow, reward
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
@@ -120,6 +120,34 @@ def test_1024_environments_are_1024_single_ones(pool):
     close(together, apart, rtol=1e-5)
     assert int(together[1].clock.min()) == ROUNDS // CONFIG.rounds
     assert len(np.unique(np.asarray(together[1].records.start), axis=0)) == 8
+
+
+def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
+    lanes = jax.vmap(rollout, in_axes=(0, None, None))
+    _, states, _ = jax.jit(lanes)(jax.random.split(jax.random.key(4), 4), PARAMS, pool)
+    done = jnp.array([True, False, True, False])
+    after = jax.jit(restart)(jax.random.key(5), states, done, pool)
+
+    def lane(tree, index: int):
+        return jax.tree.map(lambda leaf: leaf[index], tree)
+
+    for index in (1, 3):
+        same(lane(after, index), lane(states, index))
+
+    @jax.jit
+    def goes_on(state: State) -> State:
+        def step(state, key):
+            return transition(CONFIG, PARAMS, state, POLICY(key, None, state, PARAMS))[0], None
+
+        return jax.lax.scan(step, state, jax.random.split(jax.random.key(6), ROUNDS))[0]
+
+    members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
+    for index in (0, 2):
+        member = lane(pool, members.index(np.asarray(after.jobs.duration_s[index]).tobytes()))
+        ours, theirs = goes_on(lane(after, index)), goes_on(member)
+        assert (theirs.records.start >= 0).any()
+        for name in ("records", "clock", "free", "queue", "total", "attained_s"):
+            same(ours[name], theirs[name])
 
 
 def test_a_second_call_does_not_retrace(pool):
