@@ -4,7 +4,7 @@ Plain NumPy on the host. `S` GPU nodes, `D` resources.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -121,8 +121,3 @@ def _best_groups(free: np.ndarray, gpus: int) -> list[int]:
     whole = [group for group in range(len(free)) if free[group] >= gpus]
     best = sorted(whole, key=lambda group: (free[group], group))[:1]
     return best + sorted(range(len(free)), key=lambda group: (-free[group], group))
-
-
-def eligible_rows(reasons: Mapping[int, str], size: int) -> np.ndarray:
-    """bool[S]: nodes without a reason against them."""
-    return np.array([row not in reasons for row in range(size)], bool)

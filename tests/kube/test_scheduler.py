@@ -109,7 +109,6 @@ def test_the_rest_of_a_gang_that_a_killed_process_left_half_bound(world, start) 
 def test_a_failure_in_the_middle_of_a_gang_is_made_good(world, start) -> None:
     world.node()
     scheduler = start(bind_threads=1)
-    world.proxy.inject("POST", "binding", status=422, times=0)
     fault = world.proxy.inject("POST", "binding", lose_answer=True)
     conflict = world.proxy.inject("POST", "binding", status=409, times=2)
     pods = gang(world, 4, 1)
