@@ -31,7 +31,7 @@ quickstart: $(VENV)/.installed-run ## install what runs need, then produce the f
 	$(BIN)/jaxsched quickstart $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests on N=2 workers
-	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable --nbmake notebooks tests $(ARGS)
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable --nbmake --nbmake-timeout=900 notebooks tests $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, formatting and types
 	@failed=0; set -x; \

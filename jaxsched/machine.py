@@ -1,16 +1,21 @@
 """The kind of machine: what compiled programs and the last bits of their results depend on."""
 
 import hashlib
+import os
 import platform
 from pathlib import Path
 
 
 def cpu_kind() -> str:
-    """Architecture and a digest of the CPU's features, such as `x86_64-0123456789ab`."""
+    """Architecture, usable cores and a digest of the CPU's features, such as `x86_64-2-0123456789ab`.
+
+    Sums are split over the cores, so that their number decides on last bits, too.
+    """
     features = ""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         features = platform.processor()
-    return f"{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.machine()}-{cores}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"

@@ -12,7 +12,7 @@ from kube_server import RealServer, binaries
 
 NEEDED = ("kubernetes", "prometheus_client")
 if any(importlib.util.find_spec(name) is None for name in NEEDED):
-    collect_ignore = ["test_contract.py", "test_scheduler.py"]  # the extra jaxsched[kube] is not installed
+    collect_ignore = ["test_kube_contract.py", "test_scheduler.py"]  # the extra jaxsched[kube] is not installed
 
 ran: Counter = Counter()
 names = itertools.count()
