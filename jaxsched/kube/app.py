@@ -15,12 +15,14 @@ from jaxsched.kube import binder as binding
 from jaxsched.kube.api import NODES, PODS, Answer, Api, Unreachable, pod_path
 from jaxsched.kube.binder import Binder, Outcome
 from jaxsched.kube.cache import Assumed
+from jaxsched.kube.claims import read_claim
 from jaxsched.kube.election import Election
 from jaxsched.kube.gangs import gang_key, read_pod_group
 from jaxsched.kube.metrics import Metrics
 from jaxsched.kube.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.permissions import LEASE, POD_GROUPS, READS, WRITES, check_permissions
-from jaxsched.kube.plan import Assignment, Placement, Plan, Planner
+from jaxsched.kube.placement import Assignment, Placement
+from jaxsched.kube.plan import Plan, Planner
 from jaxsched.kube.record import Recorder
 from jaxsched.kube.reflector import IDLE_S, Reflector, Store
 from jaxsched.kube.report import Reporter
@@ -336,14 +338,3 @@ class Scheduler:
             self.metrics.rejected.inc()
             self.reflectors["pods"].relist()
             self.reflectors["nodes"].relist()
-
-
-def read_claim(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """(namespace/name, what stands in the way of using it: "" for a claim that any node can mount)."""
-    meta, status = raw.get("metadata") or {}, raw.get("status") or {}
-    key = f"{meta.get('namespace', 'default')}/{meta.get('name', '')}"
-    if status.get("phase") != "Bound":
-        return key, "is not bound (WaitForFirstConsumer is not supported: use a class that binds at once)"
-    if "volume.kubernetes.io/selected-node" in (meta.get("annotations") or {}):
-        return key, "is tied to one node (volume.kubernetes.io/selected-node), which is not supported"
-    return key, ""

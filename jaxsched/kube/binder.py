@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxsched.kube.api import Answer, Api, Unreachable, pod_path
-from jaxsched.kube.plan import Assignment
+from jaxsched.kube.placement import Assignment
 from jaxsched.kube.settings import DECISION, GROUP, POLICY
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"

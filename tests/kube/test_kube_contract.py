@@ -13,7 +13,7 @@ from jaxsched.kube.binder import Binder, binding
 from jaxsched.kube.election import Election
 from jaxsched.kube.objects import read_pod
 from jaxsched.kube.permissions import POD_GROUPS, check_permissions
-from jaxsched.kube.plan import Assignment
+from jaxsched.kube.placement import Assignment
 from jaxsched.kube.reflector import Reflector, Store
 from jaxsched.kube.report import Reporter
 from jaxsched.kube.settings import DECISION, GROUP
