@@ -141,10 +141,10 @@ def test_a_gang_deleted_while_it_is_bound(world, start) -> None:
     plan = scheduler.planner.plan(snapshot)
     for pod in pods[1:]:
         world.api.request("DELETE", pod_path("default", pod["metadata"]["name"]), body={"gracePeriodSeconds": 0})
-    scheduler._bind(list(plan.placements))
+    scheduler.dispatch.bind(list(plan.placements))
     again = gang(world, 2, 4)
-    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.assumed) == 0)
-    assert len(scheduler.assumed) <= 2
+    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.dispatch.assumed) == 0)
+    assert len(scheduler.dispatch.assumed) <= 2
 
 
 def test_a_cordoned_node_takes_nothing(world, start) -> None:
@@ -153,7 +153,7 @@ def test_a_cordoned_node_takes_nothing(world, start) -> None:
     assert world.api.request(
         "PATCH", f"/api/v1/nodes/{first}", body={"spec": {"unschedulable": True}}, content=MERGE
     ).ok
-    turn(scheduler, lambda: any(not n.usable for n in scheduler.stores["nodes"].items()))
+    turn(scheduler, lambda: any(not n.usable for n in scheduler.mirror.stores["nodes"].items()))
     pods = gang(world, 2, 2)
     turn(scheduler, lambda: bound(world, pods) == 2)
     assert {node_of(world, pod) for pod in pods} == {second}
@@ -339,7 +339,7 @@ def test_a_permission_that_is_taken_away_later_is_named(world, start) -> None:
     scheduler = start()
     body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()
     world.proxy.inject("GET", "/pods", status=403, body=body, times=99)
-    scheduler.reflectors["pods"].relist()
+    scheduler.mirror.relist("pods")
     world.make("/api/v1/namespaces/default/pods", make_pod(world.name(), scheduler="other"))
     with pytest.raises(UserError, match="watch resource"):
         turn(scheduler, lambda: False, 20)
