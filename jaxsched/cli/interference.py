@@ -9,6 +9,7 @@ import tyro
 from jaxsched.cli.options import Output
 
 if TYPE_CHECKING:
+    from jaxsched.interference.measurements import Measurements
     from jaxsched.interference.validate import Errors
 
 HELP = """Fit, evaluate and use models of how jobs slow each other down, from measured pairs.
@@ -80,15 +81,11 @@ class Evaluate:
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.fitted import provenance
         from jaxsched.interference.evaluate import evaluate
         from jaxsched.interference.files import load_model
-        from jaxsched.interference.measurements import read_measurements
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
         found = evaluate(loaded, measured)
         seen = provenance([self.data])[0]["sha256"] in {row["sha256"] for row in loaded.card["data"]}
@@ -117,13 +114,9 @@ class Validate:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.interference.measurements import read_measurements
         from jaxsched.interference.validate import cross_validate, leave_family_out
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
         folded = cross_validate(measured, self.folds, self.seed)
@@ -152,13 +145,10 @@ class Calibrate:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
-        from jaxsched.interference.measurements import NETWORK, read_measurements
+        from jaxsched.interference.measurements import NETWORK
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         if measured.kind != NETWORK:
             raise UserError(f"{self.data}: holds pairs on a GPU, should be of jobs on one network")
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
@@ -195,15 +185,13 @@ class Predict:
 
     def run(self) -> None:
         """Look up, predict, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.interference.files import load_model
         from jaxsched.interference.measurements import GPU
         from jaxsched.interference.predict import find_item, slowdowns
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_report(self.json)
         if len(self.models) < 2:
             raise UserError("predict: one job alone is not slowed down, name at least two models")
         parts = load_model(self.model).parts
@@ -219,6 +207,15 @@ class Predict:
         for row in rows:
             print(f"{row['model']:30} {row['slowdown']:8.3f} {row['throughput_ratio']:6.3f}  {row['known']}")
         write_report(self.json, {"gpu": self.gpu.lower(), "jobs": rows})
+
+
+def _measured(data: Path, json: Path | None) -> "Measurements":
+    """The first kind of measurements of a file, read when it is sure that the report can be written."""
+    from jaxsched.cli.measured import check_report
+    from jaxsched.interference.measurements import read_measurements
+
+    check_report(json)
+    return read_measurements([data])[0]
 
 
 def _show(table: "dict[str, Errors]") -> None:
