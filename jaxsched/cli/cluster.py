@@ -52,7 +52,9 @@ class Show:
                 f"{row.oversubscription:{len(_COLUMNS[6])}.2f}",
             ]
             print("  ".join([f"{name:{width}}", *cells]))
-        write_report(self.json, {name: dataclasses.asdict(row) for name, row in rows.items()})
+        finite = {name: row.bisection_gbits_s if row.racks > 1 else None for name, row in rows.items()}
+        report = {name: dataclasses.asdict(row) | {"bisection_gbits_s": finite[name]} for name, row in rows.items()}
+        write_report(self.json, report)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

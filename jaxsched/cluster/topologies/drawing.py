@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 RACK, SWITCH, CABLE = "#1f5fa8", "#d1762b", "#8a8f98"
 SIZE_INCHES = (7.2, 4.0)
-WIDEST, THINNEST = 2.5, 0.5  # points, of the cables with the most and the least capacity
+WIDEST, THINNEST = 2.5, 0.4  # points, of the cables with the most and the least capacity
+INK = 60  # cables that can be as wide as that; more are drawn thinner
 
 
 def layers(topology: Topology) -> np.ndarray:
@@ -49,7 +50,8 @@ def draw(topology: Topology, title: str) -> "Figure":
         if tail < head:
             capacity[tail, head] += size
     sizes = np.array(list(capacity.values()))
-    widths = np.maximum(THINNEST, WIDEST * sizes / max(sizes, default=1.0))
+    widest = WIDEST * min(1.0, INK / max(len(sizes), 1))
+    widths = np.maximum(THINNEST, widest * sizes / max(sizes, default=1.0))
 
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()

@@ -16,6 +16,7 @@ from jaxsched.cluster.topology import NIC_GBITS_S, Topology
 from jaxsched.errors import UserError
 
 LONGEST_OVER_SHORTEST = 2  # of the sides that are chosen by themselves
+BEND = 0.3  # of a row in a drawing, in distances between neighbours
 
 
 def torus2d(
@@ -86,10 +87,12 @@ def torus(
 
 
 def _positions(points: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """Plane by plane of the first dimension, side by side, each plane slanted."""
+    """float[nodes, 2]: a grid, three dimensions slanted; rows are bent so that the cables round the back show."""
+    bend = BEND * np.sin(np.pi * points / (np.array(size) - 1))
     if len(size) == 2:
-        return points[:, ::-1] * np.array([1.0, -1.0])
-    return np.stack([points[:, 2] + points[:, 0] * (size[2] + 1.0), -points[:, 1] + 0.3 * points[:, 2]], -1)
+        return np.stack([points[:, 1] + bend[:, 0], bend[:, 1] - points[:, 0]], -1)
+    across = points[:, 2] + points[:, 0] * (size[2] + 1.0) + bend[:, 1]
+    return np.stack([across, 0.3 * points[:, 2] - points[:, 1] + bend[:, 0] + bend[:, 2]], -1)
 
 
 def _given(sides: Sequence[int], num_servers: int, dimensions: int) -> tuple[int, ...]:
