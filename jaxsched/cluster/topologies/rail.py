@@ -20,8 +20,8 @@ def rail(
     """Units of servers, each a rack, with one uplink bundle per rail to that rail's spines.
 
     A rail's bundle carries `servers_per_unit * nic / rails / oversubscription`, where `nic` is the sum of a server's
-    NICs. The traffic between two units spreads evenly over the rails. Units of 8 are an assumption (a SuperPOD's have
-    32).
+    NICs. The traffic between two units spreads evenly over the rails. Units of 8 are an assumption (an H100
+    SuperPOD's have 32).
 
     What is lost: the simulator's server has one NIC, so that rails cannot be told apart. It does not see that GPUs of
     equal rank are one switch apart, that other pairs first cross NVLink inside a server, or that one rail is busier
