@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
+from jaxsched.cluster import padding
 from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import Server
@@ -79,34 +80,17 @@ SHAPES = {
 
 
 def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
-    """`cluster` with servers, groups, racks and links padded to `shape` as `build` pads them."""
-    p, n, k = cluster.group_gpus.shape
-    t, e = cluster.rack_id.shape[1], cluster.link_id.shape[1]
-    links = cluster.link_bytes_s.shape[0] - 1
-    most = shape.partitions * shape.links
-    assert p == shape.partitions and n <= shape.servers and k <= shape.groups and t <= shape.racks
-    assert e <= shape.links and links <= most
-    missing = {"p": 0, "n": shape.servers - n, "k": shape.groups - k, "t": shape.racks - t, "e": shape.links - e}
-
-    def pad(leaf, axes: str, fill):
-        return jnp.pad(leaf, [(0, missing[axis]) for axis in axes], constant_values=fill)
-
-    link_id = jnp.where(cluster.link_id == links, most, cluster.link_id)
-    return Cluster(
-        group_gpus=pad(cluster.group_gpus, "pnk", 0),
-        group_gpu_type=pad(cluster.group_gpu_type, "pnk", -1),
-        group_speed=pad(cluster.group_speed, "pnk", 1),
-        group_cores=pad(cluster.group_cores, "pnk", 1),
-        pcie_bytes_s=pad(cluster.pcie_bytes_s, "pnk", 1),
-        qpi_bytes_s=pad(cluster.qpi_bytes_s, "pn", 1),
-        nic_bytes_s=pad(cluster.nic_bytes_s, "pn", 1),
-        server_id=pad(cluster.server_id, "pn", -1),
-        server_rack=pad(cluster.server_rack, "pn", 0),
-        rack_id=pad(cluster.rack_id, "pt", -1),
-        link_bytes_s=jnp.concatenate([cluster.link_bytes_s[:-1], jnp.ones(most + 1 - links, jnp.float32)]),
-        link_id=pad(link_id, "pe", most),
-        route=pad(cluster.route, "ptte", 0),
+    """`cluster` padded to the arrays of `shape`, which fixes the number of partitions."""
+    sizes = padding.Shape(
+        partitions=shape.partitions,
+        servers=shape.servers,
+        groups=shape.groups,
+        racks=shape.racks,
+        links=shape.links,
+        all_links=shape.partitions * shape.links,
     )
+    assert cluster.group_gpus.shape[0] == shape.partitions
+    return padding.pad(cluster, sizes)
 
 
 def random_server(rng: np.random.Generator, groups: int) -> Server:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from jaxsched import __version__
-from jaxsched.cli import bench, evaluate, interference, kube, placement, quickstart, simulate, train
+from jaxsched.cli import bench, cluster, evaluate, interference, kube, placement, quickstart, simulate, train
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import mistakes, parsed
 
@@ -22,6 +22,7 @@ COMMANDS = {
     "train": (train.Train, train.HELP),
     "evaluate": (evaluate.Evaluate, evaluate.HELP),
     "simulate": (simulate.Simulate, simulate.HELP),
+    "cluster": (cluster.Cluster, cluster.HELP),
     "bench": (bench.Bench, bench.HELP),
     "interference": (interference.Interference, interference.HELP),
     "placement": (placement.Placement, placement.HELP),

@@ -8,13 +8,14 @@
     gpu_speeds: {L40S: 1.4}     # optional: further GPU types, in units of a V100 (assumption of the file's author)
 
 Only `servers` is required; every key of a server and of the topology has the default of `Server` and of the builder.
-The topology's NIC speed is the fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line
-`UserError` with the file, the field (or line, for YAML's own syntax), what is wrong and what would be right.
+A topology's kind is a name of `topologies.registry`, its other keys are those of that builder. Its NIC speed is the
+fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line `UserError` with the file, the
+field (or line, for YAML's own syntax), what is wrong and what would be right.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from jaxsched.cluster.build import default_schedulers, partition_rows
 from jaxsched.cluster.fields import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_speed
-from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
+from jaxsched.cluster.topologies.registry import TOPOLOGIES
+from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
 from jaxsched.yaml_file import read_yaml
 
-TOPOLOGIES: Mapping[str, Callable[..., Topology]] = {"leaf-spine": leaf_spine, "fat-tree": fat_tree}
 FILE_KEYS = ("servers", "topology", "schedulers", "gpu_speeds")
 SERVER_KEYS = ("count", *(field.name for field in dataclasses.fields(Server)))
 

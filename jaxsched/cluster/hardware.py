@@ -2,7 +2,8 @@
 
 Axes, here and everywhere: `P` partitions (one scheduler each), `N` servers per partition, `K` GPU groups per server,
 `T` racks per partition, `E` links that a partition can reach, `L` links in all. Smaller partitions and servers are
-padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division needs a mask.
+padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division needs a mask. `cluster.padding`
+brings clusters of different shapes to one.
 """
 
 import chex
@@ -39,6 +40,12 @@ class Cluster:
 def total_gpus(cluster: Cluster) -> int:
     """Number of GPUs of the cluster (a concrete, not a traced, one)."""
     return int(np.asarray(cluster.group_gpus).sum())
+
+
+def real_partitions(cluster: Cluster) -> chex.Array:
+    """int32[]: how many partitions there are without those at the end that only pad; at least 1."""
+    number = jnp.arange(1, cluster.server_id.shape[0] + 1)
+    return jnp.where((cluster.server_id >= 0).any(-1), number, 1).max()
 
 
 def group_capacity(group_gpus: chex.Array, gpus_per_worker: chex.Array) -> chex.Array:

@@ -7,7 +7,8 @@ from jaxsched.cluster.cluster_file import read_cluster_file
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server
-from jaxsched.cluster.topology import fat_tree, leaf_spine
+from jaxsched.cluster.topologies.registry import TOPOLOGIES
+from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 
 PHILLY_BIG_SERVERS = 231
@@ -17,7 +18,7 @@ PHILLY_SERVERS_PER_RACK = 8
 
 def preset_names() -> tuple[str, ...]:
     """The names `get_cluster` knows; N stands for the number of 8-GPU servers."""
-    return ("leaf-spine-N", "fat-tree-N", "philly")
+    return (*(f"{kind}-N" for kind in TOPOLOGIES), "philly")
 
 
 def get_cluster(name_or_path: str, schedulers: int | None = None) -> Cluster:
@@ -38,7 +39,7 @@ def get_inventory(name_or_path: str) -> Inventory:
         return read_cluster_file(name_or_path)
     if name_or_path == "philly":
         return _philly()
-    sized = re.fullmatch(r"(leaf-spine|fat-tree)-([0-9]{1,9})", name_or_path)
+    sized = re.fullmatch(rf"({'|'.join(TOPOLOGIES)})-([0-9]{{1,9}})", name_or_path)
     if not sized:
         raise UserError(
             f"unknown cluster {name_or_path!r}; give one of {', '.join(preset_names())} (such as leaf-spine-32)"
@@ -47,7 +48,10 @@ def get_inventory(name_or_path: str) -> Inventory:
     kind, num_servers = sized[1], int(sized[2])
     if not 1 <= num_servers <= MAX_SERVERS:
         raise UserError(f"cluster {name_or_path!r} has {num_servers} servers; it must have 1 to {MAX_SERVERS}")
-    topology = {"leaf-spine": leaf_spine, "fat-tree": fat_tree}[kind](num_servers)
+    try:
+        topology = TOPOLOGIES[kind](num_servers)
+    except UserError as error:
+        raise UserError(f"cluster {name_or_path!r}: {error}") from None
     return make_inventory([Server()] * num_servers, topology)
 
 

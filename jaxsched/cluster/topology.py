@@ -28,6 +28,9 @@ class Topology:
     link_names: tuple[str, ...]  # L
     link_bytes_s: np.ndarray  # float64[L], capacity of each link
     route: Route  # (rack t, rack u) -> {link: share of the traffic t -> u that crosses it}; {} inside a rack
+    switch_names: tuple[str, ...] = ()  # nodes R, R + 1, ...: switches that are no rack's own
+    link_ends: np.ndarray | None = None  # int[L, 2], nodes that a link leaves and enters; None if nobody says
+    positions: np.ndarray | None = None  # float[nodes, 2], where a drawing puts them; None: in layers
 
     def __post_init__(self) -> None:
         rack = np.asarray(self.server_rack)
@@ -37,6 +40,13 @@ class Topology:
             raise UserError(f"topology: {np.shape(self.link_bytes_s)} capacities for {len(self.link_names)} links")
         if not np.all(np.isfinite(self.link_bytes_s) & (np.asarray(self.link_bytes_s) > 0)):
             raise UserError("topology: every link capacity must be a finite number of bytes/s above 0")
+        if self.link_ends is not None and np.shape(self.link_ends) != (len(self.link_names), 2):
+            raise UserError(f"topology: link_ends has shape {np.shape(self.link_ends)}; it must be two nodes a link")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Racks, then switches: what `link_ends` indexes."""
+        return (*self.rack_names, *self.switch_names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,24 +174,41 @@ def from_host_map(
 def _tree(
     server_rack: np.ndarray, nodes: Sequence[np.ndarray], names: Sequence[Sequence[str]], bundles: Sequence[float]
 ) -> Topology:
-    """A tree of switches; per tier: the switch above each rack, the switches' names, the bytes/s of one bundle."""
+    """A tree of switches; per tier: the switch above each rack, the switches' names, the bytes/s of one bundle.
+
+    The switches above the last tier are one node, `core`.
+    """
     first = np.cumsum([0] + [2 * len(tier) for tier in names])
+    start = np.cumsum([0] + [len(tier) for tier in names])  # number of a tier's first switch as a node
+    above = [*nodes[1:], np.zeros_like(nodes[0])]
+    ends = np.zeros((first[-1], 2), int)
+    for tier, (own, parents) in enumerate(zip(nodes, above, strict=True)):
+        ends[first[tier] + 2 * own] = np.stack([start[tier] + own, start[tier + 1] + parents], -1)
+        ends[first[tier] + 2 * own + 1] = np.stack([start[tier + 1] + parents, start[tier] + own], -1)
     return Topology(
         server_rack=server_rack,
         rack_names=tuple(names[0]),
         link_names=tuple(f"{name}:{way}" for tier in names for name in tier for way in ("up", "down")),
         link_bytes_s=np.repeat(np.asarray(bundles, np.float64), [2 * len(tier) for tier in names]),
-        route=TreeRoutes(tuple(nodes), tuple(int(start) for start in first[:-1])),
+        route=TreeRoutes(tuple(nodes), tuple(int(link) for link in first[:-1])),
+        switch_names=(*(name for tier in names[1:] for name in tier), "core"),
+        link_ends=ends,
     )
 
 
 def _split(topology: Topology, ways: int) -> Topology:
-    """Each link as `ways` equal cables: link `e` becomes `e ways .. e ways + ways - 1`."""
+    """A leaf-spine with each link as `ways` equal cables, to spine 0, 1, ...: link `e` becomes `e ways + spine`."""
+    assert topology.link_ends is not None
+    racks = len(topology.rack_names)
+    ends = np.repeat(topology.link_ends, ways, axis=0)
+    ends += (ends == racks) * np.tile(np.arange(ways), len(topology.link_names))[:, None]
     return dataclasses.replace(
         topology,
         link_names=tuple(f"{name}:{way}" for name in topology.link_names for way in range(ways)),
         link_bytes_s=np.repeat(topology.link_bytes_s / ways, ways),
         route=SplitRoutes(topology.route, ways),
+        switch_names=_numbered("spine", ways),
+        link_ends=ends,
     )
 
 

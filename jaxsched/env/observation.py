@@ -141,7 +141,7 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
             log_ratio(area.sum(-1) / all_gpus, 60.0) / 4,
             excess.sum(-1) / count,
             log_ratio(left.sum(-1) / count, 60.0) / 4,
-            jnp.log1p(total[:, layout.nic].mean(-1)),
+            jnp.log1p(total[:, layout.nic].sum(-1) / jnp.maximum((gpus > 0).any(-1).sum(-1), 1)),
             jnp.log1p(total[:, layout.link].max(-1)),
         ],
         -1,

@@ -10,7 +10,7 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.cluster.hardware import Cluster, group_capacity
+from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
 from jaxsched.dynamics.speed import Footprint, JobSpec
 from jaxsched.workload.jobs import JobTable
@@ -166,9 +166,12 @@ def could_hold(cluster: Cluster, workers: Array, gpus_per_worker: Array) -> Arra
 
 
 def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
-    """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
+    """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could.
+
+    `home` counts modulo the partitions that have servers, so that padding partitions change nothing.
+    """
     p = cluster.group_gpus.shape[0]
     fits = could_hold(cluster, jobs.workers, jobs.gpus_per_worker)
-    distance = jnp.where(fits, (jnp.arange(p) - jobs.home[..., None] % p) % p, p)
+    distance = jnp.where(fits, (jnp.arange(p) - jobs.home[..., None] % real_partitions(cluster)) % p, p)
     home = jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
     return jobs.replace(home=home)

@@ -48,12 +48,15 @@ def downward(level: Level, children: Array, parents: Array) -> jraph.GraphsTuple
     return _graph(jnp.concatenate([children, parents]), count + level.parent, jnp.arange(count), level.real)
 
 
-def exchange(schedulers: Array) -> jraph.GraphsTuple:
-    """The complete graph of schedulers `float32[P, H]`, through which they exchange pooled observations."""
+def exchange(schedulers: Array, real: Array) -> jraph.GraphsTuple:
+    """The complete graph of schedulers `float32[P, H]`, through which they exchange pooled observations.
+
+    Schedulers that are not `real: bool[P]`, because their partition only pads, are not heard.
+    """
     p = schedulers.shape[0]
     senders = jnp.repeat(jnp.arange(p), p)
     receivers = jnp.tile(jnp.arange(p), p)
-    return _graph(schedulers, senders, receivers, (senders != receivers).astype(jnp.float32))
+    return _graph(schedulers, senders, receivers, ((senders != receivers) & real[senders]).astype(jnp.float32))
 
 
 def _graph(nodes: Array, senders: Array, receivers: Array, weight: Array) -> jraph.GraphsTuple:

@@ -84,7 +84,7 @@ class Encoder(nn.Module):
             rack = self._up("server_to_rack", middle, server, rack)
             scheduler = self._up("rack_to_scheduler", high, rack, scheduler)
         for i in range(self.exchange_rounds):
-            scheduler = Pass(self.width, name=f"exchange_{i}")(exchange(scheduler))
+            scheduler = Pass(self.width, name=f"exchange_{i}")(exchange(scheduler, obs.group_mask.any((1, 2))))
         if self.hierarchy:
             rack = self._down("scheduler_to_rack", high, rack, scheduler)
             server = self._down("rack_to_server", middle, server, rack)

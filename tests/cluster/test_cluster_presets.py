@@ -46,9 +46,13 @@ def test_files_are_told_by_their_suffix(write):
     assert total_gpus(get_cluster(csv)) == 2
 
 
-@pytest.mark.parametrize("name", ["leaf-spine", "leaf-spine-x", "torus-8", "nodes.json", "", "leaf-spine--1"])
+@pytest.mark.parametrize(
+    "name", ["leaf-spine", "leaf-spine-x", "torus-8", "torus4d-8", "nodes.json", "", "leaf-spine--1"]
+)
 def test_unknown_names_list_what_would_be_right(name):
-    with pytest.raises(UserError, match=r"unknown cluster .*leaf-spine-N, fat-tree-N, philly.*\.csv.*\.yaml"):
+    with pytest.raises(
+        UserError, match=r"unknown cluster .*leaf-spine-N, fat-tree-N, vl2-N, bcube-N, .*philly.*\.csv.*\.yaml"
+    ):
         get_cluster(name)
 
 

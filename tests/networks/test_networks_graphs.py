@@ -63,6 +63,11 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
 
 
 def test_the_graph_of_schedulers_is_complete_and_without_loops():
-    graph = exchange(jnp.zeros((4, 8)))
+    graph = exchange(jnp.zeros((4, 8)), jnp.ones(4, bool))
     edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
     assert edges == {(i, j) for i in range(4) for j in range(4) if i != j}
+
+
+def test_a_scheduler_that_only_pads_is_not_heard():
+    graph = exchange(jnp.zeros((4, 8)), jnp.array([True, True, False, True]))
+    assert {int(s) for s, w in zip(graph.senders, graph.edges[:, 0]) if w > 0} == {0, 1, 3}

@@ -20,6 +20,7 @@ from learned_runs import (
     untrained,
 )
 
+from jaxsched.cluster import padding
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
@@ -56,6 +57,19 @@ def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
     table = pad_table(to_table(make_job_list([0.0] * 3, 100.0, 1, home=[0, 1, 2]), 60.0), SHAPE.jobs)
     state, _ = jit_run()(untrained(), params, strategies.jit_start(CONFIG)(params, table), MOST_ROUNDS)
     assert np.asarray(state.records.status)[:3].tolist() == [FINISHED] * 3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
+    """A partition, servers, groups, racks and links more that only pad: no job starts or finishes otherwise."""
+    case = a_case(seed)
+    sizes = dataclasses.asdict(padding.shape_of(case.cluster))
+    big = padding.pad(case.cluster, padding.Shape(**{axis: size + 2 for axis, size in sizes.items()}))
+    (small, _), (padded, _) = (run(noisy(seed), one) for one in (case, dataclasses.replace(case, cluster=big)))
+    assert (np.asarray(small.records.status) == FINISHED).any()
+    for name in ("status", "partition", "start", "finish", "forwards"):
+        np.testing.assert_array_equal(padded.records[name], small.records[name])
+    np.testing.assert_allclose(padded.records.finish_offset_s, small.records.finish_offset_s, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,98 @@
+"""Clusters of different sizes and topologies in common array shapes, so that one program simulates them side by side.
+
+`stack(clusters)` has a leading axis over clusters: as `EnvParams.cluster` under `vmap` every environment has its own
+network. A padded cluster simulates the same starts and finishes as the original (policies that draw random numbers
+apart: they draw one per array entry).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The sizes of a cluster's axes."""
+
+    partitions: int  # P
+    servers: int  # N, per partition
+    groups: int  # K, per server
+    racks: int  # T, per partition
+    links: int  # E, per partition
+    all_links: int  # L, without the dummy
+
+
+# Axes of every leaf but `link_bytes_s`, and what fills them up.
+_AXES: dict[str, tuple[tuple[str, ...], float]] = {
+    "group_gpus": (("partitions", "servers", "groups"), 0),
+    "group_gpu_type": (("partitions", "servers", "groups"), -1),
+    "group_speed": (("partitions", "servers", "groups"), 1),
+    "group_cores": (("partitions", "servers", "groups"), 1),
+    "pcie_bytes_s": (("partitions", "servers", "groups"), 1),
+    "qpi_bytes_s": (("partitions", "servers"), 1),
+    "nic_bytes_s": (("partitions", "servers"), 1),
+    "server_id": (("partitions", "servers"), -1),
+    "server_rack": (("partitions", "servers"), 0),
+    "rack_id": (("partitions", "racks"), -1),
+    "route": (("partitions", "racks", "racks", "links"), 0),
+}
+
+
+def shape_of(cluster: Cluster) -> Shape:
+    """The shape of one cluster (no leading axis)."""
+    partitions, servers, groups = cluster.group_gpus.shape
+    return Shape(
+        partitions=partitions,
+        servers=servers,
+        groups=groups,
+        racks=cluster.rack_id.shape[1],
+        links=cluster.link_id.shape[1],
+        all_links=cluster.link_bytes_s.shape[0] - 1,
+    )
+
+
+def common_shape(clusters: Sequence[Cluster]) -> Shape:
+    """The smallest shape that every cluster can be padded to. `UserError` if there is no cluster."""
+    if not clusters:
+        raise UserError("no clusters to bring to a common shape; give at least one")
+    shapes = [dataclasses.astuple(shape_of(cluster)) for cluster in clusters]
+    return Shape(*(max(sizes) for sizes in zip(*shapes, strict=True)))
+
+
+def pad(cluster: Cluster, shape: Shape) -> Cluster:
+    """`cluster` with its axes filled up to `shape` as `build` fills them; partitions without servers come last.
+
+    Such partitions get no jobs: the homes of jobs count modulo the partitions that have servers. Raises `UserError` if
+    the cluster is larger than `shape` on some axis.
+    """
+    own = dataclasses.asdict(shape_of(cluster))
+    missing = {axis: size - own[axis] for axis, size in dataclasses.asdict(shape).items()}
+    for axis, count in missing.items():
+        if count < 0:
+            size = own[axis] + count
+            raise UserError(
+                f"a cluster with {axis} = {own[axis]} cannot be padded to {axis} = {size}; give {own[axis]}"
+            )
+
+    def filled(leaf: jax.Array, axes: Sequence[str], fill: float) -> jax.Array:
+        return jnp.pad(leaf, [(0, missing[axis]) for axis in axes], constant_values=fill)
+
+    leaves = {name: filled(getattr(cluster, name), axes, fill) for name, (axes, fill) in _AXES.items()}
+    dummy = own["all_links"]
+    link_id = jnp.where(cluster.link_id == dummy, shape.all_links, cluster.link_id)
+    return Cluster(
+        **leaves,
+        link_bytes_s=filled(cluster.link_bytes_s, ("all_links",), 1),  # the old dummy becomes an unused link
+        link_id=filled(link_id, ("partitions", "links"), shape.all_links),
+    )
+
+
+def stack(clusters: Sequence[Cluster], shape: Shape | None = None) -> Cluster:
+    """The clusters padded to `shape` (default: their common one) and stacked: every leaf has a new leading axis."""
+    shape = common_shape(clusters) if shape is None else shape
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(pad(cluster, shape) for cluster in clusters))

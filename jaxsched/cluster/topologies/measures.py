@@ -1,0 +1,111 @@
+"""What a network amounts to: nodes, links, bisection, oversubscription, from the arrays that the simulator uses."""
+
+import collections
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+from jaxsched.cluster.inventory import Inventory
+from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S
+from jaxsched.cluster.topology import Topology
+from jaxsched.errors import UserError
+
+_NOISE = 1e-9  # of the largest capacity; what is left of a link below this is rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """One line of the table of networks."""
+
+    servers: int
+    racks: int  # with servers; networks whose servers forward have one per server
+    switches: int  # nodes without servers
+    links: int  # directed, parallel cables merged
+    bisection_gbits_s: float  # one way; infinite with a single rack
+    oversubscription: float  # NIC bandwidth of the smaller half over the bisection; 0 with a single rack
+
+
+def figures(inventory: Inventory) -> Figures:
+    """The figures of a cluster's network. `UserError` if its topology does not say what its links join."""
+    topology = inventory.topology
+    racks = len(np.unique(topology.server_rack))
+    nic = np.array([server.nic_gbits_s for server in inventory.servers])
+    first = in_first_half(topology)[topology.server_rack]
+    bisection = bisection_bytes_s(topology) / BYTES_S_PER_GBITS_S
+    return Figures(
+        servers=len(inventory.servers),
+        racks=racks,
+        switches=len(topology.node_names) - racks,
+        links=len(topology.link_names),
+        bisection_gbits_s=bisection,
+        oversubscription=min(nic[first].sum(), nic[~first].sum()) / bisection,
+    )
+
+
+def in_first_half(topology: Topology) -> np.ndarray:
+    """bool[R]: the first racks, which hold at most half of the servers. All builders number racks by place."""
+    held = np.bincount(topology.server_rack, minlength=len(topology.rack_names))
+    return np.cumsum(held) * 2 <= held.sum()
+
+
+def bisection_bytes_s(topology: Topology) -> float:
+    """Most bytes/s that the first half of the racks can send to the second: the least cut between them (max-flow).
+
+    That is the bisection bandwidth where no other halves are easier to cut, as in the symmetric networks here. Infinite
+    if one half has no servers.
+    """
+    first = np.flatnonzero(in_first_half(topology))
+    held = np.bincount(topology.server_rack, minlength=len(topology.rack_names))
+    sources = {int(rack) for rack in first if held[rack]}
+    sinks = {int(rack) for rack in np.flatnonzero(held) if rack not in sources}
+    if not sources or not sinks:
+        return math.inf
+    return max_flow(link_ends(topology), topology.link_bytes_s, sources, sinks)
+
+
+def link_ends(topology: Topology) -> np.ndarray:
+    """int[L, 2]: the nodes that each link joins. `UserError` if the topology does not say."""
+    if topology.link_ends is None:
+        raise UserError("topology: link_ends is not given, so that the network can be neither drawn nor cut in halves")
+    return topology.link_ends
+
+
+def max_flow(ends: np.ndarray, capacity: np.ndarray, sources: set[int], sinks: set[int]) -> float:
+    """The most that flows from `sources` to `sinks` over links `ends: int[L, 2]`, shortest paths first.
+
+    Edmonds, Karp, "Theoretical improvements in algorithmic efficiency for network flow problems", JACM 1972.
+    """
+    left: dict[int, dict[int, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
+    for (tail, head), size in zip(ends.tolist(), capacity, strict=True):
+        left[tail][head] += float(size)
+        left[head][tail] += 0.0
+    noise = _NOISE * float(np.max(capacity))
+    flow = 0.0
+    while path := _shortest_path(left, sources, sinks, noise):
+        hops = list(itertools.pairwise(path))
+        amount = min(left[a][b] for a, b in hops)
+        for a, b in hops:
+            left[a][b] -= amount
+            left[b][a] += amount
+        flow += amount
+    return flow
+
+
+def _shortest_path(left: dict[int, dict[int, float]], sources: set[int], sinks: set[int], noise: float) -> list[int]:
+    """Nodes from a source to a sink with something left on every hop; empty if there is no way."""
+    came_from: dict[int, int | None] = dict.fromkeys(sources)
+    queue = collections.deque(sources)
+    while queue:
+        node = queue.popleft()
+        if node in sinks:
+            path = [node]
+            while (before := came_from[path[-1]]) is not None:
+                path.append(before)
+            return path[::-1]
+        for neighbour, room in left[node].items():
+            if room > noise and neighbour not in came_from:
+                came_from[neighbour] = node
+                queue.append(neighbour)
+    return []

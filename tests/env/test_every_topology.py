@@ -1,0 +1,57 @@
+"""Generated clusters of every family of networks, run from end to end and compared with the oracle."""
+
+import dataclasses
+
+import numpy as np
+import oracle
+import oracle_policies
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsched.cluster.build import build
+from jaxsched.cluster.padding import Shape, pad
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies.registry import TOPOLOGIES
+from jaxsched.workload.models import profiles
+
+SIZES = {"bcube": (4, 8, 9, 16), "torus2d": (4, 6, 8, 9, 12, 15, 16), "torus3d": (8, 12, 16)}
+COMMON = Shape(partitions=2, servers=8, groups=2, racks=8, links=112, all_links=160)  # one compiled program for all
+
+
+@st.composite
+def cases(draw) -> strategies.Case:
+    """Jobs on two partitions of a network of 2 to 16 servers."""
+    kind = draw(st.sampled_from(list(TOPOLOGIES)))
+    servers = draw(st.sampled_from(SIZES.get(kind, tuple(range(2, 17)))))
+    case = strategies.random_case(draw(st.integers(0, 2**32 - 1)), "two", draw(st.integers(1, 16)), homogeneous=True)
+    slow = draw(st.sampled_from([1.0, 5.0, 25.0]))  # Gbit/s
+    cluster = pad(build([Server()] * servers, TOPOLOGIES[kind](servers, nic_gbits_s=slow), 2), COMMON)
+    return dataclasses.replace(case, cluster=cluster, origin=f"{kind}-{servers} at {slow} with {case.origin}")
+
+
+@settings(max_examples=40)
+@given(case=cases())
+def test_every_job_ends_when_the_oracle_says(case):
+    spec = "load-balance"  # spreads gangs over servers, so that they use links
+    state = strategies.run(case, spec, case.shape.config())
+    ours = strategies.outcome(case, state)
+    theirs = oracle.simulate(
+        case.cluster,
+        case.jobs,
+        profiles(),
+        oracle_policies.make_policy(spec, order="fifo", backfill=False, forward=False),
+        interval_s=case.interval_s,
+        rounds=case.shape.rounds,
+        max_forwards=case.max_forwards,
+        interference="analytic",
+        strengths=case.kappa,
+        queue_slots=case.shape.queue_slots,
+        running_slots=case.shape.running_slots,
+    )
+    assert ours.status == theirs.status and set(ours.status) <= {"finished", "rejected"}
+    np.testing.assert_allclose(ours.start_s, theirs.start_s, rtol=1e-9)
+    np.testing.assert_allclose(ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5)
+    done = np.array([status == "finished" for status in ours.status])
+    assert ((ours.finish_s - ours.start_s)[done] >= case.jobs.duration_s[done] * (1 - 1e-5)).all()
+    np.testing.assert_array_equal(state.free, case.cluster.group_gpus)
