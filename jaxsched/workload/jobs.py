@@ -162,6 +162,13 @@ def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:
     return dataclasses.replace(jobs, submit_s=(jobs.submit_s - jobs.submit_s[0]) * stretch)
 
 
+def first_boundary(submit_s: np.ndarray, interval_s: float) -> np.ndarray:
+    """float64[J], whole: the first i with `submit_s <= i * interval_s`."""
+    boundary = np.ceil(submit_s / interval_s)
+    boundary = np.where(boundary * interval_s < submit_s, boundary + 1, boundary)  # the division rounded down
+    return np.where((boundary - 1) * interval_s >= submit_s, boundary - 1, boundary)  # or up
+
+
 def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
@@ -169,9 +176,7 @@ def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
-    boundary = np.ceil(jobs.submit_s / interval_s)
-    boundary = np.where(boundary * interval_s < jobs.submit_s, boundary + 1, boundary)  # the division rounded down
-    boundary = np.where((boundary - 1) * interval_s >= jobs.submit_s, boundary - 1, boundary)  # or up
+    boundary = first_boundary(jobs.submit_s, interval_s)
     if len(jobs) and boundary[-1] >= NEVER:
         raise UserError(
             f"interval_s: {interval_s:g} s is too short for a trace of {jobs.submit_s[-1]:g} s (2^31 boundaries)"
