@@ -28,7 +28,7 @@ class Slotted:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class Kind:
     """The jobs of one (rounded) length."""
 
     length: float
@@ -45,11 +45,11 @@ def priced_starts(jobs: Slotted, end: float, known: float) -> float:
     """
     slots = max(int(np.ceil(end)), 1)
     width = -(-slots // CELLS)
-    kinds, price = _kinds(jobs), np.zeros(-(-slots // width))
+    kinds, price = kinds_of(jobs), np.zeros(-(-slots // width))
     reach = max(known - jobs.release.sum(), REACH * jobs.length.sum())
     best, misses, start, excess_there = -np.inf, 0, price, price
     for _ in range(STEPS):
-        bound, excess = _answer(jobs, kinds, width, price)
+        bound, excess = answer(jobs, kinds, width, price)
         misses = 0 if bound > best + GAIN * reach else misses + 1
         if bound > best:
             best, start, excess_there = bound, price, excess
@@ -63,7 +63,7 @@ def priced_starts(jobs: Slotted, end: float, known: float) -> float:
     return best
 
 
-def _kinds(jobs: Slotted) -> list[_Kind]:
+def kinds_of(jobs: Slotted) -> list[Kind]:
     """The jobs by length; of more than `LENGTHS` lengths, neighbours count as the shortest of them."""
     length = jobs.length
     if len(np.unique(length)) > LENGTHS:
@@ -76,11 +76,11 @@ def _kinds(jobs: Slotted) -> list[_Kind]:
     for one in np.unique(length):
         index = np.flatnonzero(length == one)
         gpus, gang = np.unique(jobs.gpus[index], return_inverse=True)
-        kinds.append(_Kind(float(one), gpus, index, gang))
+        kinds.append(Kind(float(one), gpus, index, gang))
     return kinds
 
 
-def _answer(jobs: Slotted, kinds: list[_Kind], width: int, price: np.ndarray) -> tuple[float, np.ndarray]:
+def answer(jobs: Slotted, kinds: list[Kind], width: int, price: np.ndarray) -> tuple[float, np.ndarray]:
     """The bound of these prices, and the GPU-slots asked for beyond the capacity in every cell."""
     cells = len(price)
     edges = np.arange(cells + 1) * float(width)
