@@ -700,3 +700,22 @@ def test_invariants(seed, name, order, backfill, forward):
 def test_unordered_jobs_are_refused():
     with pytest.raises(ValueError, match="order"):
         run(TWO, make_jobs({"submit": 1}, {"submit": 0}), RING, FIFO)
+
+
+def test_policies_see_estimates_and_the_clock_does_not():
+    # One GPU. Job 0 is thought longer than job 1 and is not: job 1 goes first; both take as long as they take.
+    jobs = make_jobs({"duration": 60, "ratio": 4}, {"duration": 120, "ratio": 0.5})
+    r = run(make_cluster([[[1]]]), jobs, make_profiles({}), make_policy("first-fit", "sjf"))
+    close(r.start_s, [120, 0])
+    close(r.finish_s, [180, 120])
+
+
+def test_what_is_left_by_the_estimate():
+    jobs = make_jobs({"duration": 100, "ratio": 0.5}, {"duration": 100, "ratio": 3})
+    state = make_state(make_cluster([[[2]]]), jobs, make_profiles({}), [({0: 1}, {}), ({0: 1}, {})])
+    short, long = state.running[0]
+    for remaining, thought in ((100, 50), (60, 10), (50, 5), (20, 8)):  # overdue: a tenth of the 50, 80 done
+        short.remaining_s = remaining
+        close(state.estimated_left_s(short), thought)
+    long.remaining_s = 1
+    close(state.estimated_left_s(long), 201)
