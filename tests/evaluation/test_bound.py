@@ -22,7 +22,7 @@ def slotted(release, length, gpus, capacity) -> Slotted:
     return Slotted(*columns, capacity=float(capacity))
 
 
-def best_starts(jobs: Slotted) -> int:
+def best_starts(jobs: Slotted) -> float:
     """The least sum of starts of any schedule: some order, in which every job starts as early as it can, is optimal."""
     horizon = int(jobs.release.max() + jobs.length.sum()) + 1
     best = math.inf
