@@ -61,6 +61,7 @@ class Job:
 
     submit_s: float
     duration_s: float
+    estimate_s: float
     W: int
     g: int
     U: int
@@ -95,6 +96,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
             Job(
                 submit_s=float(jobs.submit_s[j]),
                 duration_s=float(jobs.duration_s[j]),
+                estimate_s=float(jobs.duration_s[j] * jobs.estimate_ratio[j]),
                 W=int(jobs.workers[j]),
                 g=int(jobs.gpus_per_worker[j]),
                 U=int(jobs.ps[j]),
@@ -319,6 +321,12 @@ class State:
                 for m, x in r.demand.use.items():
                     total[m] = total.get(m, 0.0) + x
         return total
+
+    def estimated_left_s(self, r: Running) -> float:
+        """What a policy knows of a running job's remaining ideal seconds (section 7)."""
+        done = self.jobs[r.job].duration_s - r.remaining_s
+        left = self.jobs[r.job].estimate_s - done
+        return left if left > 0 else 0.1 * done
 
     def slowdowns(self) -> dict[int, float]:
         """Slowdown of every running job."""

@@ -62,6 +62,7 @@ def make_jobs(*rows) -> JobList:
         model=column("model", 0, np.int32),
         tenant=column("tenant", 0, np.int32),
         home=column("home", 0, np.int32),
+        estimate_ratio=column("ratio", 1, float),
     )
 
 

@@ -56,9 +56,9 @@ def order_key(state: oracle.State, order: str, j: int) -> float:
     if order == "fifo":
         return 0.0
     if order == "sjf":
-        return float(np.float32(job.duration_s))
+        return float(np.float32(job.estimate_s))
     if order == "area":
-        return float(np.float32(job.W * job.g) * np.float32(job.duration_s))
+        return float(np.float32(job.W * job.g) * np.float32(job.estimate_s))
     received = 0.0
     for r in (r for runs in state.running for r in runs):
         if state.jobs[r.job].tenant == job.tenant:
@@ -256,20 +256,20 @@ def effect(state: oracle.State, p: int, j: int, w: dict[int, int], before: dict,
     for r in state.running[p]:
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
             slower = oracle.slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch)
-            eff += r.remaining_s * (slower - now[r.job]) / job.duration_s
+            eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
     return eff
 
 
 def greedy_wait(state: oracle.State, p: int, jobs: list[int], threshold: float, patience: float):
     """(job, workers) of the first job whose best candidate is good enough, or None."""
     before, now = state.total_use(), state.slowdowns()
-    ends = [r.remaining_s * now[r.job] for r in state.running[p]]
+    ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
     wait = max([state.interval_s, *([min(ends)] if ends else [])])
     for j in jobs:
         valid = [w for w in candidates(state, p, j) if w is not None]
         effs = [effect(state, p, j, w, before, now) for w in valid]
         best = min(range(len(valid)), key=lambda c: (q(effs[c]), c))
-        lost = (effs[best] - 1) * state.jobs[j].duration_s / wait
+        lost = (effs[best] - 1) * state.jobs[j].estimate_s / wait
         if q(effs[best]) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
             return j, valid[best]
     return None

@@ -23,6 +23,7 @@ from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.observation import observe
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, make_params
 from jaxsched.policies.registry import hand_written
+from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -188,15 +189,21 @@ INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)
 
 
 def random_case(
-    seed: int, shape: str, count: int = 32, homogeneous: bool = False, tree: bool = False, interval_s: float = 60.0
+    seed: int,
+    shape: str,
+    count: int = 32,
+    homogeneous: bool = False,
+    tree: bool = False,
+    interval_s: float = 60.0,
+    error: float = 0.0,
 ) -> Case:
     """The case of `seed`: the same everywhere."""
     rng = np.random.default_rng(seed)
     return Case(
-        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s})",
+        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {error})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
-        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))),
+        jobs=with_estimates(random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))), error, seed),
         interval_s=interval_s,
         kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
         max_forwards=int(rng.integers(0, 4)),
@@ -205,12 +212,13 @@ def random_case(
 
 @st.composite
 def cases(draw, shape: str, **fixed) -> Case:
-    """Hypothesis: fewer jobs, like servers, leaf-spine and minutes are what it shrinks to."""
+    """Hypothesis: fewer jobs, like servers, leaf-spine, minutes and exact estimates are what it shrinks to."""
     values = dict(
         count=draw(st.integers(1, SHAPES[shape].jobs)),
         homogeneous=draw(st.sampled_from([True, False, False])),
         tree=draw(st.booleans()),
         interval_s=draw(st.sampled_from(INTERVALS_S)),
+        error=draw(st.sampled_from([0.0, 0.0, 0.4, 1.5])),
     )
     return random_case(draw(st.integers(0, 2**32 - 1)), shape, **(values | fixed))
 

@@ -211,3 +211,22 @@ def test_greedy_wait_window():
     for window, start in ((2, 120), (3, 0)):
         policy = make_policy("greedy-wait", "fifo", True, False, 1.1, window, 0.0)
         assert run(make_cluster([[[4]]]), jobs, RING, policy, interference="analytic").start_s[3] == start
+
+
+def test_policies_see_estimates_and_the_clock_does_not():
+    # One GPU. Job 0 is thought longer than job 1 and is not: job 1 goes first; both take as long as they take.
+    jobs = make_jobs({"duration": 60, "ratio": 4}, {"duration": 120, "ratio": 0.5})
+    r = run(make_cluster([[[1]]]), jobs, make_profiles({}), make_policy("first-fit", "sjf"))
+    close(r.start_s, [120, 0])
+    close(r.finish_s, [180, 120])
+
+
+def test_what_is_left_by_the_estimate():
+    jobs = make_jobs({"duration": 100, "ratio": 0.5}, {"duration": 100, "ratio": 3})
+    state = make_state(make_cluster([[[2]]]), jobs, make_profiles({}), [({0: 1}, {}), ({0: 1}, {})])
+    short, long = state.running[0]
+    for remaining, thought in ((100, 50), (60, 10), (50, 5), (20, 8)):  # overdue: a tenth of the 50, 80 done
+        short.remaining_s = remaining
+        close(state.estimated_left_s(short), thought)
+    long.remaining_s = 1
+    close(state.estimated_left_s(long), 201)

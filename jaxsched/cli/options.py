@@ -40,6 +40,8 @@ class ScenarioOptions:
     """Mean run time of synthetic jobs (default: the workload's own)."""
     duration_cap_s: Annotated[float | None, optional("X")] = None
     """Longest run time of synthetic jobs (default: no limit)."""
+    duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
     interference: Annotated[str, tyro.conf.arg(metavar="none|analytic|fitted|DIR")] = "analytic"
     """How jobs slow each other down; analytic:low and analytic:high are the ends of its range, DIR is a folder that
     `jaxsched interference fit` wrote."""
@@ -62,6 +64,7 @@ class ScenarioOptions:
             num_jobs=self.num_jobs,
             mean_duration_s=self.mean_duration_s,
             duration_cap_s=self.duration_cap_s,
+            duration_error=self.duration_error,
             seed=self.seed,
             seeds=seeds,
         )

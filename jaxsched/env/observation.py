@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.dynamics.resources import layout_of
+from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.queues import feasible, feasible_elsewhere, first, order_keys
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
@@ -68,10 +69,10 @@ def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> 
         log_ratio(gpus.astype(jnp.float32), 1.0),
         (jobs.ps[row] > 0).astype(jnp.float32),
         log_ratio(jobs.ps[row].astype(jnp.float32), 1.0),
-        log_ratio(jobs.duration_s[row], 60.0) / 4,
-        log_ratio(jobs.duration_s[row], params.interval_s) / 4,
+        log_ratio(jobs.estimate_s[row], 60.0) / 4,
+        log_ratio(jobs.estimate_s[row], params.interval_s) / 4,
         log_ratio(age_s, 60.0) / 4,
-        log_ratio(age_s, jnp.maximum(jobs.duration_s[row], 1.0)),
+        log_ratio(age_s, jnp.maximum(jobs.estimate_s[row], 1.0)),
         log_ratio(profiles.gradient_bytes[model] / nic, compute),
         log_ratio(profiles.gradient_bytes[model] / pcie, compute),
         profiles.cpu_cores[model] * profiles.sens_cpu[model] / 8,
@@ -93,7 +94,7 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     total = state.total
     active = (running.job >= 0).astype(jnp.float32)
     excess = active * (running.slowdown - 1.0)
-    left = active * running.remaining_s
+    left = estimated_left_s(state)
     here = (running.workers > 0).astype(jnp.float32)
     group_left = jnp.einsum("pr,prnk->pnk", left, here) / jnp.maximum(here.sum(1), 1.0)
     group_excess = jnp.einsum("pr,prnk->pnk", excess, here)
@@ -131,7 +132,7 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     blocked = jnp.maximum(state.queue[jnp.arange(p), slots[:, -1]], 0)
     queued = state.queue >= 0
     row = jnp.maximum(state.queue, 0)
-    area = queued * (state.jobs.workers * state.jobs.gpus_per_worker)[row] * state.jobs.duration_s[row]
+    area = queued * (state.jobs.workers * state.jobs.gpus_per_worker)[row] * state.jobs.estimate_s[row]
     all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
     count = jnp.maximum(active.sum(-1), 1.0)
     scheduler = jnp.stack(

@@ -16,9 +16,9 @@ def order_keys(order: str, state: State) -> Array:
         case "fifo":
             key = row.astype(jnp.float32)
         case "sjf":
-            key = jobs.duration_s[row]
+            key = jobs.estimate_s[row]
         case "area":
-            key = (jobs.workers * jobs.gpus_per_worker)[row] * jobs.duration_s[row]
+            key = (jobs.workers * jobs.gpus_per_worker)[row] * jobs.estimate_s[row]
         case "las":
             key = state.attained_s[jobs.tenant[row]]
         case _:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.evaluation.bound import jct_lower_bound_s
 from jaxsched.evaluation.contenders import Contender, contenders
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
 from jaxsched.evaluation.outcome import Outcome, rejections
@@ -36,6 +37,7 @@ class Row:
     jct_ci95_s: Interval  # of the mean JCT; over seeds, or of a single run over batches of jobs
     ratio: float  # mean over seeds of JCT / JCT of the best baseline on the same jobs
     ratio_ci95: Interval  # over seeds
+    gap: float  # mean over seeds of JCT / lower bound on any policy's JCT on the same jobs
     jobs: JobCounts  # summed over seeds
     rejections: dict[str, int]  # jobs by reason
     notes: list[str]
@@ -47,6 +49,7 @@ class Comparison:
     """Policies on the same jobs, in the order they were named."""
 
     rows: list[Row]
+    bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
     config: dict[str, Any]
     versions: dict[str, str]
 
@@ -74,6 +77,7 @@ class Comparison:
                 "gpu_utilisation": row.figures.gpu_utilisation,
                 "slowdown_mean": row.figures.slowdown_mean,
                 "ratio_to_best_baseline": row.ratio,
+                "gap_to_bound": row.gap,
                 "jobs": dataclasses.asdict(row.jobs),
             }
             for row in self.rows
@@ -81,6 +85,7 @@ class Comparison:
         return _plain(
             {
                 "jobs": dataclasses.asdict(self.jobs),
+                "bound_s": self.bound_s,
                 "policies": policies,
                 "config": self.config | {"runs": {row.name: _runs(row) for row in self.rows}},
                 "versions": self.versions,
@@ -116,9 +121,10 @@ def compare(
     job_lists = compact_tenants(jobs_by_seed)
     results = _run_all(everyone, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
-    rows = [_row(one, results[one.name], gpus) for one in everyone]
+    bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s) for jobs in job_lists])
+    rows = [_row(one, results[one.name], gpus, bounds) for one in everyone]
     settled = dataclasses.asdict(settings)
-    return Comparison(_with_ratios(rows), dict(config or {}) | settled, versions())
+    return Comparison(_with_ratios(rows), float(bounds.mean()), dict(config or {}) | settled, versions())
 
 
 def best_baseline(rows: Sequence[Row]) -> Row | None:
@@ -179,8 +185,8 @@ def _run_all(
     return {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in results.items()}
 
 
-def _row(one: Contender, outcomes: list[Outcome], gpus: int) -> Row:
-    """The policy's figures; the ratios come later."""
+def _row(one: Contender, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) -> Row:
+    """The policy's figures; the ratios come later. `bounds_s: float64[S]` of the seeds."""
     by_seed = [metrics(result, gpus) for result in outcomes]
     figures = Metrics(*np.mean([dataclasses.astuple(seed) for seed in by_seed], axis=0).tolist())
     if math.isnan(figures.jct_mean_s):
@@ -197,7 +203,19 @@ def _row(one: Contender, outcomes: list[Outcome], gpus: int) -> Row:
     total = counts[0]
     for count in counts[1:]:
         total = total + count
-    return Row(one.name, one.baseline, figures, interval, math.nan, UNKNOWN, total, lost, notes(outcomes), outcomes)
+    return Row(
+        name=one.name,
+        baseline=one.baseline,
+        figures=figures,
+        jct_ci95_s=interval,
+        ratio=math.nan,
+        ratio_ci95=UNKNOWN,
+        gap=float(np.mean([seed.jct_mean_s for seed in by_seed] / bounds_s)),
+        jobs=total,
+        rejections=lost,
+        notes=notes(outcomes),
+        outcomes=outcomes,
+    )
 
 
 def _with_ratios(rows: list[Row]) -> list[Row]:

@@ -7,6 +7,7 @@ from typing import Any
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
+from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 
@@ -33,6 +34,7 @@ def load_scenario(
     num_jobs: int | None = None,
     mean_duration_s: float | None = None,
     duration_cap_s: float | None = None,
+    duration_error: float = 0.0,
     seed: int = 0,
     seeds: int | None = None,
 ) -> Scenario:
@@ -41,6 +43,7 @@ def load_scenario(
     `load` is the offered load that submit times are rescaled to (None: a trace keeps its pace); `seeds` job lists are
     made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
     only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
+    Policies see durations with an error of `duration_error` (`workload.estimates`), drawn with the list's seed.
     UserError on any mistake.
     """
     for name, value in {"schedulers": schedulers, "seeds": seeds}.items():
@@ -65,7 +68,7 @@ def load_scenario(
             duration_cap_s=math.inf if duration_cap_s is None else duration_cap_s,
         )
         jobs, skipped = get_workload(workload, options)
-        lists.append(jobs)
+        lists.append(with_estimates(jobs, duration_error, number))
     config = {
         "cluster": cluster,
         "gpus": gpus,
@@ -76,6 +79,7 @@ def load_scenario(
         "load": load,
         "mean_duration_s": mean_duration_s,
         "duration_cap_s": duration_cap_s,
+        "duration_error": duration_error,
         "offered_load": _offered(lists[0], gpus),
         "skipped_rows": skipped,
     }

@@ -119,6 +119,7 @@ def build_inputs(
     }
     columns["arrival"] = np.full(size, NEVER, np.int32)
     times = {"lead_s": np.zeros(size, np.float32), "duration_s": np.ones(size, np.float32)}
+    times["estimate_s"] = times["duration_s"]  # nothing is known here but estimates
     columns["workers"][:], columns["gpus_per_worker"][:] = 1, 1
 
     def fill(row: int, age_s: float, duration_s: float, namespace: str, **values: int) -> None:
@@ -181,6 +182,7 @@ def blank_state(config: EnvConfig, params: EnvParams, settings: Settings) -> Sta
         arrival=jnp.full(size, NEVER, jnp.int32),
         lead_s=jnp.zeros(size, jnp.float32),
         duration_s=jnp.ones(size, jnp.float32),
+        estimate_s=jnp.ones(size, jnp.float32),
         workers=ones,
         gpus_per_worker=ones,
         ps=zeros,

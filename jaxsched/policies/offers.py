@@ -23,6 +23,7 @@ from jaxsched.dynamics.speed import (
     step_time,
     step_time_with,
 )
+from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps
@@ -36,10 +37,10 @@ class Scene:
     free: Array  # int32[P, NK]
     total: Array  # float32[P, M]
     print: Footprint  # of the running jobs, leaves [P, ..., R]
-    left_s: Array  # float32[P, R], ideal seconds that the running jobs have left, 0 in free slots
+    left_s: Array  # float32[P, R], ideal seconds that the running jobs have left by their estimates, 0 in free slots
     wait_s: Array  # float32[P], seconds until something can change, at least one interval; inf if nothing runs
     job: JobSpec  # leaves [P, W]
-    duration_s: Array  # float32[P, W]
+    duration_s: Array  # float32[P, W], as estimated
     some: Array  # bool[P, W], there is such a job, and its scheduler has not waited yet
 
 
@@ -63,15 +64,16 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array) -> Sce
     partitions = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[partitions[:, None], slots], 0)
     active = running.job >= 0
-    ends = jnp.where(active, running.remaining_s * running.slowdown, jnp.inf).min(-1)
+    left = estimated_left_s(state)
+    ends = jnp.where(active, left * running.slowdown, jnp.inf).min(-1)
     return Scene(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
         print=running.print,
-        left_s=jnp.where(active, running.remaining_s, 0.0),
+        left_s=left,
         wait_s=jnp.maximum(ends, params.interval_s),
         job=job_spec(state.jobs, row),
-        duration_s=state.jobs.duration_s[row],
+        duration_s=state.jobs.estimate_s[row],
         some=found & ~state.waited[:, None],
     )
 

@@ -16,7 +16,7 @@ from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.training.config import TrainConfig, from_dict, to_dict
 
-SCHEMA = 1
+SCHEMA = 2
 KEEP_STEPS = 2
 
 

@@ -29,9 +29,15 @@ class JobList:
     model: np.ndarray  # int32[J], index into the catalogue
     tenant: np.ndarray  # int32[J], 0..V-1, e.g. the virtual cluster
     home: np.ndarray  # int32[J], the scheduler that first gets the job is home % P
+    estimate_ratio: np.ndarray  # float64[J], the duration that policies see over the true one
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    @property
+    def estimate_s(self) -> np.ndarray:
+        """float64[J]: the duration that policies see."""
+        return self.duration_s * self.estimate_ratio
 
     @property
     def num_gpus(self) -> np.ndarray:
@@ -46,6 +52,7 @@ class JobTable:
     arrival: chex.Array  # int32[J], boundary index at which the job is first seen
     lead_s: chex.Array  # float32[J], seconds between submission and that boundary, in [0, interval)
     duration_s: chex.Array  # float32[J]
+    estimate_s: chex.Array  # float32[J], the duration that policies see
     workers: chex.Array  # int32[J]
     gpus_per_worker: chex.Array  # int32[J]
     ps: chex.Array  # int32[J]
@@ -84,6 +91,7 @@ def make_job_list(
         "ps": _column("ps", ps, size, np.int32, 0),
         "model": _column("model", model, size, np.int32, 0, maximum=len(MODEL_NAMES) - 1),
         "tenant": _column("tenant", tenant, size, np.int32, 0),
+        "estimate_ratio": np.ones(size),
     }
     order = np.argsort(submit, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
@@ -162,6 +170,13 @@ def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:
     return dataclasses.replace(jobs, submit_s=(jobs.submit_s - jobs.submit_s[0]) * stretch)
 
 
+def first_boundary(submit_s: np.ndarray, interval_s: float) -> np.ndarray:
+    """float64[J], whole: the first i with `submit_s <= i * interval_s`."""
+    boundary = np.ceil(submit_s / interval_s)
+    boundary = np.where(boundary * interval_s < submit_s, boundary + 1, boundary)  # the division rounded down
+    return np.where((boundary - 1) * interval_s >= submit_s, boundary - 1, boundary)  # or up
+
+
 def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
@@ -169,9 +184,7 @@ def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
-    boundary = np.ceil(jobs.submit_s / interval_s)
-    boundary = np.where(boundary * interval_s < jobs.submit_s, boundary + 1, boundary)  # the division rounded down
-    boundary = np.where((boundary - 1) * interval_s >= jobs.submit_s, boundary - 1, boundary)  # or up
+    boundary = first_boundary(jobs.submit_s, interval_s)
     if len(jobs) and boundary[-1] >= NEVER:
         raise UserError(
             f"interval_s: {interval_s:g} s is too short for a trace of {jobs.submit_s[-1]:g} s (2^31 boundaries)"
@@ -183,6 +196,7 @@ def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -
         arrival=jnp.asarray(boundary, jnp.int32),
         lead_s=jnp.asarray(lead, jnp.float32),
         duration_s=jnp.asarray(jobs.duration_s, jnp.float32),
+        estimate_s=jnp.asarray(jobs.estimate_s, jnp.float32),
         workers=jnp.asarray(jobs.workers, jnp.int32),
         gpus_per_worker=jnp.asarray(jobs.gpus_per_worker, jnp.int32),
         ps=jnp.asarray(jobs.ps, jnp.int32),
@@ -193,7 +207,7 @@ def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -
 
 
 # What a padding row holds: never arrives, and harmless where it is computed with all the same.
-_PADDING = {"arrival": NEVER, "duration_s": 1.0, "workers": 1, "gpus_per_worker": 1}
+_PADDING = {"arrival": NEVER, "duration_s": 1.0, "estimate_s": 1.0, "workers": 1, "gpus_per_worker": 1}
 
 
 def pad_table(table: JobTable, size: int) -> JobTable:

@@ -110,10 +110,12 @@ def sample_table(
     size = _categorical(uniform["size"], params.size_probs)
     workers = jnp.asarray(GPU_SIZES, jnp.int32)[size]
     homes = (1.0 + jnp.arange(num_homes)) ** -params.home_skew
+    duration = _durations(uniform["duration"], jnp.asarray(_SIZE_CLASS)[size], params)
     return JobTable(
         arrival=arrival.astype(jnp.int32),
         lead_s=jnp.minimum(arrival - time, 1 - 1e-6) * params.interval_s,
-        duration_s=_durations(uniform["duration"], jnp.asarray(_SIZE_CLASS)[size], params),
+        duration_s=duration,
+        estimate_s=duration,
         workers=workers,
         gpus_per_worker=jnp.ones_like(workers),
         ps=jnp.where((workers > 1) & (uniform["ps"] < params.ps_fraction), jnp.maximum(1, workers // 4), 0),

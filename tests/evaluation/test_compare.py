@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from jaxsched.evaluation import figures, tables
+from jaxsched.evaluation.bound import jct_lower_bound_s
 from jaxsched.evaluation.outcome import JOB_COLUMNS, write_jobs
 
 POLICY_KEYS = {
     "jct_mean_s", "jct_ci95_s", "jct_p50_s", "jct_p95_s", "jct_p99_s", "queue_mean_s", "makespan_s", "gpu_utilisation",
-    "slowdown_mean", "ratio_to_best_baseline", "jobs",
+    "slowdown_mean", "ratio_to_best_baseline", "gap_to_bound", "jobs",
 }  # fmt: skip
 JOB_KEYS = {"arrived", "finished", "running", "queued", "rejected"}
 
 
 def test_json_has_the_schema_and_only_numbers_that_json_knows(comparison, job_lists):
     found = json.loads(comparison.dumps())
-    assert set(found) == {"jobs", "policies", "config", "versions"}
+    assert set(found) == {"jobs", "bound_s", "policies", "config", "versions"}
     assert list(found["policies"]) == ["pack", "random"]
     total = sum(map(len, job_lists))
     for jobs in (found["jobs"], *(policy["jobs"] for policy in found["policies"].values())):
@@ -47,6 +48,17 @@ def test_ratio_is_paired_by_seed(comparison):
     for row in comparison.rows:
         pairs = [np.nanmean(one.jct_s) / np.nanmean(other.jct_s) for one, other in zip(row.outcomes, best.outcomes)]
         assert row.ratio == pytest.approx(np.mean(pairs))
+
+
+def test_gap_is_paired_by_seed_and_in_every_format(comparison, cluster, job_lists):
+    bounds = [jct_lower_bound_s(cluster, jobs, 60.0) for jobs in job_lists]
+    assert comparison.bound_s == pytest.approx(np.mean(bounds))
+    for row in comparison.rows:
+        gaps = [np.nanmean(one.jct_s) / bound for one, bound in zip(row.outcomes, bounds, strict=True)]
+        assert row.gap == pytest.approx(np.mean(gaps)) and row.gap > 1
+        assert comparison.to_json()["policies"][row.name]["gap_to_bound"] == row.gap
+        for text in (tables.plain_text(comparison), tables.markdown(comparison)):
+            assert "to bound" in text and f"{row.gap:.3f}" in text
 
 
 def test_tables_name_every_policy_once(comparison):

@@ -82,7 +82,7 @@ def test_shapes_and_types():
     for name in JobTable.__dataclass_fields__:
         leaf = getattr(table, name)
         assert leaf.shape == (17,), name
-        assert leaf.dtype == (jnp.float32 if name in ("lead_s", "duration_s") else jnp.int32), name
+        assert leaf.dtype == (jnp.float32 if name in ("lead_s", "duration_s", "estimate_s") else jnp.int32), name
 
 
 def test_quantiles_of_the_run_times():

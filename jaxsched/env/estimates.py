@@ -1,0 +1,17 @@
+"""What policies know of the work that running jobs have left (docs/semantics.md, section 7)."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsched.env.state import State
+
+OVERDUE = 0.1  # a job that has outlived its estimate is taken to need this share of what it has done once more
+
+
+def estimated_left_s(state: State) -> Array:
+    """float32[P, R]: ideal seconds that each running job has left by its estimate; 0 in free slots."""
+    running = state.running
+    estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
+    left = running.remaining_s + (estimate - running.duration_s)  # to the last bit what is left if that is known
+    left = jnp.where(left > 0, left, OVERDUE * (running.duration_s - running.remaining_s))
+    return jnp.where(running.job >= 0, left, 0.0)
