@@ -23,7 +23,9 @@ class WorkloadConfig:
     gpu_counts: tuple[tuple[int, float], ...] = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))
     ps_fraction: float = 0.5
     burstiness: float = 1.5
-    home_skew: float = 0.3
+    home_skew: tuple[float, float] = (0.3, 0.3)  # home h has weight (h + 1)^-skew
+    gang_tilt: tuple[float, float] = (0.0, 0.0)  # gangs are drawn with weights times size^tilt
+    pace: tuple[float, float] = (1.0, 1.0)  # factor of all times, the interval included; log-uniform
     jobs: int = 512  # per environment
 
 
@@ -32,6 +34,7 @@ class EnvironmentConfig:
     """The cluster to train on."""
 
     cluster: str = "leaf-spine-8"
+    more_clusters: tuple[str, ...] = ()  # every environment draws one of all
     schedulers: int = 2
     interval_s: float = 300.0
     running_slots: int = 32
@@ -192,6 +195,9 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (config.reward.scale > 0, "reward: scale must be above 0"),
         (0 <= config.reward.team_share <= 1, "reward: team_share must be in [0, 1]"),
         (0 < jobs.load[0] <= jobs.load[1], "workload: load must be two rising positive numbers"),
+        (0 <= jobs.home_skew[0] <= jobs.home_skew[1], "workload: home_skew must be two rising numbers"),
+        (jobs.gang_tilt[0] <= jobs.gang_tilt[1], "workload: gang_tilt must be two rising numbers"),
+        (0 < jobs.pace[0] <= jobs.pace[1], "workload: pace must be two rising positive numbers"),
         (jobs.jobs >= 1, "workload: jobs must be at least 1"),
         (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
         (env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),

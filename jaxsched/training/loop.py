@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.observation import observe
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import save_policy
@@ -22,8 +22,7 @@ from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.ppo import optimizer, select, update
 from jaxsched.training.state import TrainState, has_step, restore, save
 from jaxsched.training.validation import make_validation
-from jaxsched.training.worlds import base_params, draw_worlds, env_config, sampler, training_cluster, with_contention
-from jaxsched.workload.sampler import SamplerParams
+from jaxsched.training.worlds import Worlds, draw_worlds, make_worlds, params_axes, params_of_all
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE = "metrics.jsonl", "timing.jsonl"
@@ -33,27 +32,29 @@ Report = Callable[[dict[str, float]], None]
 class Setting(NamedTuple):
     """What stays the same over a run."""
 
-    config: TrainConfig
-    static: EnvConfig
-    params: EnvParams
-    jobs: SamplerParams
+    worlds: Worlds
     network: SchedulerNetwork
+
+    @property
+    def config(self) -> TrainConfig:
+        return self.worlds.config
+
+    @property
+    def static(self) -> EnvConfig:
+        return self.worlds.static
 
 
 def make_setting(config: TrainConfig) -> Setting:
-    """Cluster, sampler and network of a config."""
-    cluster = training_cluster(config)
-    net = config.network
-    network = SchedulerNetwork(**dataclasses.asdict(net))
-    return Setting(config, env_config(config), base_params(config, cluster), sampler(config, cluster), network)
+    """Worlds and network of a config."""
+    return Setting(make_worlds(config), SchedulerNetwork(**dataclasses.asdict(config.network)))
 
 
 def initial(setting: Setting) -> TrainState:
     """Fresh weights and environments from the config's seed. Pure: the same config gives the same state."""
-    config, static, params, jobs, network = setting
+    config, static, params, network = setting.config, setting.static, setting.worlds.params, setting.network
     weight_key, world_key, run_key = jax.random.split(jax.random.key(config.seed), 3)
-    worlds, strengths = draw_worlds(world_key, config, static, params, jobs, config.ppo.num_envs)
-    one = jax.tree.map(lambda leaf: leaf[0], worlds)
+    states, draws = draw_worlds(world_key, setting.worlds, config.ppo.num_envs)
+    one = jax.tree.map(lambda leaf: leaf[0], states)
     obs = observe(static, params, one)
     weights = network.init(weight_key, obs, build_menu(static, params, one, obs))
     return TrainState(
@@ -61,8 +62,8 @@ def initial(setting: Setting) -> TrainState:
         moments=optimizer(config.ppo).init(weights),
         best_weights=weights,
         best_jct_s=jnp.float32(jnp.inf),
-        worlds=worlds,
-        strengths=strengths,
+        worlds=states,
+        draws=draws,
         return_scale=jnp.float32(0.0),
         key_data=jax.random.key_data(run_key),
         chunk=jnp.int32(0),
@@ -71,25 +72,23 @@ def initial(setting: Setting) -> TrainState:
 
 def _restart(key: Array, setting: Setting, state: TrainState) -> TrainState:
     """Replace the next share of the environments, in turn, by fresh ones."""
-    config, static, params, jobs, _ = setting
-    environments = config.ppo.num_envs
-    count = int(environments * config.ppo.restart_share)
+    ppo = setting.config.ppo
+    count = int(ppo.num_envs * ppo.restart_share)
     if count == 0:
         return state
-    fresh, strengths = draw_worlds(key, config, static, params, jobs, count)
-    index = (state.chunk * count + jnp.arange(count)) % environments
-    worlds: State = jax.tree.map(lambda old, new: old.at[index].set(new), state.worlds, fresh)
-    return state.replace(worlds=worlds, strengths=state.strengths.at[index].set(strengths))
+    fresh = draw_worlds(key, setting.worlds, count)
+    index = (state.chunk * count + jnp.arange(count)) % ppo.num_envs
+    put = lambda old, new: old.at[index].set(new)
+    worlds, draws = jax.tree.map(put, (state.worlds, state.draws), fresh)
+    return state.replace(worlds=worlds, draws=draws)
 
 
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Array]]:
     """One chunk: collect, estimate, update, restart some environments. Pure; to be jitted with `state` donated."""
-    config, static, base, _, network = setting
+    config, static, network = setting.config, setting.static, setting.network
     ppo = config.ppo
     key, play, pick, learn, again = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
-    params = base.replace(interference=jax.vmap(lambda s: with_contention(base, s).interference)(state.strengths))
-    axes = jax.tree.map(lambda _: None, base).replace(interference=jax.tree.map(lambda _: 0, base.interference))
-
+    params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
     worlds, experience, bootstrap, tally = rollout.collect(
         play, config, static, network, state.weights, params, axes, state.worlds
     )
@@ -143,7 +142,7 @@ def train(
     for name in (METRICS_FILE, TIMING_FILE):
         _truncate(run_dir / name, int(state.chunk))
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0)
-    validate = make_validation(setting.config, setting.static, setting.params, setting.jobs, setting.network)
+    validate = make_validation(setting.worlds, setting.network)
     chunks = config.ppo.chunks
     started = time.perf_counter()
     for done in range(int(state.chunk) + 1, chunks + 1):

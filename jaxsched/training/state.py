@@ -15,6 +15,7 @@ import jaxsched
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.training.config import TrainConfig, from_dict, to_dict
+from jaxsched.training.worlds import Draw
 
 SCHEMA = 2
 KEEP_STEPS = 2
@@ -29,7 +30,7 @@ class TrainState:
     best_weights: chex.ArrayTree
     best_jct_s: Array  # float32, validation
     worlds: State  # leading axis E
-    strengths: Array  # float32[E], contention of each environment
+    draws: Draw  # likewise, what tells them apart
     return_scale: Array  # float32
     key_data: Array  # uint32[2], of a typed key
     chunk: Array  # int32, chunks done

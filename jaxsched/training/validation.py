@@ -13,17 +13,17 @@ from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import learned_policy
-from jaxsched.training.config import TrainConfig
-from jaxsched.training.worlds import draw_state
-from jaxsched.workload.sampler import SamplerParams
+from jaxsched.training.worlds import Worlds, draw_some, draw_state, params_axes, params_of_all
 
 MOST_ROUNDS = 20_000
 
 
-def mean_jct_s(static: EnvConfig, params: EnvParams, policy: Policy, states: State) -> Array:
-    """float32[]: mean JCT over all jobs of `states` (leading axis) after running each to its end."""
+def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State) -> Array:
+    """float32[E]: mean JCT over all jobs of each of `states` (leading axis) after running it to its end; inf if it
+    did not end. `params` are batched where `axes` say so.
+    """
 
-    def one(state: State) -> State:
+    def one(params: EnvParams, state: State) -> Array:
         key = jax.random.key(0)
 
         def step(carry):
@@ -31,25 +31,32 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, policy: Policy, states: Sta
             action = policy(key, observe(static, params, state), state, params)
             return transition(static, params, state, action)[0], rounds + 1
 
-        return lax.while_loop(lambda c: ~is_finished(c[0]) & (c[1] < MOST_ROUNDS), step, (state, 0))[0]
+        done, _ = lax.while_loop(lambda c: ~is_finished(c[0]) & (c[1] < MOST_ROUNDS), step, (state, 0))
+        records, jobs = done.records, done.jobs
+        whole = (records.finish - jobs.arrival).astype(jnp.float32) * params.interval_s
+        jct = whole + records.finish_offset_s + jobs.lead_s
+        kept = jobs.home >= 0
+        mean = jnp.where(kept, jct, 0.0).sum() / jnp.maximum(kept.sum(), 1)
+        return jnp.where(is_finished(done), mean, jnp.inf)
 
-    done = jax.vmap(one)(states)
-    records, jobs = done.records, done.jobs
-    whole = (records.finish - jobs.arrival).astype(jnp.float32) * params.interval_s
-    jct = whole + records.finish_offset_s + jobs.lead_s
-    return jnp.where(jax.vmap(is_finished)(done).all(), jct.mean(), jnp.inf)
+    return jax.vmap(one, in_axes=(axes, 0))(params, states)
 
 
-def make_validation(
-    config: TrainConfig, static: EnvConfig, params: EnvParams, jobs: SamplerParams, network: SchedulerNetwork
-) -> Callable[[chex.ArrayTree], float]:
-    """From weights to mean JCT on seeds that training never draws, compiled; infinite if a run did not end."""
-    rule = config.validation
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1), rule.seeds)
+def make_validation(worlds: Worlds, network: SchedulerNetwork) -> Callable[[chex.ArrayTree], float]:
+    """From weights to mean JCT on worlds that training never draws, compiled; infinite if a run did not end.
+
+    Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
+    """
+    rule, seed = worlds.config.validation, worlds.config.seed
+    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
 
     @jax.jit
     def run(weights: chex.ArrayTree) -> Array:
-        states = jax.vmap(lambda key: draw_state(key, static, params, jobs, jnp.float32(rule.load), rule.jobs))(keys)
-        return mean_jct_s(static, params, learned_policy("validation", static, network, weights), states)
+        draws = draw_some(draw_key, worlds, rule.seeds)
+        start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
+        states = start(jax.random.split(job_key, rule.seeds), draws)
+        policy = learned_policy("validation", worlds.static, network, weights)
+        params, axes = params_of_all(worlds, draws), params_axes(worlds)
+        return (mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace).mean()
 
     return lambda weights: float(run(weights))

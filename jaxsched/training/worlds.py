@@ -1,15 +1,50 @@
-"""The environments that are trained on: their static config, parameters and freshly drawn start states."""
+"""The environments that are trained on: their static config, what tells them apart, and freshly drawn start states."""
 
+from typing import NamedTuple
+
+import chex
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
 from jaxsched.interference.named import interference_model
 from jaxsched.training.config import TrainConfig
-from jaxsched.workload.sampler import SamplerParams, sample_table, sampler_for_load
+from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
+
+
+@chex.dataclass(frozen=True)
+class Draw:
+    """What tells one environment from another, for as long as it lives; leaves [E]."""
+
+    strength: Array  # float32, contention in units of the model's own
+    pace: Array  # float32, factor of all times: run times, gaps and the interval
+    cluster: Array  # int32, index into `Worlds.clusters`
+
+
+class Worlds(NamedTuple):
+    """Where environments are drawn from."""
+
+    config: TrainConfig
+    static: EnvConfig
+    params: EnvParams  # those of an average environment on the first cluster
+    clusters: Cluster  # leading axis C, padded to one shape
+    gpus: Array  # float32[C]
+    jobs: SamplerParams  # at offered load 1 on the first cluster
+
+
+def make_worlds(config: TrainConfig) -> Worlds:
+    """The worlds of a config."""
+    clusters = [get_cluster(name, config.env.schedulers) for name in (config.env.cluster, *config.env.more_clusters)]
+    shape = common_shape(clusters)
+    gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
+    params = base_params(config, pad(clusters[0], shape))
+    jobs = sampler(config, total_gpus(clusters[0]))
+    return Worlds(config, env_config(config), params, stack(clusters, shape), gpus, jobs)
 
 
 def env_config(config: TrainConfig) -> EnvConfig:
@@ -28,11 +63,6 @@ def env_config(config: TrainConfig) -> EnvConfig:
     )
 
 
-def training_cluster(config: TrainConfig) -> Cluster:
-    """The cluster that the config names."""
-    return get_cluster(config.env.cluster, config.env.schedulers)
-
-
 def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
     scale = config.reward.scale
@@ -41,47 +71,88 @@ def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
     return make_params(cluster, interval_s=config.env.interval_s, reward=reward, interference=weights)
 
 
-def with_contention(params: EnvParams, strength: Array) -> EnvParams:
-    """`params` with the interference of every channel `strength: float32[]` times as strong."""
-    model = params.interference
-    return params.replace(interference=model.replace(kappa=model.kappa * strength))
-
-
-def sampler(config: TrainConfig, cluster: Cluster) -> SamplerParams:
-    """The job sampler at offered load 1; `draw_state` scales its arrival rate."""
+def sampler(config: TrainConfig, gpus: int) -> SamplerParams:
+    """The job sampler at offered load 1 on `gpus` GPUs."""
     jobs = config.workload
     return sampler_for_load(
         1.0,
-        total_gpus(cluster),
+        gpus,
         config.env.interval_s,
         mean_duration_s=jobs.mean_duration_s,
         duration_cap_s=jobs.duration_cap_s,
         gpu_counts=dict(jobs.gpu_counts),
         ps_fraction=jobs.ps_fraction,
         burstiness=jobs.burstiness,
-        home_skew=jobs.home_skew,
     )
 
 
-def draw_state(key: Array, config: EnvConfig, params: EnvParams, jobs: SamplerParams, load: Array, count: int) -> State:
-    """A fresh environment with `count` jobs at offered load `load`."""
-    rate = jobs.jobs_per_interval * load
+def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
+    """The parameters of one environment."""
+    model = worlds.params.interference
+    return worlds.params.replace(
+        cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
+        interval_s=worlds.params.interval_s * draw.pace,
+        interference=model.replace(kappa=model.kappa * draw.strength),
+    )
+
+
+def params_axes(worlds: Worlds) -> EnvParams:
+    """`in_axes` of `vmap` over the parameters of many environments; a lone cluster is shared by all."""
+    shared = jax.tree.map(lambda _: None, worlds.params)
+    mapped = shared.replace(interval_s=0, interference=jax.tree.map(lambda _: 0, worlds.params.interference))
+    if worlds.gpus.shape[0] == 1:
+        return mapped
+    return mapped.replace(cluster=jax.tree.map(lambda _: 0, worlds.params.cluster))
+
+
+def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
+    """`params_of` for `draws` with leaves [E], batched where `params_axes` says so."""
+    many = jax.vmap(lambda draw: params_of(worlds, draw))(draws)
+    keep = lambda axis, leaf, base: base if axis is None else leaf
+    return jax.tree.map(keep, params_axes(worlds), many, worlds.params, is_leaf=lambda axis: axis is None)
+
+
+def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) -> State:
+    """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
+    rule, base = worlds.config.workload, worlds.jobs
+    tilt_key, skew_key, job_key = jax.random.split(key, 3)
+    jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
+    gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
+    jobs = jobs.replace(
+        jobs_per_interval=base.jobs_per_interval * load * gpus * mean_area(base) / mean_area(jobs),
+        interval_s=base.interval_s * draw.pace,
+        duration_scale=base.duration_scale * draw.pace,
+        duration_cap_s=base.duration_cap_s * draw.pace,
+        diurnal_period=base.diurnal_period / draw.pace,
+        home_skew=_within(skew_key, rule.home_skew, ()),
+    )
+    params = params_of(worlds, draw)
     homes = params.cluster.group_gpus.shape[0]
-    table = sample_table(key, jobs.replace(jobs_per_interval=rate), count, homes, config.tenants)
-    return initial_state(config, params, table)
+    return initial_state(worlds.static, params, sample_table(job_key, jobs, count, homes, worlds.static.tenants))
 
 
-def draw_worlds(
-    key: Array, config: TrainConfig, static: EnvConfig, params: EnvParams, jobs: SamplerParams, count: int
-) -> tuple[State, Array]:
-    """`count` fresh environments with loads and contention drawn from their ranges: states and strengths `[count]`."""
-    load_key, strength_key, job_key = jax.random.split(key, 3)
-    low, high = config.workload.load
-    loads = jax.random.uniform(load_key, (count,), minval=low, maxval=high)
-    low, high = config.env.contention
-    strengths = jax.random.uniform(strength_key, (count,), minval=low, maxval=high)
+def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
+    """`count` fresh environments, everything about them drawn from the ranges of the config; leading axis `[count]`."""
+    load_key, draw_key, job_key = jax.random.split(key, 3)
+    loads = _within(load_key, worlds.config.workload.load, (count,))
+    draws = draw_some(draw_key, worlds, count)
 
-    def one(key: Array, load: Array) -> State:
-        return draw_state(key, static, params, jobs, load, config.workload.jobs)
+    def one(key: Array, draw: Draw, load: Array) -> State:
+        return draw_state(key, worlds, draw, load, worlds.config.workload.jobs)
 
-    return jax.vmap(one)(jax.random.split(job_key, count), loads), strengths
+    return jax.vmap(one)(jax.random.split(job_key, count), draws, loads), draws
+
+
+def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
+    """`count` draws; leaves [count]."""
+    strength_key, pace_key, cluster_key = jax.random.split(key, 3)
+    env, (low, high) = worlds.config.env, worlds.config.workload.pace
+    return Draw(
+        strength=_within(strength_key, env.contention, (count,)),
+        pace=jnp.exp(_within(pace_key, (jnp.log(low), jnp.log(high)), (count,))),
+        cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
+    )
+
+
+def _within(key: Array, limits: tuple, shape: tuple[int, ...]) -> Array:
+    return jax.random.uniform(key, shape, minval=limits[0], maxval=limits[1])

@@ -21,6 +21,7 @@ from jaxsched.workload.traces import PS_FRACTION
 
 GPU_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128)  # the gang sizes that a sampler can draw
 _SIZE_CLASS = gpu_class(np.array(GPU_SIZES))
+_MIDPOINTS = 4096  # of an integral over quantiles
 _PHASE_STEPS = 20  # bisection of a bracket of at most a period: to 1e-6 of it
 
 
@@ -123,6 +124,20 @@ def sample_table(
         tenant=(uniform["tenant"] * num_tenants).astype(jnp.int32),
         home=_categorical(uniform["home"], homes),
     )
+
+
+def tilted(params: SamplerParams, tilt: chex.Array) -> SamplerParams:
+    """The same with gangs drawn with weights `probability * size^tilt`: larger ones for `tilt: float32[]` above 0."""
+    weights = params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) ** tilt
+    return params.replace(size_probs=weights / weights.sum())
+
+
+def mean_area(params: SamplerParams) -> chex.Array:
+    """float32[]: mean GPU-seconds of a job, by the midpoint rule over the quantiles of its run time."""
+    middles = (jnp.arange(_MIDPOINTS) + 0.5) / _MIDPOINTS
+    by_class = jax.vmap(lambda row: _durations(middles, jnp.full(_MIDPOINTS, row), params).mean())
+    mean_s = by_class(jnp.arange(params.log_duration.shape[0]))[jnp.asarray(_SIZE_CLASS)]
+    return (params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) * mean_s).sum()
 
 
 def _categorical(uniform: chex.Array, weights: chex.Array) -> chex.Array:
