@@ -1,7 +1,7 @@
 """The oracle's policies, against numbers worked out with a pencil."""
 
 import oracle
-from oracle_cases import RING, TWO, make_cluster, make_jobs, make_profiles, run
+from oracle_cases import RING, TWO, close, make_cluster, make_jobs, make_profiles, run
 from oracle_policies import candidates, make_policy, place, q
 
 # ----------------------------------------------------------------------------------------------------------- policies

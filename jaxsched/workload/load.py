@@ -18,6 +18,8 @@ SYNTHETIC: dict[str, dict[str, Any]] = {
     "philly-like": {},  # gang sizes and run times of Philly, Poisson arrivals
     "philly-like-bursty": {"arrivals": "bursty"},
     "philly-like-diurnal": {"arrivals": "diurnal"},
+    # Philly's run times, but half of the jobs are gangs: where placement matters. The shares are ours.
+    "distributed": {"gpu_counts": {1: 0.5, 2: 0.1, 4: 0.17, 8: 0.15, 16: 0.06, 32: 0.02}},
     "poisson": {"durations": "exponential", "gpu_counts": {1: 1.0}},  # M/M/n: one GPU each, exponential run times
 }
 TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {form.name for form in FORMATS})
