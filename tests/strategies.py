@@ -39,6 +39,7 @@ class Shape:
     running_slots: int
     queue_slots: int
     rounds: int
+    shared: int = 0  # S
 
     @property
     def racks(self) -> int:
@@ -62,15 +63,16 @@ class Shape:
             skip_idle=True,
             record_placements=True,
             interference=MODELS[interference],
+            shared_gpus=self.shared,
         )
         return EnvConfig(**(values | changes))
 
 
 # `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has
-# servers of up to three sockets.
+# servers of up to three sockets; its jobs have whole GPUs.
 SHAPES = {
-    "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2),
-    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8),
+    "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2, shared=8),
+    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8, shared=8),
     "three": Shape(partitions=3, servers=5, groups=3, jobs=32, running_slots=32, queue_slots=32, rounds=3),
 }
 
@@ -148,16 +150,26 @@ def random_cluster(rng: np.random.Generator, shape: Shape, homogeneous: bool, tr
 # ------------------------------------------------------------------------------------------------------------ workloads
 
 
-def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0) -> JobList:
-    """Gangs of 1 to 16 workers, PS and all-reduce, every model; `pace_s` is the mean time between submissions."""
+def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0, fractions: float = 0.0) -> JobList:
+    """Gangs of 1 to 16 workers, PS and all-reduce, every model; `pace_s` is the mean time between submissions.
+
+    A share `fractions` of them want a fraction of a GPU.
+    """
     workers = rng.choice([1, 2, 3, 4, 5, 8, 16], count, p=[0.3, 0.2, 0.1, 0.2, 0.05, 0.1, 0.05])
     ps = np.where(rng.random(count) < 0.5, 0, np.maximum(1, workers // rng.choice([1, 2, 3], count)))
+    per_worker = rng.choice([1, 2, 4], count, p=[0.7, 0.2, 0.1])
+    milli = np.full(count, 1000)
+    if fractions:
+        small = rng.random(count) < fractions
+        milli = np.where(small, rng.choice([50, 125, 230, 333, 470, 500, 625, 810], count), 1000)
+        workers, per_worker, ps = np.where(small, 1, workers), np.where(small, 1, per_worker), np.where(small, 0, ps)
     return make_job_list(
         submit_s=np.cumsum(rng.exponential(pace_s, count) * (rng.random(count) < 0.85)) + rng.uniform(0, 100),
         duration_s=np.exp(rng.normal(5.5, 1.2, count)),
         workers=workers,
-        gpus_per_worker=rng.choice([1, 2, 4], count, p=[0.7, 0.2, 0.1]),
+        gpus_per_worker=per_worker,
         ps=ps,
+        milli=milli,
         model=rng.integers(0, len(MODEL_NAMES), count),
         tenant=rng.integers(0, 4, count),
         home=rng.integers(0, 8, count),
@@ -173,7 +185,7 @@ class Case:
     cluster: Cluster
     jobs: JobList
     interval_s: float
-    kappa: tuple[float, ...] = (1.0,) * 5
+    kappa: tuple[float, ...] = (1.0,) * 6
     max_forwards: int = 2
 
     def __repr__(self) -> str:
@@ -204,17 +216,23 @@ INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)
 
 
 def random_case(
-    seed: int, shape: str, count: int = 32, homogeneous: bool = False, tree: bool = False, interval_s: float = 60.0
+    seed: int,
+    shape: str,
+    count: int = 32,
+    homogeneous: bool = False,
+    tree: bool = False,
+    interval_s: float = 60.0,
+    fractions: float = 0.0,
 ) -> Case:
     """The case of `seed`: the same everywhere."""
     rng = np.random.default_rng(seed)
     return Case(
-        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s})",
+        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {fractions})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
-        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))),
+        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0])), fractions),
         interval_s=interval_s,
-        kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
+        kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 6)),
         max_forwards=int(rng.integers(0, 4)),
     )
 
@@ -227,6 +245,7 @@ def cases(draw, shape: str, **fixed) -> Case:
         homogeneous=draw(st.sampled_from([True, False, False])),
         tree=draw(st.booleans()),
         interval_s=draw(st.sampled_from(INTERVALS_S)),
+        fractions=draw(st.sampled_from([0.0, 0.5, 0.9])) if SHAPES[shape].shared else 0.0,
     )
     return random_case(draw(st.integers(0, 2**32 - 1)), shape, **(values | fixed))
 

@@ -67,6 +67,7 @@ def make_jobs(*rows) -> JobList:
         model=column("model", 0, np.int32),
         tenant=column("tenant", 0, np.int32),
         home=column("home", 0, np.int32),
+        milli=column("milli", 1000, np.int32),
     )
 
 

@@ -141,7 +141,7 @@ def _check_fractions(columns: dict[str, np.ndarray]) -> None:
         job = int(bad.argmax())
         raise UserError(
             f"milli: job {job} has {columns['milli'][job]} with {columns['workers'][job]} workers of "
-            f"{columns['gpus_per_worker'][job]} GPUs and {columns['ps'][job]} PS, should be 1 worker of 1 GPU without PS"
+            f"{columns['gpus_per_worker'][job]} GPUs and {columns['ps'][job]} PS, should be 1 worker of 1 GPU, no PS"
         )
 
 
