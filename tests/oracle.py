@@ -257,7 +257,7 @@ def ideal_step(hw: Hardware, job: Job) -> float:
 def slowdown(
     hw: Hardware, p: int, job: Job, d: Demand, total_use: dict[Resource, float], stretch: Stretch, on_gpu: float = 1.0
 ) -> float:
-    """The slowdown of a job; `total_use` is the sum over all running jobs, this one included; `on_gpu` is stretch_gpu."""
+    """The slowdown of a job; `total_use` sums over all running jobs, this one included; `on_gpu` is stretch_gpu."""
 
     def stretch_of(m: Resource) -> float:
         own = d.use.get(m, 0.0)

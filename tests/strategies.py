@@ -150,29 +150,36 @@ def random_cluster(rng: np.random.Generator, shape: Shape, homogeneous: bool, tr
 # ------------------------------------------------------------------------------------------------------------ workloads
 
 
-def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0, fractions: float = 0.0) -> JobList:
-    """Gangs of 1 to 16 workers, PS and all-reduce, every model; `pace_s` is the mean time between submissions.
-
-    A share `fractions` of them want a fraction of a GPU.
-    """
+def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0) -> JobList:
+    """Gangs of 1 to 16 workers, PS and all-reduce, every model; `pace_s` is the mean time between submissions."""
     workers = rng.choice([1, 2, 3, 4, 5, 8, 16], count, p=[0.3, 0.2, 0.1, 0.2, 0.05, 0.1, 0.05])
     ps = np.where(rng.random(count) < 0.5, 0, np.maximum(1, workers // rng.choice([1, 2, 3], count)))
-    per_worker = rng.choice([1, 2, 4], count, p=[0.7, 0.2, 0.1])
-    milli = np.full(count, 1000)
-    if fractions:
-        small = rng.random(count) < fractions
-        milli = np.where(small, rng.choice([50, 125, 230, 333, 470, 500, 625, 810], count), 1000)
-        workers, per_worker, ps = np.where(small, 1, workers), np.where(small, 1, per_worker), np.where(small, 0, ps)
     return make_job_list(
         submit_s=np.cumsum(rng.exponential(pace_s, count) * (rng.random(count) < 0.85)) + rng.uniform(0, 100),
         duration_s=np.exp(rng.normal(5.5, 1.2, count)),
         workers=workers,
-        gpus_per_worker=per_worker,
+        gpus_per_worker=rng.choice([1, 2, 4], count, p=[0.7, 0.2, 0.1]),
         ps=ps,
-        milli=milli,
         model=rng.integers(0, len(MODEL_NAMES), count),
         tenant=rng.integers(0, 4, count),
         home=rng.integers(0, 8, count),
+    )
+
+
+def with_fractions(rng: np.random.Generator, jobs: JobList, part: float) -> JobList:
+    """The same jobs, but about `part` of them want a fraction of one GPU."""
+    small = rng.random(len(jobs)) < part
+    sizes = rng.choice([50, 125, 230, 333, 470, 500, 625, 810], len(jobs))
+
+    def column(fraction, whole) -> np.ndarray:
+        return np.where(small, fraction, whole).astype(np.int32)
+
+    return dataclasses.replace(
+        jobs,
+        workers=column(1, jobs.workers),
+        gpus_per_worker=column(1, jobs.gpus_per_worker),
+        ps=column(0, jobs.ps),
+        milli=column(sizes, jobs.milli),
     )
 
 
@@ -226,15 +233,17 @@ def random_case(
 ) -> Case:
     """The case of `seed`: the same everywhere."""
     rng = np.random.default_rng(seed)
-    return Case(
+    case = Case(
         origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {fractions})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
-        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0])), fractions),
+        jobs=random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))),
         interval_s=interval_s,
-        kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 6)),
+        kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
         max_forwards=int(rng.integers(0, 4)),
     )
+    kappa = (*case.kappa, float(rng.uniform(0.2, 2.5)))
+    return dataclasses.replace(case, kappa=kappa, jobs=with_fractions(rng, case.jobs, fractions))
 
 
 @st.composite
