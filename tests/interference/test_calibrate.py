@@ -43,11 +43,8 @@ def test_the_default_comes_from_the_cells():
 
 
 def test_strengths_on_one_gpu(tmp_path, capsys, monkeypatch):
-    rows = [
-        f"{gpu},A (batch size {b}),B,1,1,{1 / (1 + k):.6f},{1 / (1 + k):.6f}\n"
-        for gpu, k in (("k80", 0.8), ("v100", 0.3))
-        for b in (1, 2)
-    ]
+    shared = {"k80": 1 / 1.8, "v100": 1 / 1.3}
+    rows = [f"{gpu},A (batch size {b}),B,1,1,{x:.6f},{x:.6f}\n" for gpu, x in shared.items() for b in (1, 2)]
     path = tmp_path / "pairs.csv"
     path.write_text(GPU_HEADER + "".join(rows))
     found = gpu_strengths(read_measurements([path])[0])

@@ -150,7 +150,7 @@ def test_fractions_of_gpus():
     assert table.milli.tolist() == [250, 1000, 1000]
     assert pad_table(table.replace(milli=None), 4).milli is None
     for bad in (dict(workers=2), dict(workers=1, gpus_per_worker=2), dict(workers=1, ps=1)):
-        with pytest.raises(UserError, match="milli: job 0 has 500 with .* should be 1 worker of 1 GPU, no PS"):
+        with pytest.raises(UserError, match=r"milli: job 0 has 500 with .* should be 1 worker of 1 GPU, no PS"):
             make_job_list([0], [1], **bad, milli=500)
     for bad in (0, 1001, 0.5):
         with pytest.raises(UserError, match="milli: job 0 has"):

@@ -17,6 +17,7 @@ OPENB = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 )
 NATIVE = "job_id,submit_time_s,num_gpus,duration_s\n"
+NATIVE_MILLI = "job_id,submit_time_s,num_gpus,duration_s,gpu_milli\n"
 NATIVE_ALL = "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker\n"
 
 
@@ -68,9 +69,7 @@ def test_openb_skips_what_is_no_job(write):
 
 
 def test_native_fractions(write, tmp_path):
-    jobs, _ = read_trace(
-        write("job_id,submit_time_s,num_gpus,duration_s,gpu_milli\na,0,1,10,250\nb,1,2,10,\nc,2,1,5,1000\n")
-    )
+    jobs, _ = read_trace(write(NATIVE_MILLI + "a,0,1,10,250\nb,1,2,10,\nc,2,1,5,1000\n"))
     assert jobs.milli.tolist() == [250, 1000, 1000]
     write_native(tmp_path / "copy.csv", jobs)
     assert read_trace(tmp_path / "copy.csv")[0].milli.tolist() == [250, 1000, 1000]
@@ -116,10 +115,10 @@ ROW_ERRORS = [
     (NATIVE + "a,0,1,10\nb,nan,1,10\n", r"line 3, submit_time_s: 'nan' should be a finite number >= 0"),
     (NATIVE + "a,0,1,inf\n", r"line 2, duration_s: 'inf' should be a finite number > 0"),
     (
-        "job_id,submit_time_s,num_gpus,duration_s,gpu_milli\na,0,2,9,500\n",
+        NATIVE_MILLI + "a,0,2,9,500\n",
         r"gpu_milli: '500' should be 1000 thousandths",
     ),
-    ("job_id,submit_time_s,num_gpus,duration_s,gpu_milli\na,0,1,9,1001\n", r"gpu_milli: '1001' should be 1000 thous"),
+    (NATIVE_MILLI + "a,0,1,9,1001\n", r"gpu_milli: '1001' should be 1000 thous"),
     (OPENB + "a,1,1,1,0,,LS,Running,100,160,110\n", r"line 2, gpu_milli: '0' should be a whole number >= 1"),
     (NATIVE + "a,0,1,0\n", r"line 2, duration_s: '0' should be a finite number > 0"),
     (NATIVE + "a,0,1,-5\n", r"line 2, duration_s: '-5' should be"),
