@@ -208,4 +208,4 @@ def test_real_openb(real):
     jobs, skipped = read_trace(real("openb"))
     assert len(jobs) == 6203 and skipped == {"no GPU": 1088, "never scheduled": 861}
     assert (jobs.num_gpus > 1).sum() == 74  # the 75th was never scheduled
-    assert (jobs.milli < 1000).sum() == 2544 and jobs.milli.min() == 10
+    assert (jobs.milli < 1000).sum() == 2573 and jobs.milli.min() == 50
