@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-CHANNELS = ("cpu", "pcie", "qpi", "nic", "link")
+CHANNELS = ("cpu", "pcie", "qpi", "nic", "link", "gpu")
+WHOLE = 1000  # thousandths of a GPU
 TOLERANCE = 1e-6
 # A resource is a tuple: ("cpu" | "pcie", p, group), ("qpi" | "nic", p, server) or ("link", global link).
 Resource = tuple
@@ -26,6 +27,7 @@ class Hardware:
         self.P, self.N, self.K = gpus.shape
         flat = (self.P, self.N * self.K)
         self.gpus = gpus.reshape(flat)
+        self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
         self.speed = np.asarray(cluster.group_speed, np.float64).reshape(flat)
         self.cores = np.asarray(cluster.group_cores, np.float64).reshape(flat)
         self.pcie = np.asarray(cluster.pcie_bytes_s, np.float64).reshape(flat)
@@ -75,6 +77,12 @@ class Job:
     input_bytes: float
     sens_cpu: float
     sens_pcie: float
+    milli: int = WHOLE
+
+    @property
+    def fraction(self) -> bool:
+        """It shares its GPU."""
+        return self.milli < WHOLE
 
     @property
     def ring_bytes(self) -> float:
@@ -110,6 +118,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
                 input_bytes=prof["input_bytes"][m],
                 sens_cpu=prof["sens_cpu"][m],
                 sens_pcie=prof["sens_pcie"][m],
+                milli=int(jobs.milli[j]),
             )
         )
     if any(a.submit_s > b.submit_s for a, b in itertools.pairwise(out)):
@@ -208,9 +217,11 @@ def demand(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> Demand:
 # ----------------------------------------------------------------------------------------------- section 5: contention
 
 Stretch = Callable[[str, int, float, float], float]
+# (GPU type, model, models of the others on the same GPU) -> stretch, or None where the GPU type is not covered
+Law = Callable[[int, int, list[int]], float | None]
 
 
-def make_interference(interference, strengths=(1, 1, 1, 1, 1)) -> Stretch:
+def make_interference(interference, strengths=(1, 1, 1, 1, 1, 1)) -> Stretch:
     """The map (channel, model, own, others) -> stretch; any function of that signature may be given instead."""
     if callable(interference):
         return interference
@@ -218,7 +229,7 @@ def make_interference(interference, strengths=(1, 1, 1, 1, 1)) -> Stretch:
         return lambda channel, model, own, others: 1.0
     if interference != "analytic":
         raise ValueError(interference)
-    kappa = dict(zip(CHANNELS, (float(x) for x in strengths), strict=True))
+    kappa = dict(zip(CHANNELS, (float(x) for x in strengths)))  # without the last one there can be no fractions
 
     def analytic(channel: str, model: int, own: float, others: float) -> float:
         if channel == "cpu":
@@ -245,8 +256,10 @@ def ideal_step(hw: Hardware, job: Job) -> float:
     return job.compute_s + max(pcie, qpi, nic)
 
 
-def slowdown(hw: Hardware, p: int, job: Job, d: Demand, total_use: dict[Resource, float], stretch: Stretch) -> float:
-    """The slowdown of a job; `total_use` is the sum over all running jobs, this one included."""
+def slowdown(
+    hw: Hardware, p: int, job: Job, d: Demand, total_use: dict[Resource, float], stretch: Stretch, on_gpu: float = 1.0
+) -> float:
+    """The slowdown of a job; `total_use` sums over all running jobs, this one included; `on_gpu` is stretch_gpu."""
 
     def stretch_of(m: Resource) -> float:
         own = d.use.get(m, 0.0)
@@ -259,7 +272,7 @@ def slowdown(hw: Hardware, p: int, job: Job, d: Demand, total_use: dict[Resource
         pcie = job.sens_pcie * (stretch_of(("pcie", p, a)) - 1)
         compute = max(compute, compute_a * (1 + cpu + pcie))
     comm = max((x * stretch_of(m) for m, x in d.base.items()), default=0.0)
-    return max(1.0, (compute + comm) / ideal_step(hw, job))
+    return max(1.0, (on_gpu * compute + comm) / ideal_step(hw, job))
 
 
 # ------------------------------------------------------------------------------------------------------ the simulation
@@ -276,6 +289,13 @@ class Running:
     demand: Demand
     start_s: float
     remaining_s: float  # ideal seconds
+    gpu: int | None = None  # index of its shared GPU in its group
+
+    @property
+    def group(self) -> int:
+        """Where a fraction lies."""
+        (a,) = self.w
+        return a
 
 
 @dataclasses.dataclass
@@ -294,10 +314,18 @@ class State:
     """All that a policy may look at."""
 
     def __init__(
-        self, hw: Hardware, jobs: list[Job], stretch: Stretch, queue_slots, running_slots, max_forwards, interval_s=1.0
+        self,
+        hw: Hardware,
+        jobs: list[Job],
+        stretch: Stretch,
+        queue_slots,
+        running_slots,
+        max_forwards,
+        interval_s=1.0,
+        law: Law | None = None,
     ):
         """An empty cluster at time 0."""
-        self.hw, self.jobs, self.stretch = hw, jobs, stretch
+        self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s = 0.0, interval_s
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
@@ -306,12 +334,61 @@ class State:
         self.forwards = [0] * len(jobs)
 
     def free(self, p: int) -> np.ndarray:
-        """Free GPUs of each group of a partition."""
+        """Free, that is whole, GPUs of each group of a partition."""
         free = self.hw.gpus[p].copy()
         for r in self.running[p]:
-            for a, count in r.w.items():
-                free[a] -= count * self.jobs[r.job].g
+            if r.gpu is None:
+                for a, count in r.w.items():
+                    free[a] -= count * self.jobs[r.job].g
+        for a in range(len(free)):
+            free[a] -= len(self.shared(p, a))
         return free
+
+    def shared(self, p: int, a: int) -> dict[int, int]:
+        """The shared GPUs of a group: index -> thousandths in use."""
+        used: dict[int, int] = {}
+        for r in self.running[p]:
+            if r.gpu is not None and r.group == a:
+                used[r.gpu] = used.get(r.gpu, 0) + self.jobs[r.job].milli
+        return used
+
+    def capacity(self, p: int, j: int) -> list[int]:
+        """`cap_a` of section 7 for every group."""
+        job, free = self.jobs[j], [int(x) for x in self.free(p)]
+        if not job.fraction:
+            return [x // job.g for x in free]
+        return [
+            int(free[a] > 0 or any(used + job.milli <= WHOLE for used in self.shared(p, a).values()))
+            for a in range(len(free))
+        ]
+
+    def gpu_for(self, p: int, j: int, a: int) -> int | None:
+        """The shared GPU of group `a` that a fraction gets; None for whole GPUs."""
+        job, used = self.jobs[j], self.shared(p, a)
+        if not job.fraction:
+            return None
+        enough = [(WHOLE - x, s) for s, x in used.items() if x + job.milli <= WHOLE]
+        if enough:
+            return min(enough)[1]
+        return next(s for s in itertools.count() if s not in used)
+
+    def gpu_stretch(self, p: int, a: int, model: int, others: list[int]) -> float:
+        """stretch_gpu (section 5) of a job on a shared GPU of group `a`, by the models of its co-runners there."""
+        if not others:
+            return 1.0
+        by_law = None if self.law is None else self.law(int(self.hw.gpu_type[p, a]), model, others)
+        return self.stretch("gpu", model, 1.0, float(len(others))) if by_law is None else by_law
+
+    def beside(self, p: int, a: int, gpu: int | None) -> list[Running]:
+        """The fractions on a shared GPU."""
+        return [] if gpu is None else [r for r in self.running[p] if r.gpu == gpu and r.group == a]
+
+    def on_gpu(self, r: Running, more: tuple[int, ...] = ()) -> float:
+        """stretch_gpu of a running job, with `more` models on its GPU than there are."""
+        if r.gpu is None:
+            return 1.0
+        others = [self.jobs[x.job].model for x in self.beside(r.partition, r.group, r.gpu) if x is not r]
+        return self.gpu_stretch(r.partition, r.group, self.jobs[r.job].model, [*others, *more])
 
     def total_use(self, *, without: int | None = None) -> dict[Resource, float]:
         """Utilisation of each resource, summed over all running jobs (but not those of partition `without`)."""
@@ -332,7 +409,7 @@ class State:
         """Slowdown of every running job."""
         total = self.total_use()
         return {
-            r.job: slowdown(self.hw, p, self.jobs[r.job], r.demand, total, self.stretch)
+            r.job: slowdown(self.hw, p, self.jobs[r.job], r.demand, total, self.stretch, self.on_gpu(r))
             for p in range(self.hw.P)
             for r in self.running[p]
         }
@@ -343,7 +420,7 @@ class State:
 
     def feasible(self, p: int, j: int) -> bool:
         """Whether the gang fits the partition now (section 7)."""
-        fits = sum(int(x) // self.jobs[j].g for x in self.free(p)) >= self.jobs[j].W
+        fits = sum(self.capacity(p, j)) >= self.jobs[j].W
         return fits and len(self.running[p]) < self.running_slots
 
 
@@ -357,7 +434,8 @@ def simulate(
     rounds,
     max_forwards=2,
     interference="none",
-    strengths=(1, 1, 1, 1, 1),
+    strengths=(1, 1, 1, 1, 1, 1),
+    law=None,
     queue_slots=10**9,
     running_slots=10**9,
     horizon_s=None,
@@ -368,9 +446,8 @@ def simulate(
     when nothing can change any more (jobs are queued that the policy will never place).
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
-    state = State(
-        hw, table, make_interference(interference, strengths), queue_slots, running_slots, max_forwards, interval_s
-    )
+    stretch = make_interference(interference, strengths)
+    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law)
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),
@@ -468,6 +545,7 @@ def _decide(state: State, policy, rounds: int) -> bool:
                 state.queue[p].remove(j)
                 state.running[p].append(
                     Running(
+                        gpu=state.gpu_for(p, j, min(w)),
                         job=j,
                         partition=p,
                         w=w,
@@ -496,12 +574,12 @@ def _legal(state: State, p: int, action) -> bool:
             and state.forwards[j] < state.max_forwards
             and state.could_hold(target, j)
         )
-    job, (_, _, w, u), free = state.jobs[j], action, state.free(p)
+    job, (_, _, w, u), cap = state.jobs[j], action, state.capacity(p, j)
     return (
         len(state.running[p]) < state.running_slots
         and sum(w.values()) == job.W
         and sum(u.values()) == job.U
-        and all(0 <= x and x * job.g <= free[a] for a, x in w.items())
+        and all(0 <= x <= cap[a] for a, x in w.items())
         and all(0 <= x and state.hw.gpus[p, a] > 0 for a, x in u.items() if x)
     )
 

@@ -63,6 +63,7 @@ def make_jobs(*rows) -> JobList:
         tenant=column("tenant", 0, np.int32),
         home=column("home", 0, np.int32),
         estimate_ratio=column("ratio", 1, float),
+        milli=column("milli", 1000, np.int32),
     )
 
 

@@ -58,15 +58,25 @@ def order_key(state: oracle.State, order: str, j: int) -> float:
     if order == "sjf":
         return float(np.float32(job.estimate_s))
     if order == "area":
-        return float(np.float32(job.W * job.g) * np.float32(job.estimate_s))
+        return float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
     received = 0.0
     for r in (r for runs in state.running for r in runs):
         if state.jobs[r.job].tenant == job.tenant:
-            received += state.jobs[r.job].W * state.jobs[r.job].g * (state.now - r.start_s)
+            received += reserved(state.jobs[r.job]) * (state.now - r.start_s)
     for r, finish in state.finished:
         if state.jobs[r.job].tenant == job.tenant:
-            received += state.jobs[r.job].W * state.jobs[r.job].g * (finish - r.start_s)
+            received += reserved(state.jobs[r.job]) * (finish - r.start_s)
     return float(np.float32(received))
+
+
+def share(job: oracle.Job) -> np.float32:
+    """The fraction of a GPU that a job wants, 1 for whole ones."""
+    return np.float32(job.milli) * np.float32(0.001)
+
+
+def reserved(job: oracle.Job) -> float:
+    """GPUs that a job holds."""
+    return float(job.W * job.g * share(job))
 
 
 def forward_action(state: oracle.State, p: int, queue: list[int]):
@@ -145,7 +155,7 @@ def place(state: oracle.State, p: int, j: int, name: str) -> dict[int, int]:
     """The workers of a feasible job by one of the rules of the table."""
     hw, job = state.hw, state.jobs[j]
     free = [int(x) for x in state.free(p)]
-    cap = [x // job.g for x in free]
+    cap = state.capacity(p, j)
     pressure = Pressure(state, p)
     groups = range(hw.N * hw.K)
 
@@ -170,7 +180,7 @@ def place(state: oracle.State, p: int, j: int, name: str) -> dict[int, int]:
             return min(max(1 - pressure.of(channel, index), 0.0), 1.0)
 
         b = job.B if job.U > 0 else job.ring_bytes
-        score = (job.g / gpus) * (left / gpus)
+        score = (job.g * float(share(job)) / gpus) * (left / gpus)
         score += job.g * job.cpu_cores / hw.cores[p, a] * f("cpu", a)
         score += job.g * job.input_bytes / (hw.pcie[p, a] * job.compute_s) * f("pcie", a)
         score += min(1.0, b / (hw.nic[p, s] * job.compute_s)) * f("nic", s)
@@ -214,7 +224,7 @@ def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
 def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | None]:
     """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
     hw, job = state.hw, state.jobs[j]
-    cap = [int(x) // job.g for x in state.free(p)]
+    cap = state.capacity(p, j)
     cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
     pressure = Pressure(state, p)
     by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:4]
@@ -252,10 +262,14 @@ def effect(state: oracle.State, p: int, j: int, w: dict[int, int], before: dict,
     after = dict(before)
     for m, x in new.use.items():
         after[m] = after.get(m, 0.0) + x
-    eff = oracle.slowdown(hw, p, job, new, after, state.stretch)
+    a = min(w)
+    beside = state.beside(p, a, state.gpu_for(p, j, a))
+    on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
+    eff = oracle.slowdown(hw, p, job, new, after, state.stretch, on_gpu)
     for r in state.running[p]:
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
-            slower = oracle.slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch)
+            more = (job.model,) if any(r is x for x in beside) else ()
+            slower = oracle.slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
             eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
     return eff
 

@@ -41,6 +41,7 @@ class Shape:
     running_slots: int
     queue_slots: int
     rounds: int
+    shared: int = 0  # S
 
     @property
     def racks(self) -> int:
@@ -64,15 +65,16 @@ class Shape:
             skip_idle=True,
             record_placements=True,
             interference=MODELS[interference],
+            shared_gpus=self.shared,
         )
         return EnvConfig(**(values | changes))
 
 
 # `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has
-# servers of up to three sockets.
+# servers of up to three sockets; its jobs have whole GPUs.
 SHAPES = {
-    "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2),
-    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8),
+    "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2, shared=8),
+    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8, shared=8),
     "three": Shape(partitions=3, servers=5, groups=3, jobs=32, running_slots=32, queue_slots=32, rounds=3),
 }
 
@@ -149,6 +151,23 @@ def random_jobs(rng: np.random.Generator, count: int, pace_s: float = 40.0) -> J
     )
 
 
+def with_fractions(rng: np.random.Generator, jobs: JobList, part: float) -> JobList:
+    """The same jobs, but about `part` of them want a fraction of one GPU."""
+    small = rng.random(len(jobs)) < part
+    sizes = rng.choice([50, 125, 230, 333, 470, 500, 625, 810], len(jobs))
+
+    def column(fraction, whole) -> np.ndarray:
+        return np.where(small, fraction, whole).astype(np.int32)
+
+    return dataclasses.replace(
+        jobs,
+        workers=column(1, jobs.workers),
+        gpus_per_worker=column(1, jobs.gpus_per_worker),
+        ps=column(0, jobs.ps),
+        milli=column(sizes, jobs.milli),
+    )
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Case:
     """One cluster with one workload and the numbers that the environment takes."""
@@ -158,7 +177,7 @@ class Case:
     cluster: Cluster
     jobs: JobList
     interval_s: float
-    kappa: tuple[float, ...] = (1.0,) * 5
+    kappa: tuple[float, ...] = (1.0,) * 6
     max_forwards: int = 2
 
     def __repr__(self) -> str:
@@ -196,11 +215,12 @@ def random_case(
     tree: bool = False,
     interval_s: float = 60.0,
     error: float = 0.0,
+    fractions: float = 0.0,
 ) -> Case:
     """The case of `seed`: the same everywhere."""
     rng = np.random.default_rng(seed)
-    return Case(
-        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {error})",
+    case = Case(
+        origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {error}, {fractions})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
         jobs=with_estimates(random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))), error, seed),
@@ -208,6 +228,8 @@ def random_case(
         kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
         max_forwards=int(rng.integers(0, 4)),
     )
+    kappa = (*case.kappa, float(rng.uniform(0.2, 2.5)))
+    return dataclasses.replace(case, kappa=kappa, jobs=with_fractions(rng, case.jobs, fractions))
 
 
 @st.composite
@@ -219,6 +241,7 @@ def cases(draw, shape: str, **fixed) -> Case:
         tree=draw(st.booleans()),
         interval_s=draw(st.sampled_from(INTERVALS_S)),
         error=draw(st.sampled_from([0.0, 0.0, 0.4, 1.5])),
+        fractions=draw(st.sampled_from([0.0, 0.5, 0.9])) if SHAPES[shape].shared else 0.0,
     )
     return random_case(draw(st.integers(0, 2**32 - 1)), shape, **(values | fixed))
 

@@ -23,6 +23,7 @@ Examples:
   jaxsched interference evaluate --model fitted --data unseen.csv --json errors.json
   jaxsched interference validate --data gavel_gpu_sharing.csv
   jaxsched interference calibrate --data deepshare_network.csv
+  jaxsched interference calibrate --data gavel_gpu_sharing.csv
   jaxsched interference predict "ResNet-18 (batch size 64)" lstm_lm --gpu v100
 """
 
@@ -134,23 +135,38 @@ class Validate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrate:
-    """Fit the strength of contention on the network, as the simulator uses it, to measurements."""
+    """Fit the strength of contention on the network or on a shared GPU, as the simulator uses it, to measurements."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """Measurements of jobs on one network."""
+    """Measurements of jobs on one network, or of pairs on one GPU."""
     json: Output = None
     """Also write the strengths as JSON."""
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
-        from jaxsched.errors import UserError
-        from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
         from jaxsched.interference.measurements import NETWORK
 
         measured = _measured(self.data, self.json)
-        if measured.kind != NETWORK:
-            raise UserError(f"{self.data}: holds pairs on a GPU, should be of jobs on one network")
+        if measured.kind == NETWORK:
+            self._network(measured)
+        else:
+            self._gpus(measured)
+
+    def _gpus(self, measured: "Measurements") -> None:
+        from jaxsched.cli.measured import write_report
+        from jaxsched.interference.calibrate import gpu_strengths
+
+        found = gpu_strengths(measured)
+        print(f"{'GPU':>8} {'strength':>8} {'MAE':>8}")
+        for name, (kappa, mae) in found.items():
+            print(f"{name:>8} {kappa:8.2f} {mae:8.4f}")
+        rows = {name: {"kappa": kappa, "mae": mae} for name, (kappa, mae) in found.items()}
+        write_report(self.json, {"data": str(self.data), "gpus": rows})
+
+    def _network(self, measured: "Measurements") -> None:
+        from jaxsched.cli.measured import write_report
+        from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
+
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
         print(f"{'strength':>8} {'MAE':>8} {'largest share':>14}")
         for curve in curves:

@@ -42,9 +42,10 @@ class ScenarioOptions:
     """Longest run time of synthetic jobs (default: no limit)."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
-    interference: Annotated[str, tyro.conf.arg(metavar="none|analytic|fitted|DIR")] = "analytic"
-    """How jobs slow each other down; analytic:low and analytic:high are the ends of its range, DIR is a folder that
-    `jaxsched interference fit` wrote."""
+    interference: Annotated[str, tyro.conf.arg(metavar="default|none|analytic|fitted|DIR")] = "default"
+    """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
+    V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high
+    are the ends of its range, DIR is a folder that `jaxsched interference fit` wrote."""
     interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
     """Seconds between decisions."""
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64

@@ -45,7 +45,7 @@ class Train:
     """Schedulers, each with its own partition of the servers."""
     load: Annotated[float | None, optional("X")] = None
     """Offered load of all environments, instead of a range."""
-    interference: Annotated[str | None, optional("none|analytic|fitted|DIR")] = None
+    interference: Annotated[str | None, optional("default|none|analytic|fitted|DIR")] = None
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""

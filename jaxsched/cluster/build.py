@@ -12,6 +12,7 @@ from jaxsched.cluster.servers import (
     GPU_SPEEDS,
     Server,
     gpu_types,
+    numbered_types,
     relative_speeds,
 )
 from jaxsched.cluster.topology import Topology
@@ -89,7 +90,7 @@ def partition_rows(num_servers: int, schedulers: int) -> np.ndarray:
 def _server_arrays(servers: Sequence[Server], rows: np.ndarray, gpu_speeds: Mapping[str, float]) -> dict:
     """The [P, N, K] and [P, N] leaves: tables with one row per server and a last one for padding (row -1)."""
     types = gpu_types(servers)
-    speeds = relative_speeds(types, gpu_speeds)
+    speeds, numbers = relative_speeds(types, gpu_speeds), numbered_types(types)
     size = (len(servers) + 1, max(len(server.groups) for server in servers))
     gpus, gpu_type = np.zeros(size, np.int32), np.full(size, -1, np.int32)
     speed, cores, pcie = np.ones(size), np.ones(size), np.ones(size)
@@ -97,7 +98,7 @@ def _server_arrays(servers: Sequence[Server], rows: np.ndarray, gpu_speeds: Mapp
     for row, server in enumerate(servers):
         own = slice(0, len(server.groups))
         gpus[row, own] = server.groups
-        gpu_type[row, own] = types.index(server.gpu_type)
+        gpu_type[row, own] = numbers[server.gpu_type]
         speed[row, own] = speeds[types.index(server.gpu_type)]
         cores[row, own] = server.cores / len(server.groups)
         pcie[row, own] = server.pcie_gbytes_s * BYTES_S_PER_GBYTES_S

@@ -17,7 +17,7 @@ class Cluster:
     """A partitioned cluster. Every leaf may be swept or vmapped; bandwidths are bytes/s per direction."""
 
     group_gpus: chex.Array  # int32[P, N, K], 0 = padding
-    group_gpu_type: chex.Array  # int32[P, N, K], index into the inventory's GPU types, -1 = padding
+    group_gpu_type: chex.Array  # int32[P, N, K], see `servers.numbered_types`, -1 = padding
     group_speed: chex.Array  # float32[P, N, K], relative to the cluster's fastest GPU type, in (0, 1]
     group_cores: chex.Array  # float32[P, N, K], CPU cores of the socket
     pcie_bytes_s: chex.Array  # float32[P, N, K]

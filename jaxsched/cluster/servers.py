@@ -40,6 +40,9 @@ GPU_SPEEDS: Mapping[str, float] = {
 }
 
 
+GPU_TYPES = tuple(GPU_SPEEDS)  # the first ones of what `Cluster.group_gpu_type` indexes
+
+
 @dataclasses.dataclass(frozen=True)
 class Server:
     """One server. The defaults are an 8-GPU V100 machine like AWS p3.16xlarge; raises `UserError` for bad values.
@@ -88,8 +91,13 @@ def split_gpus(gpus: int) -> tuple[int, ...]:
 
 
 def gpu_types(servers: Iterable[Server]) -> tuple[str, ...]:
-    """GPU types in order of first appearance: what `Cluster.group_gpu_type` indexes."""
+    """GPU types in order of first appearance."""
     return tuple(dict.fromkeys(server.gpu_type for server in servers))
+
+
+def numbered_types(types: Iterable[str]) -> dict[str, int]:
+    """What `Cluster.group_gpu_type` holds: a type's place in `GPU_TYPES`, types of one's own after those."""
+    return {name: index for index, name in enumerate(dict.fromkeys((*GPU_TYPES, *types)))}
 
 
 def relative_speeds(types: Sequence[str], gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> list[float]:

@@ -5,10 +5,12 @@ One signature for all of them, `stretch(weights, channel, model, own, others) ->
 - `weights`: any pytree, a leaf of the environment's parameters, so that it can be swept, vmapped and differentiated;
 - `channel`: a plain int, index into `resources.CHANNELS`: a model may branch on it;
 - `model`: int32, the job's row in the catalogue; `own`, `others`: float32, utilisation of a resource of this channel by
-  the job and by all its co-runners; the three broadcast against each other;
+  the job and by all its co-runners; the three broadcast against each other. On the channel `gpu`, which only concerns
+  jobs that share a GPU, each job uses its GPU by 1: `own` is 1 and `others` the number of co-runners;
 - result: float32 of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
 
-A user's own model is any function of this signature.
+A user's own model is any function of this signature. Where GPU sharing was fitted to measurements and the environment
+is given that law (`EnvParams.sharing`), the law replaces the channel `gpu`.
 """
 
 import dataclasses
@@ -18,7 +20,7 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.dynamics.resources import CHANNELS, CPU
+from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 
 
 class Interference(Protocol):
@@ -29,7 +31,7 @@ class Interference(Protocol):
 
 @chex.dataclass(frozen=True)
 class Strengths:
-    """Weights of the analytic model: `kappa` float32[5], one factor per channel, 1 = as derived, 0 = off."""
+    """Weights of the analytic model: `kappa` float32[6], one factor per channel, 1 = as derived, 0 = off."""
 
     kappa: Array
 
@@ -49,12 +51,15 @@ _ASSUMED = Calibrated(1.0, 0.5, 2.0, "assumption: the fair share, within a facto
 # The weakest strength that explains DeepShare's cells within 1% of the best one's error; at 0.8 it is 3% higher.
 # Above 2 the shares of communication that explain them contradict the jobs' own scaling (docs/interference.md).
 _NETWORK = Calibrated(1.0, 0.8, 2.0, "DeepShare: jaxsched interference calibrate")
+# The strength of least mean absolute error over all pairs; the range is that of the best ones of each GPU type.
+_ONE_GPU = Calibrated(0.72, 0.5, 0.87, "Gavel: jaxsched interference calibrate")
 CALIBRATION: dict[str, Calibrated] = {
     "cpu": _ASSUMED,
     "pcie": _ASSUMED,
     "qpi": _ASSUMED,
     "nic": _NETWORK,
     "link": _NETWORK,
+    "gpu": _ONE_GPU,
 }
 LEVELS = ("default", "low", "high")
 
@@ -64,24 +69,31 @@ def default_strengths(level: str = "default") -> Strengths:
     return Strengths(kappa=jnp.array([getattr(CALIBRATION[channel], level) for channel in CHANNELS], jnp.float32))
 
 
+def _strength(kappa: Array, channel: int) -> Array:
+    """float32[]: the strength of a channel. ValueError on weights without the channel `gpu`: JAX would clamp it."""
+    if channel == GPU and kappa.shape[-1] <= GPU:
+        raise ValueError(f"kappa: has {kappa.shape[-1]} channels, should have {len(CHANNELS)}: {', '.join(CHANNELS)}")
+    return kappa[channel]
+
+
 def none(weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array:
     """Co-runners never matter; placement still decides what is communicated over what."""
     return jnp.ones(jnp.broadcast_shapes(own.shape, others.shape), jnp.float32)
 
 
 def analytic(weights: Strengths, channel: int, model: Array, own: Array, others: Array) -> Array:
-    """Cores stretch once oversubscribed; bandwidth by the time a co-runner is met on it (docs/semantics.md, 5)."""
+    """Cores stretch once oversubscribed; bandwidth and GPUs by the time a co-runner is met (docs/semantics.md, 5)."""
     if channel == CPU:
         full = jnp.maximum(own, 1.0)
         excess = jnp.maximum(own + others, full) / full - 1.0
     else:
         excess = others
-    return 1.0 + weights.kappa[channel] * excess
+    return 1.0 + _strength(weights.kappa, channel) * excess
 
 
 @chex.dataclass(frozen=True)
 class FittedStrengths:
-    """Weights of the fitted model: float32[5] each, by channel; the power is at least 1 and not used for the CPU."""
+    """Weights of the fitted model: float32[6] each, by channel; the power, at least 1, is not used for CPU and GPU."""
 
     kappa: Array
     power: Array
@@ -89,7 +101,7 @@ class FittedStrengths:
 
 def fitted(weights: FittedStrengths, channel: int, model: Array, own: Array, others: Array) -> Array:
     """As `analytic`, but bandwidth stretches with a power of the others' use, fitted where there are measurements."""
-    if channel == CPU:
+    if channel in (CPU, GPU):
         return analytic(Strengths(kappa=weights.kappa), channel, model, own, others)
     stretch = 1.0 + weights.kappa[channel] * others ** weights.power[channel]
     return jnp.broadcast_to(stretch, jnp.broadcast_shapes(own.shape, others.shape))

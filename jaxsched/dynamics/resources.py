@@ -1,7 +1,8 @@
 """The resource vector of a partition: every capacity a job can contend for, on one axis `M`.
 
 `M = [cpu of NK groups | pcie of NK groups | qpi of N servers | nic of N servers | E links]`. One flat axis lets totals,
-shares and slowdowns be matmuls and reductions, without a special case per channel.
+shares and slowdowns be matmuls and reductions, without a special case per channel. GPUs that jobs share are not on it:
+a job lies on one of them at most (`dynamics.gpu_sharing`).
 """
 
 from typing import NamedTuple
@@ -10,8 +11,8 @@ import jax.numpy as jnp
 
 from jaxsched.cluster.hardware import Cluster
 
-CHANNELS = ("cpu", "pcie", "qpi", "nic", "link")
-CPU, PCIE, QPI, NIC, LINK = range(5)
+CHANNELS = ("cpu", "pcie", "qpi", "nic", "link", "gpu")
+CPU, PCIE, QPI, NIC, LINK, GPU = range(6)
 
 
 class Layout(NamedTuple):

@@ -22,6 +22,7 @@ class JobSpec:
     gpus_per_worker: Array  # int32
     ps: Array  # int32
     model: Array  # int32
+    milli: Array | None = None  # int32, thousandths of a GPU per worker; None: whole GPUs
 
 
 @chex.dataclass(frozen=True)
@@ -116,22 +117,28 @@ def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, wo
 
 @chex.dataclass(frozen=True)
 class StepTime:
-    """Seconds per step under contention; leaves `float32[...]`."""
+    """Seconds per step under contention, but for that on shared GPUs; leaves `float32[...]`."""
 
     compute: Array
     comm: Array
 
 
-def slowdown_of(time: StepTime, ideal: Array) -> Array:
-    """float32: step time over ideal step time, at least 1."""
-    return jnp.maximum((time.compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
+def slowdown_of(time: StepTime, ideal: Array, stretch: Array | None = None) -> Array:
+    """float32: step time over ideal step time, at least 1; computing takes `stretch` as long on a shared GPU."""
+    compute = time.compute if stretch is None else time.compute * stretch
+    return jnp.maximum((compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
 
 
 def slowdown(
-    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Footprint, total: Array
+    interference: Interference,
+    weights: chex.ArrayTree,
+    layout: Layout,
+    rows: Footprint,
+    total: Array,
+    stretch: Array | None = None,
 ) -> Array:
-    """float32: step time over ideal step time, at least 1; arguments and shape as `step_time`."""
-    return slowdown_of(step_time(interference, weights, layout, rows, total), rows.ideal)
+    """float32: step time over ideal step time, at least 1; arguments and shape as `step_time` and `slowdown_of`."""
+    return slowdown_of(step_time(interference, weights, layout, rows, total), rows.ideal, stretch)
 
 
 def step_time(

@@ -16,7 +16,7 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.reward import reward
-from jaxsched.env.state import Action, EnvConfig, EnvParams, Records, Running, State, assign_homes
+from jaxsched.env.state import Action, EnvConfig, EnvParams, Records, Running, State, assign_homes, with_fractions
 from jaxsched.env.transition import act, admit, advance, intervals_ahead
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -52,6 +52,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
             sens_pcie=floats(p, r),
             model=ints(p, r),
         ),
+        gpu=ints(p, r, fill=-1) if config.shared_gpus else None,
+        stretch=floats(p, r) + 1.0 if config.shared_gpus else None,
     )
     kept = (count, n * k) if config.record_placements else (1, 1)
     records = Records(
@@ -65,7 +67,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         ps=ints(*kept, dtype=jnp.int16),
     )
     state = State(
-        jobs=assign_homes(cluster, jobs),
+        jobs=assign_homes(cluster, with_fractions(config, jobs)),
         clock=ints(),
         round=ints(),
         waited=jnp.zeros(p, bool),
@@ -81,6 +83,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         backlogged=ints(),
         peak_queue=ints(),
         illegal=ints(),
+        shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
     )
     return admit(state)
 

@@ -11,6 +11,7 @@ from jax import Array
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.queues import feasible, feasible_elsewhere, first, order_keys
+from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
 
@@ -59,7 +60,7 @@ def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> 
     row = jnp.maximum(jnp.take_along_axis(state.queue, slots, -1), 0)
     jobs, profiles = state.jobs, params.profiles
     model = jobs.model[row]
-    gpus = jobs.workers[row] * jobs.gpus_per_worker[row]
+    gpus = gpus_of(jobs, row)
     age_s = (state.clock - jobs.arrival[row]) * params.interval_s + jobs.lead_s[row]
     compute = profiles.compute_s[model]
     nic = params.cluster.nic_bytes_s.max()
@@ -132,7 +133,7 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     blocked = jnp.maximum(state.queue[jnp.arange(p), slots[:, -1]], 0)
     queued = state.queue >= 0
     row = jnp.maximum(state.queue, 0)
-    area = queued * (state.jobs.workers * state.jobs.gpus_per_worker)[row] * state.jobs.estimate_s[row]
+    area = queued * gpus_of(state.jobs, row) * state.jobs.estimate_s[row]
     all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
     count = jnp.maximum(active.sum(-1), 1.0)
     scheduler = jnp.stack(

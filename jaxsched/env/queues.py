@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsched.env.shares import capacity, gpus_of, room_of
 from jaxsched.env.state import EnvConfig, State
+from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "las")
 
@@ -18,7 +20,7 @@ def order_keys(order: str, state: State) -> Array:
         case "sjf":
             key = jobs.estimate_s[row]
         case "area":
-            key = (jobs.workers * jobs.gpus_per_worker)[row] * jobs.estimate_s[row]
+            key = gpus_of(jobs, row) * jobs.estimate_s[row]
         case "las":
             key = state.attained_s[jobs.tenant[row]]
         case _:
@@ -40,9 +42,13 @@ def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
 def feasible(config: EnvConfig, state: State) -> Array:
     """bool[P, Q]: the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
     sizes = jnp.arange(1, config.largest_worker + 1)
-    capacity = (state.free[..., None] // sizes).sum((1, 2))
+    workers = (state.free[..., None] // sizes).sum((1, 2))
     row = jnp.maximum(state.queue, 0)
-    fits = jnp.take_along_axis(capacity, state.jobs.gpus_per_worker[row] - 1, -1) >= state.jobs.workers[row]
+    fits = jnp.take_along_axis(workers, state.jobs.gpus_per_worker[row] - 1, -1) >= state.jobs.workers[row]
+    room = room_of(state.free, state.shared)
+    if room is not None:
+        milli = state.jobs.milli[row]
+        fits = jnp.where(milli < WHOLE, room.max((1, 2))[:, None] >= milli, fits)
     slot_free = (state.running.job < 0).any(-1, keepdims=True)
     return fits & slot_free & (state.queue >= 0)
 
@@ -50,6 +56,7 @@ def feasible(config: EnvConfig, state: State) -> Array:
 def feasible_elsewhere(config: EnvConfig, state: State, row: Array) -> Array:
     """bool[..., P]: the job `row: int32[...]` would fit the free GPUs of each partition now."""
     size = state.jobs.gpus_per_worker[row][..., None, None, None]
-    capacity = (state.free // size).sum((-1, -2))
+    milli = None if state.shared is None else state.jobs.milli[row][..., None, None, None]
+    workers = capacity(state.free, room_of(state.free, state.shared), size, milli).sum((-1, -2))
     slot_free = (state.running.job < 0).any(-1)
-    return (capacity >= state.jobs.workers[row][..., None]) & slot_free
+    return (workers >= state.jobs.workers[row][..., None]) & slot_free

@@ -1,7 +1,7 @@
 """The environment's types: static configuration, sweepable parameters, state and action.
 
 Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots per partition, `J` jobs of the job table,
-`M` resources, `V` tenants.
+`M` resources, `V` tenants, `S` GPUs per group that jobs may share.
 """
 
 import dataclasses
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
+from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
 from jaxsched.dynamics.speed import Footprint, JobSpec
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD = range(3)
@@ -36,6 +37,7 @@ class EnvConfig:
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
     interference: Interference = MODELS["analytic"]
+    shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
 
 
 @chex.dataclass(frozen=True)
@@ -63,6 +65,7 @@ class EnvParams:
     reward: RewardWeights
     max_forwards: Array  # int32
     horizon: Array  # int32, intervals after which an episode is truncated
+    sharing: SharingTable | None = None  # the fitted law of GPU sharing; None: the interference model's channel `gpu`
 
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes) -> EnvParams:
@@ -92,6 +95,8 @@ class Running:
     remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Array  # float32[P, R], current; 1 in free slots
     print: Footprint  # leaves [P, ..., R]
+    gpu: Array | None = None  # int32[P, R], shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
+    stretch: Array | None = None  # float32[P, R], how much longer it computes for its co-runners there; likewise
 
 
 @chex.dataclass(frozen=True)
@@ -128,6 +133,7 @@ class State:
     backlogged: Array  # int32, boundaries at which a full queue held arrivals back
     peak_queue: Array  # int32, longest queue of any partition so far
     illegal: Array  # int32, actions that were not legal and counted as waiting
+    shared: Array | None = None  # int16[P, N, K, S], thousandths in use of shared GPUs; None if there are none
 
 
 @chex.dataclass(frozen=True)
@@ -156,7 +162,15 @@ def job_spec(jobs: JobTable, index: Array) -> JobSpec:
         gpus_per_worker=jobs.gpus_per_worker[row],
         ps=jobs.ps[row],
         model=jobs.model[row],
+        milli=None if jobs.milli is None else jobs.milli[row],
     )
+
+
+def with_fractions(config: EnvConfig, jobs: JobTable) -> JobTable:
+    """`jobs` with fractions of GPUs exactly where the configuration has shared GPUs."""
+    if not config.shared_gpus:
+        return jobs.replace(milli=None)
+    return jobs if jobs.milli is not None else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE))
 
 
 def could_hold(cluster: Cluster, workers: Array, gpus_per_worker: Array) -> Array:

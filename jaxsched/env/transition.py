@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.dynamics.contention import own_use, totals
+from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.lanes import only_where, with_shared
-from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, best_hardware, footprint, slowdown
+from jaxsched.dynamics.speed import Footprint, best_hardware, footprint
+from jaxsched.env import shares
+from jaxsched.env.load import Load, load_of, sharers_of
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
 from jaxsched.env.state import (
     FINISHED,
@@ -30,15 +31,6 @@ from jaxsched.workload.jobs import NEVER
 
 WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float noise
 LONGEST_SKIP = 2**20  # intervals advanced at once; keeps clock and offsets far from int32 and float32 limits
-
-
-@chex.dataclass(frozen=True)
-class Load:
-    """How busy everything is, and what that does to the running jobs."""
-
-    own: Array  # float32[P, M], as in `State`
-    total: Array  # float32[P, M], likewise
-    slowdown: Array  # float32[P, R], 1 in free slots
 
 
 @chex.dataclass(frozen=True)
@@ -61,34 +53,12 @@ class Still:
     """What does not change between two boundaries."""
 
     duration_s: Array  # float32[P, R]
-    gpus_per_worker: Array  # int32[P, R]
-    of_tenant: Array  # int32[P, R, V], GPUs that the job holds, in its tenant's place
+    gpus_per_worker: Array  # int32[P, R], whole ones
+    of_tenant: Array  # int32[P, R, V], or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
+    sharers: Sharers | None  # leaves [P, R]
     queued: Array  # float32[P]
     placed: Array  # bool[P], jobs have started that the load does not know of
     length_s: Array  # float32, how long to run
-
-
-def load_of(
-    config: EnvConfig, params: EnvParams, print_of: Callable[[Array], Footprint], active: Array, changed: Array,
-    old: Load,
-) -> Load:  # fmt: skip
-    """The load when the jobs `active: bool[P, R]` run.
-
-    Args:
-        print_of: from a partition to the footprints in its running slots, slots last.
-        changed: bool[P], partitions in which other jobs are active than when the load was `old`. Those in which nothing
-            has changed, links that other partitions use included, keep what they had.
-    """
-    layout = layout_of(params.cluster)
-    own = only_where(changed, lambda p: own_use(print_of(p).use, active[p]), lambda p: old.own[p])
-    total = totals(params.cluster, own)
-
-    def slowdown_in(p: Array) -> Array:
-        rate = slowdown(config.interference, params.interference, layout, print_of(p), total[p, :, None])
-        return jnp.where(active[p], rate, 1.0)
-
-    rate = only_where(changed | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])
-    return Load(own=own, total=total, slowdown=rate)
 
 
 def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
@@ -142,10 +112,18 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
     slot = jnp.argmax(running.job < 0, axis=-1)
 
     taken = action.workers * job.gpus_per_worker[:, None, None]
+    gpu = None
+    if state.shared is not None:
+        flat = [leaf.reshape(len(p), -1, *leaf.shape[3:]) for leaf in (state.free, state.shared, action.workers)]
+        gpu, fits = jax.vmap(shares.gpu_for)(*flat, job.milli)
+        taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
     legal &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
     legal &= (taken <= state.free).all((1, 2)) & ((action.ps == 0) | (cluster.group_gpus > 0)).all((1, 2))
+
+    if gpu is not None:
+        legal &= fits
 
     best = best_hardware(cluster)
     prints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
@@ -172,6 +150,11 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
         remaining_low_s=put(running.remaining_low_s, jnp.zeros_like(duration)),
         print=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.print, prints),
     )
+    free, shared = state.free - jnp.where(legal[:, None, None], taken, 0), state.shared
+    if gpu is not None:
+        running = running.replace(gpu=put(running.gpu, gpu))
+        shared, whole = shares.take(shared, jnp.where(legal, gpu, -1), job.milli)
+        free += whole
     records = records.replace(
         status=note(records.status, jnp.full_like(row, RUNNING)),
         partition=note(records.partition, p),
@@ -183,7 +166,8 @@ def _start(config: EnvConfig, params: EnvParams, state: State, action: Action) -
             ps=note(records.ps, action.ps.reshape(len(p), -1)),
         )
     state = state.replace(
-        free=state.free - jnp.where(legal[:, None, None], taken, 0),
+        free=free,
+        shared=shared,
         queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
         running=running,
         records=records,
@@ -258,12 +242,16 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     running = state.running
     row = jnp.maximum(running.job, 0)
     held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
+    sharers, gpus_per_worker = None, running.gpus_per_worker
+    if state.shared is not None:
+        held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
+        gpus_per_worker = jnp.where(running.gpu >= 0, 0, gpus_per_worker)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     start = Moment(
         active=running.job >= 0,
         remaining_s=running.remaining_s,
         remaining_low_s=running.remaining_low_s,
-        load=Load(own=state.own, total=state.total, slowdown=running.slowdown),
+        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
         elapsed_s=jnp.float32(0.0),
         finish_offset_s=jnp.zeros_like(running.remaining_s),
         attained_s=state.attained_s,
@@ -272,7 +260,8 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     )
     still = Still(
         duration_s=running.duration_s,
-        gpus_per_worker=running.gpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        sharers=sharers,
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0),
         queued=queued,
         placed=placed,
@@ -281,6 +270,10 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     end, freed = with_shared(functools.partial(_run, config))((running.print, running.workers), params, start, still)
 
     finished = (running.job >= 0) & ~end.active
+    shared = state.shared
+    if shared is not None:
+        shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
+        freed += whole
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
     records = state.records.replace(
         status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
@@ -290,11 +283,13 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     state = state.replace(
         clock=state.clock + intervals,
         free=state.free + freed,
+        shared=shared,
         running=running.replace(
             job=jnp.where(finished, -1, running.job),
             remaining_s=end.remaining_s,
             remaining_low_s=end.remaining_low_s,
             slowdown=end.load.slowdown,
+            stretch=end.load.stretch,
         ),
         attained_s=end.attained_s,
         attained_low_s=end.attained_low_s,
@@ -345,7 +340,7 @@ def _run(
             active=active,
             remaining_s=high,
             remaining_low_s=low,
-            load=load_when(active, finished.any(-1), moment.load),
+            load=load_when(active, finished.any(-1), moment.load, still.sharers),
             elapsed_s=elapsed,
             finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
             attained_s=attained,
@@ -353,7 +348,7 @@ def _run(
             flow=add_flow(moment.flow, rate, step, params.interval_s),
         )
 
-    start = start.replace(load=load_when(start.active, still.placed, start.load))
+    start = start.replace(load=load_when(start.active, still.placed, start.load, still.sharers))
     end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
     idle = flow_rate(jnp.zeros_like(end.active), end.load.slowdown, still.duration_s, still.queued)

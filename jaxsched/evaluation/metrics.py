@@ -54,7 +54,7 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
 
     - JCT = finish - submit; percentiles interpolate linearly between jobs;
     - queueing time = start - submit; makespan = last finish - first submit of the jobs that were not rejected;
-    - GPU utilisation = GPU-seconds held (GPUs * (finish - start)) / (total_gpus * makespan);
+    - GPU utilisation = GPU-seconds held (GPUs * (finish - start)) / (total_gpus * makespan), fractions as such;
     - slowdown = (finish - start) / duration, so 1 is the ideal, uncontended placement; queueing is not part of it.
     """
     done = result.finished
@@ -62,7 +62,7 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
         return Metrics(*[math.nan] * len(dataclasses.fields(Metrics)))
     jct, jobs = result.jct_s[done], result.jobs
     makespan = float(result.finish_s[done].max() - jobs.submit_s[done].min())
-    held = float(jobs.num_gpus[done] @ result.run_s[done])
+    held = float(jobs.gpu_demand[done] @ result.run_s[done])
     p50, p95, p99 = np.percentile(jct, [50, 95, 99])
     return Metrics(
         jct_mean_s=float(jct.mean()),

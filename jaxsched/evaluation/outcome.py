@@ -10,7 +10,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
 from jaxsched.evaluation.files import atomic_path
 from jaxsched.evaluation.settings import Settings
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import WHOLE, JobList
 
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
@@ -96,13 +96,16 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
 
 
 def placement(result: Outcome, cluster: Cluster, job: int) -> str:
-    """`server:group:gpus` items joined by `+`, server = row in the inventory; '' for a job that has not started."""
+    """`server:group:gpus` items joined by `+`, server = row in the inventory; '' for a job that has not started.
+
+    A job that shares a GPU has a fraction of one, e.g. `12:0:0.46`.
+    """
     if result.workers is None or result.partition[job] < 0:
         return ""
     servers = np.asarray(cluster.server_id)[result.partition[job]]
     counts = result.workers[job].reshape(cluster.shape[1:])
-    size = int(result.jobs.gpus_per_worker[job])
-    return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size}" for n, k in zip(*np.nonzero(counts)))
+    size = result.jobs.gpus_per_worker[job] * result.jobs.milli[job] / WHOLE
+    return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
 
 
 JOB_COLUMNS = ("job_id", "submit_s", "start_s", "finish_s", "num_gpus", "status", "placement")
@@ -120,7 +123,7 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
         seconds(jobs.submit_s),
         seconds(result.start_s),
         seconds(result.finish_s),
-        jobs.num_gpus.tolist(),
+        [f"{gpus:g}" for gpus in jobs.gpu_demand],
         [STATUS[code] for code in result.status],
         [placement(result, cluster, job) for job in range(len(jobs))],
     )

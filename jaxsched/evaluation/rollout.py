@@ -17,7 +17,7 @@ from jaxsched.evaluation.outcome import Outcome, RunStats, outcome
 from jaxsched.evaluation.program import CHUNK_STEPS, Program, Pulse
 from jaxsched.evaluation.settings import Settings, env_config, most_running
 from jaxsched.evaluation.slots import Fitting, resize
-from jaxsched.interference.named import interference_model
+from jaxsched.interference.named import interference_model, sharing_law
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 
@@ -49,7 +49,13 @@ def prepare(
     """The program and the parameters that run `one` on each of `job_lists`. UserError: see `env_config`."""
     config = env_config(cluster, job_lists, settings)
     _, weights = interference_model(settings.interference)
-    params = make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=weights)
+    params = make_params(
+        cluster,
+        interval_s=settings.interval_s,
+        horizon=settings.horizon,
+        interference=weights,
+        sharing=sharing_law(settings.interference) if config.shared_gpus else None,
+    )
     return Program(one, config, most_running(cluster, job_lists), lanes=lanes), params
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
-from jaxsched.interference.named import interference_model
-from jaxsched.workload.jobs import JobList
+from jaxsched.interference.named import DEFAULT, interference_model
+from jaxsched.workload.jobs import WHOLE, JobList
 
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
@@ -20,7 +20,7 @@ class Settings:
     """What a comparison holds fixed over its policies. UserError on a value out of its range."""
 
     interval_s: float = 60.0  # seconds between decisions
-    interference: str = "analytic"  # see `interference_model`
+    interference: str = DEFAULT  # see `interference_model`
     rounds: int = 64  # decision rounds per boundary at most
     seed: int = 0  # of the policies that draw
     horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
@@ -80,13 +80,21 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         skip_idle=True,
         record_placements=settings.record_placements,
         interference=interference_model(settings.interference)[0],
+        shared_gpus=shared_gpus(cluster, job_lists),
     )
 
 
+def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:
+    """GPUs of a group that jobs may share: all of the largest one if some job wants a fraction, else 0."""
+    fractions = any((jobs.milli < WHOLE).any() for jobs in job_lists)
+    return int(np.asarray(cluster.group_gpus).max()) if fractions else 0
+
+
 def most_running(cluster: Cluster, job_lists: Sequence[JobList]) -> int:
-    """The most jobs that can run at once in a partition: one per GPU, at most all."""
+    """The most jobs that can run at once in a partition: as many per GPU as the smallest share allows, at most all."""
     gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
-    return min(gpus, max(len(jobs) for jobs in job_lists))
+    per_gpu = WHOLE // min(int(jobs.milli.min(initial=WHOLE)) for jobs in job_lists)
+    return min(gpus * per_gpu, max(len(jobs) for jobs in job_lists))
 
 
 def compact_tenants(job_lists: Sequence[JobList]) -> list[JobList]:

@@ -1,9 +1,11 @@
-"""How strong contention on the network is, in the simulator's terms, by DeepShare's cells.
+"""How strong contention is, in the simulator's terms: on the network by DeepShare's cells, on one GPU by Gavel's pairs.
 
 The simulator's step is `1 - c + c stretch`, with `c` the share of the step that communicates alone, and the stretch
 under one co-runner that communicates for a share `c'` of its time is `1 + kappa c'^power`. So a cell's ratio is
 `1 / (1 + kappa c c'^power)`. The shares `c` in (0, 1) are not measured and are fitted with the strength, one per job.
 As no share is above 1, the cells bound `kappa` from below: with too small a strength no shares explain them.
+
+On one GPU a co-runner is always met, so a pair's ratio is `1 / (1 + kappa)` and the strength is the one of least error.
 """
 
 import dataclasses
@@ -18,6 +20,8 @@ from jaxsched.interference.measurements import Measurements
 
 GRID = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
 ENOUGH = 1.01  # a strength explains the cells if its error is within 1% of the best one's
+GPU_GRID = np.round(np.arange(0.0, 5.005, 0.01), 2)
+ALL_GPUS = "all"
 STEPS, LEARNING_RATE, SOFTNESS, PRIOR = 1500, 0.05, 0.02, 0.02
 
 
@@ -76,3 +80,13 @@ def least_strength(curves: list[Curve]) -> float:
     """The smallest strength that explains the cells about as well as any."""
     best = min(curve.mae for curve in curves)
     return min(curve.kappa for curve in curves if curve.mae <= ENOUGH * best)
+
+
+def gpu_strengths(measured: Measurements) -> dict[str, tuple[float, float]]:
+    """Strength of least mean absolute error, to a hundredth, and that error, for each GPU type and for all pairs."""
+    hardware, found = measured.hardware, {}
+    for name in (*sorted(set(hardware.tolist())), ALL_GPUS):
+        ratio = measured.ratio[(hardware == name) | (name == ALL_GPUS)]
+        errors = np.abs(1.0 / (1.0 + GPU_GRID[:, None]) - ratio).mean(1)
+        found[name] = float(GPU_GRID[errors.argmin()]), float(errors.min())
+    return found

@@ -10,6 +10,7 @@ from jax import Array
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.observation import Observation
 from jaxsched.env.queues import feasible_elsewhere, first
+from jaxsched.env.shares import room_of
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvConfig, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
@@ -31,9 +32,20 @@ class Policy:
 def views(state: State, params: EnvParams) -> tuple[View, View]:
     """One view per partition, stacked on a leading axis P, and the `in_axes` that map over them."""
     p = state.free.shape[0]
-    view = View(cluster=params.cluster, free=state.free.reshape(p, -1), total=state.total, profiles=params.profiles)
+    room = room_of(state.free, state.shared)
+    view = View(
+        cluster=params.cluster,
+        free=state.free.reshape(p, -1),
+        total=state.total,
+        profiles=params.profiles,
+        room=None if room is None else room.reshape(p, -1),
+    )
     axes = View(
-        cluster=partition_axes(params.cluster), free=0, total=0, profiles=jax.tree.map(lambda _: None, params.profiles)
+        cluster=partition_axes(params.cluster),
+        free=0,
+        total=0,
+        profiles=jax.tree.map(lambda _: None, params.profiles),
+        room=None if room is None else 0,
     )
     return view, axes
 

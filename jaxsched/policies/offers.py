@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.cluster.hardware import one_partition
+from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
 from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.speed import (
@@ -23,11 +24,14 @@ from jaxsched.dynamics.speed import (
     step_time,
     step_time_with,
 )
+from jaxsched.env import shares
 from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
+from jaxsched.workload.jobs import MILLI
 
 
 @chex.dataclass(frozen=True)
@@ -42,6 +46,16 @@ class Scene:
     job: JobSpec  # leaves [P, W]
     duration_s: Array  # float32[P, W], as estimated
     some: Array  # bool[P, W], there is such a job, and its scheduler has not waited yet
+    crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
+
+
+@chex.dataclass(frozen=True)
+class Crowd:
+    """The shared GPUs of every partition; leading axis P, in `offers` of one partition."""
+
+    shared: Array  # int16[P, NK, S], thousandths in use
+    running: Sharers  # leaves [P, R], `gpu` -1 in free slots, too
+    stretch: Array  # float32[P, R], of the running jobs
 
 
 @chex.dataclass(frozen=True)
@@ -49,7 +63,7 @@ class Offers:
     """Candidate placements of one job; leading axis C."""
 
     view: View  # the partition, without the axis C
-    gpus_per_worker: Array  # int32[], without the axis C
+    gpus_per_worker: Array  # int32[], or float32[] with shared GPUs, without the axis C
     workers: Array  # int32[C, NK]
     valid: Array  # bool[C]
     own: Array  # float32[C], slowdown of the job
@@ -75,7 +89,17 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array) -> Sce
         job=job_spec(state.jobs, row),
         duration_s=state.jobs.estimate_s[row],
         some=found & ~state.waited[:, None],
+        crowd=crowd_of(state, params),
     )
+
+
+def crowd_of(state: State, params: EnvParams) -> Crowd | None:
+    """The shared GPUs of a state, if it has some."""
+    if state.shared is None:
+        return None
+    running, (p, n, k, _) = sharers_of(params, state), state.shared.shape
+    running = running.replace(gpu=jnp.where(state.running.job >= 0, running.gpu, -1))
+    return Crowd(shared=state.shared.reshape(p, n * k, -1), running=running, stretch=state.running.stretch)
 
 
 def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
@@ -95,18 +119,20 @@ def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
 def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
     """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
-    view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles)
-    rows, now = jax.tree.map(lambda leaf: leaf[p], (scene.print, now))
+    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.print, now, scene.crowd))
+    room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
+    view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)
     duration = scene.duration_s[p, w]
     workers, valid = candidates(view, job)
     prints = candidate_prints(view, best_hardware(params.cluster), job, workers)
-    own, added = what_if(config, params.interference, layout, rows, scene.left_s[p], now, view.total, prints)
+    stretches = None if crowd is None else _stretches(config, params, view, crowd, job, workers)
+    own, added = what_if(config, params.interference, layout, rows, scene.left_s[p], now, view.total, prints, stretches)
     effective = own + added / jnp.maximum(duration, 1e-9)
     stake = (effective - 1.0) * duration / scene.wait_s[p]
     return Offers(
         view=view,
-        gpus_per_worker=job.gpus_per_worker,
+        gpus_per_worker=job.gpus_per_worker if job.milli is None else job.gpus_per_worker * (job.milli * MILLI),
         workers=workers,
         valid=valid,
         own=own,
@@ -114,6 +140,29 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
         effective=effective,
         stake=stake,
     )
+
+
+@chex.dataclass(frozen=True)
+class Stretches:
+    """How much longer jobs compute for their co-runners on a GPU, before and with each of C placements."""
+
+    now: Array  # float32[R]
+    own: Array  # float32[C]
+    after: Array  # float32[C, R]
+
+
+def _stretches(
+    config: EnvConfig, params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Array
+) -> Stretches:
+    """What placing `job` as `workers: int32[C, NK]` would do on the GPUs that it would share."""
+    gpu, _ = jax.vmap(shares.gpu_for, in_axes=(None, None, 0, None))(view.free, crowd.shared, workers, job.milli)
+    kinds = view.cluster.group_gpu_type.reshape(-1)[shares.group_of(workers)]
+    placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
+    gpus = crowd.shared.shape[0] * crowd.shared.shape[1]
+    own, after = stretch_with(
+        config.interference, params.interference, params.sharing, gpus, crowd.running, crowd.stretch, placed
+    )
+    return Stretches(now=crowd.stretch, own=own, after=after)
 
 
 def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Footprint:
@@ -136,15 +185,17 @@ def what_if(
     now: StepTime,
     total: Array,
     prints: Footprint,
+    on_gpu: Stretches | None = None,
 ) -> tuple[Array, Array]:
     """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs. `float32[C]` each.
 
     Args:
         rows: the partition's running jobs, slots last. remaining_s: float32[R], ideal seconds left, 0 in free slots.
         now: their present step times, leaves float32[R].
-        total: float32[M]. prints: last axis C.
+        total: float32[M]. prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
     model = config.interference
-    own = slowdown(model, weights, layout, prints, total[:, None] + prints.use)
-    after = slowdown_of(step_time_with(model, weights, layout, rows, total, now, prints.use), rows.ideal)
-    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal), 0.0)).sum(-1)
+    on_gpu = on_gpu or Stretches(now=None, own=None, after=None)
+    own = slowdown(model, weights, layout, prints, total[:, None] + prints.use, on_gpu.own)
+    after = slowdown_of(step_time_with(model, weights, layout, rows, total, now, prints.use), rows.ideal, on_gpu.after)
+    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal, on_gpu.now), 0.0)).sum(-1)

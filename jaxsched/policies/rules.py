@@ -11,7 +11,9 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.speed import JobSpec
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
+from jaxsched.env import shares
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
+from jaxsched.workload.jobs import MILLI
 from jaxsched.workload.models import Profiles
 
 
@@ -20,9 +22,10 @@ class View:
     """One partition as a rule sees it."""
 
     cluster: Cluster  # without the leading P axis
-    free: Array  # int32[NK]
+    free: Array  # int32[NK], whole GPUs
     total: Array  # float32[M]
     profiles: Profiles
+    room: Array | None = None  # int32[NK], thousandths that fit one GPU of the group, see `shares.room_of`
 
 
 Rule = Callable[[Array, View, JobSpec], Array]  # (key, view, job) -> int32[NK] workers
@@ -30,7 +33,7 @@ Rule = Callable[[Array, View, JobSpec], Array]  # (key, view, job) -> int32[NK] 
 
 def capacity(view: View, job: JobSpec) -> Array:
     """int32[NK]: workers of the job that fit each group's free GPUs."""
-    return view.free // jnp.maximum(job.gpus_per_worker, 1)
+    return shares.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 
 def per_server(layout: Layout, values: Array) -> Array:
@@ -130,6 +133,7 @@ def tetris(key: Array, view: View, job: JobSpec) -> Array:
     layout, cluster, profiles = layout_of(view.cluster), view.cluster, view.profiles
     gpus = jnp.maximum(cluster.group_gpus.reshape(-1), 1)
     wide = job.gpus_per_worker.astype(jnp.float32)
+    reserved = wide if job.milli is None else wide * (job.milli * MILLI)
     compute = profiles.compute_s[job.model]
     gradient = profiles.gradient_bytes[job.model]
     sent = jnp.where(job.ps > 0, gradient, ring_bytes(gradient, job.workers * job.gpus_per_worker))
@@ -141,7 +145,7 @@ def tetris(key: Array, view: View, job: JobSpec) -> Array:
 
     def score(counts: Array) -> Array:
         free = view.free - counts * job.gpus_per_worker
-        return -quantise(wide / gpus * (free / gpus) + rest)
+        return -quantise(reserved / gpus * (free / gpus) + rest)
 
     return fill_one_by_one(score, capacity(view, job), job.workers)
 

@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 from jaxsched.errors import UserError
 from jaxsched.workload.models import MODEL_NAMES
 
+WHOLE = 1000  # thousandths of a GPU
+MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
+
 
 @dataclasses.dataclass(frozen=True)
 class JobList:
@@ -30,6 +33,7 @@ class JobList:
     tenant: np.ndarray  # int32[J], 0..V-1, e.g. the virtual cluster
     home: np.ndarray  # int32[J], the scheduler that first gets the job is home % P
     estimate_ratio: np.ndarray  # float64[J], the duration that policies see over the true one
+    milli: np.ndarray  # int32[J], thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -41,8 +45,13 @@ class JobList:
 
     @property
     def num_gpus(self) -> np.ndarray:
-        """int64[J]: GPUs of the whole gang."""
+        """int64[J]: GPUs that the whole gang lies on."""
         return self.workers.astype(np.int64) * self.gpus_per_worker
+
+    @property
+    def gpu_demand(self) -> np.ndarray:
+        """float64[J]: GPUs that the whole gang reserves; a job that shares a GPU counts its fraction."""
+        return self.num_gpus * self.milli / WHOLE
 
 
 @chex.dataclass(frozen=True)
@@ -59,6 +68,7 @@ class JobTable:
     model: chex.Array  # int32[J]
     tenant: chex.Array  # int32[J]
     home: chex.Array  # int32[J], partition of first arrival; -1: rejected, fits nowhere
+    milli: chex.Array | None = None  # int32[J], thousandths of a GPU per worker; None: all jobs have whole GPUs
 
 
 NEVER = np.int32(2**31 - 1)
@@ -74,6 +84,7 @@ def make_job_list(
     model: ArrayLike = 0,
     tenant: ArrayLike = 0,
     home: ArrayLike | None = None,
+    milli: ArrayLike = WHOLE,
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
     """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job.
@@ -92,7 +103,9 @@ def make_job_list(
         "model": _column("model", model, size, np.int32, 0, maximum=len(MODEL_NAMES) - 1),
         "tenant": _column("tenant", tenant, size, np.int32, 0),
         "estimate_ratio": np.ones(size),
+        "milli": _column("milli", milli, size, np.int32, 1, maximum=WHOLE),
     }
+    _check_fractions(columns)
     order = np.argsort(submit, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     columns["home"] = (
@@ -128,6 +141,18 @@ def _column(
     return raw.astype(dtype)
 
 
+def _check_fractions(columns: dict[str, np.ndarray]) -> None:
+    """UserError on a job that shares a GPU and is more than one worker of one GPU."""
+    single = (columns["workers"] == 1) & (columns["gpus_per_worker"] == 1) & (columns["ps"] == 0)
+    bad = (columns["milli"] < WHOLE) & ~single
+    if bad.any():
+        job = int(bad.argmax())
+        raise UserError(
+            f"milli: job {job} has {columns['milli'][job]} with {columns['workers'][job]} workers of "
+            f"{columns['gpus_per_worker'][job]} GPUs and {columns['ps'][job]} PS, should be 1 worker of 1 GPU, no PS"
+        )
+
+
 def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> np.ndarray:
     """str[size], checked to be unique."""
     ids = np.asarray(job_id).astype(str)
@@ -153,13 +178,16 @@ def from_start(jobs: JobList) -> JobList:
 
 
 def offered_load(jobs: JobList, total_gpus: int) -> float:
-    """sum(GPUs * duration) / (span * total_gpus), span = last - first submit. UserError if the span is 0."""
+    """sum(GPUs * duration) / (span * total_gpus), span = last - first submit; fractions of GPUs count as such.
+
+    UserError if the span is 0.
+    """
     span_s = float(jobs.submit_s[-1] - jobs.submit_s[0]) if len(jobs) else 0.0
     if span_s <= 0 or total_gpus < 1:
         raise UserError(
             f"load: needs jobs at two different times and total_gpus >= 1, not span {span_s:g} s, {total_gpus} GPUs"
         )
-    return float(jobs.num_gpus @ jobs.duration_s) / (span_s * total_gpus)
+    return float(jobs.gpu_demand @ jobs.duration_s) / (span_s * total_gpus)
 
 
 def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:
@@ -203,11 +231,19 @@ def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -
         model=jnp.asarray(jobs.model, jnp.int32),
         tenant=jnp.asarray(jobs.tenant, jnp.int32),
         home=jnp.asarray(homes, jnp.int32),
+        milli=jnp.asarray(jobs.milli, jnp.int32),
     )
 
 
 # What a padding row holds: never arrives, and harmless where it is computed with all the same.
-_PADDING = {"arrival": NEVER, "duration_s": 1.0, "estimate_s": 1.0, "workers": 1, "gpus_per_worker": 1}
+_PADDING = {
+    "arrival": NEVER,
+    "duration_s": 1.0,
+    "estimate_s": 1.0,
+    "workers": 1,
+    "gpus_per_worker": 1,
+    "milli": WHOLE,
+}
 
 
 def pad_table(table: JobTable, size: int) -> JobTable:
@@ -216,8 +252,10 @@ def pad_table(table: JobTable, size: int) -> JobTable:
     if missing < 0:
         raise UserError(f"size: {size} is less than the {table.arrival.shape[-1]} jobs of the table")
 
-    def pad(name: str) -> chex.Array:
+    def pad(name: str) -> chex.Array | None:
         leaf = getattr(table, name)
+        if leaf is None:
+            return None
         return jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, missing)], constant_values=_PADDING.get(name, 0))
 
     return JobTable(**{name: pad(name) for name in JobTable.__dataclass_fields__})

@@ -5,8 +5,8 @@ workers uses max(1, workers // 4) parameter servers, the others all-reduce (both
 a mix; the home is round robin.
 
 The native format: `job_id,submit_time_s,num_gpus,duration_s` and, optionally,
-`model,num_workers,num_ps,gpus_per_worker,tenant,home`; an empty optional cell counts as not given, and
-num_workers * gpus_per_worker must equal num_gpus.
+`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli`; an empty optional cell counts as not given, and
+num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU.
 """
 
 import csv
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.rows import Row, read_header, read_rows
@@ -39,6 +39,7 @@ class Job:
     model: int | None = None
     tenant: str = ""
     home: int | None = None
+    milli: int = WHOLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +76,11 @@ def _muri(row: Row) -> Job:
 
 
 def _openb(row: Row) -> Job | str:
-    """Alibaba openb pods, times in seconds. A share of a GPU (gpu_milli < 1000) counts as one whole GPU for now."""
+    """Alibaba openb pods, times in seconds. A pod of one GPU may ask for a share of it, `gpu_milli` thousandths."""
     gpus = row.whole("num_gpu", minimum=0)
     if gpus == 0:
         return "no GPU"
+    milli = _milli(row, gpus)
     if not row.text("scheduled_time") and row.text("pod_phase") in ("Pending", ""):
         return "never scheduled"
     if not row.text("deletion_time"):
@@ -87,7 +89,7 @@ def _openb(row: Row) -> Job | str:
     duration = row.number("deletion_time", minimum=0) - started
     if duration <= 0:
         return "no positive duration"
-    return Job(row.text("name"), row.number("creation_time", minimum=0), duration, workers=gpus)
+    return Job(row.text("name"), row.number("creation_time", minimum=0), duration, workers=gpus, milli=milli)
 
 
 def _native(row: Row) -> Job:
@@ -112,7 +114,16 @@ def _native(row: Row) -> Job:
         model=_model(row, "model") if row.text("model") else None,
         tenant=row.text("tenant"),
         home=given("home", 0),
+        milli=_milli(row, gpus) if row.text("gpu_milli") else WHOLE,
     )
+
+
+def _milli(row: Row, gpus: int) -> int:
+    """Thousandths of each GPU; only a job of one GPU may have fewer than all."""
+    milli = row.whole("gpu_milli", minimum=1)
+    if milli > WHOLE or (milli < WHOLE and gpus != 1):
+        raise row.fail("gpu_milli", f"{WHOLE} thousandths, or fewer for a job of one GPU")
+    return milli
 
 
 def _model(row: Row, field: str) -> int:
@@ -128,7 +139,7 @@ FORMATS = (
         ("job_id", "submit_time_s", "num_gpus", "duration_s"),
         _native,
         from_start=False,
-        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home"),
+        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home", "gpu_milli"),
     ),
     Format("muri", ("job_id", "num_gpu", "submit_time", "model_name", "duration"), _muri, from_start=False),
     Format("philly", ("timestamp", "duration", "num_gpus", "cluster"), _philly, from_start=True),
@@ -205,6 +216,7 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
         model=_filled((job.model for job in jobs), drawn_model),
         tenant=_tenants([job.tenant for job in jobs]),
         home=_filled((job.home for job in jobs), order),
+        milli=[job.milli for job in jobs],
         job_id=[job.job_id for job in jobs],
     )
 
@@ -241,6 +253,7 @@ def write_native(path: str | Path, jobs: JobList) -> None:
         "gpus_per_worker": jobs.gpus_per_worker,
         "tenant": jobs.tenant,
         "home": jobs.home,
+        **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
     }
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -7,7 +7,15 @@ import pytest
 
 from jaxsched.cluster.build import build, default_schedulers, partition_rows
 from jaxsched.cluster.hardware import total_gpus
-from jaxsched.cluster.servers import GPU_SPEEDS, Server, gpu_types, relative_speeds, split_gpus
+from jaxsched.cluster.servers import (
+    GPU_SPEEDS,
+    GPU_TYPES,
+    Server,
+    gpu_types,
+    numbered_types,
+    relative_speeds,
+    split_gpus,
+)
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
 
@@ -39,7 +47,9 @@ def test_mixed_servers_fill_the_arrays_and_padding_is_one():
     np.testing.assert_array_equal(cluster.group_gpus[0], [[4, 4, 0], [2, 0, 0], [3, 3, 2]])
     np.testing.assert_array_equal(cluster.group_gpus[1], [[1, 0, 0], [8, 0, 0], [0, 0, 0]])
     assert gpu_types(MIXED) == ("V100", "T4", "A100")
-    np.testing.assert_array_equal(cluster.group_gpu_type[0], [[0, 0, -1], [1, -1, -1], [2, 2, 2]])
+    v100, t4, a100 = (GPU_TYPES.index(name) for name in ("V100", "T4", "A100"))
+    assert numbered_types(["own", "T4"]) == {**{name: i for i, name in enumerate(GPU_TYPES)}, "own": len(GPU_TYPES)}
+    np.testing.assert_array_equal(cluster.group_gpu_type[0], [[v100, v100, -1], [t4, -1, -1], [a100, a100, a100]])
     fast = GPU_SPEEDS["A100"]
     np.testing.assert_allclose(cluster.group_speed[0, :, 0], [1 / fast, GPU_SPEEDS["T4"] / fast, 1], rtol=1e-6)
     np.testing.assert_allclose(cluster.group_cores[0], [[32, 32, 1], [16, 1, 1], [32, 32, 32]])

@@ -20,10 +20,10 @@ from jaxsched.dynamics.interference import (
     default_strengths,
     fitted,
 )
-from jaxsched.dynamics.resources import CHANNELS, CPU, LINK, NIC, PCIE, QPI
+from jaxsched.dynamics.resources import CHANNELS, CPU, GPU, LINK, NIC, PCIE, QPI
 from jaxsched.workload.models import profiles
 
-KAPPA = Strengths(kappa=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0], jnp.float32))
+KAPPA = Strengths(kappa=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], jnp.float32))
 
 
 def stretch(weights, channel, own, others):
@@ -48,7 +48,18 @@ def test_bandwidth(channel):
     assert stretch(KAPPA, channel, 0.3, 0.25) == 1 + (channel + 1) * 0.25
 
 
-CURVE = FittedStrengths(kappa=jnp.array([1.0, 1.0, 1.0, 2.5, 2.5]), power=jnp.array([1.0, 1.0, 1.0, 1.5, 1.5]))
+CURVE = FittedStrengths(
+    kappa=jnp.array([1.0, 1.0, 1.0, 2.5, 2.5, 0.7]), power=jnp.array([1.0, 1.0, 1.0, 1.5, 1.5, 1.0])
+)
+
+
+def test_one_gpu():
+    assert stretch(KAPPA, GPU, 1.0, 2.0) == 13.0 and stretch(default_strengths(), GPU, 1.0, 0.0) == 1.0
+    assert float(fitted(CURVE, GPU, jnp.int32(0), jnp.float32(1), jnp.float32(3))) == pytest.approx(3.1)
+    with pytest.raises(ValueError, match="kappa: has 5 channels"):
+        stretch(Strengths(kappa=jnp.ones(5)), GPU, 1.0, 1.0)
+
+
 EVERY = {name: (model, default_strengths()) for name, model in MODELS.items()} | {"fitted": (fitted, CURVE)}
 
 

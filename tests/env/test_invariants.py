@@ -53,8 +53,23 @@ def check_state(config, params, state) -> None:
 
     # Capacity: never over it, padding groups hold nothing, and what is free is what no running job holds.
     workers = running.workers.astype(int) * active[..., None, None]
-    held = np.einsum("pr,prnk->pnk", running.gpus_per_worker * active, workers)
-    np.testing.assert_array_equal(s.free, cluster.group_gpus - held)
+    whole = active
+    taken = np.zeros(cluster.group_gpus.shape, int)
+    if s.shared is not None:
+        whole = active & (running.gpu < 0)
+        used = np.zeros(s.shared.shape, int).reshape(len(s.shared), -1)
+        p, r = np.nonzero(active & (running.gpu >= 0))
+        milli = jobs.milli[running.job[p, r]]
+        np.add.at(used, (p, running.gpu[p, r]), milli)
+        np.testing.assert_array_equal(s.shared, used.reshape(s.shared.shape))
+        assert (s.shared <= 1000).all() and (milli < 1000).all() and (jobs.milli[running.job[whole]] == 1000).all()
+        # The shared GPU is one of the group that the job's worker is in.
+        groups = workers.reshape(*workers.shape[:2], -1)
+        assert (groups[p, r, running.gpu[p, r] // s.shared.shape[-1]] == 1).all()
+        taken = (s.shared > 0).sum(-1)
+        assert (running.stretch >= 1).all() and (running.stretch[~(active & (running.gpu >= 0))] == 1).all()
+    held = np.einsum("pr,prnk->pnk", running.gpus_per_worker * whole, workers)
+    np.testing.assert_array_equal(s.free, cluster.group_gpus - held - taken)
     assert (s.free >= 0).all()
     padding = np.broadcast_to((cluster.group_gpus == 0)[:, None], running.ps.shape)
     assert not (running.ps * active[..., None, None])[padding].any()
@@ -93,9 +108,17 @@ def check_state(config, params, state) -> None:
     assert (s.attained_s >= 0).all()
 
 
+def capacity(state, p: int, row: int) -> np.ndarray:
+    """int[N, K], section 7: workers that fit each group now."""
+    if state.shared is not None and state.jobs.milli[row] < 1000:
+        some = ((state.shared[p] > 0) & (state.shared[p] + state.jobs.milli[row] <= 1000)).any(-1)
+        return (some | (state.free[p] > 0)).astype(int)
+    return state.free[p] // state.jobs.gpus_per_worker[row]
+
+
 def feasible(state, p: int, row: int) -> bool:
     """Section 7: the gang fits partition `p` now."""
-    fits = (state.free[p] // state.jobs.gpus_per_worker[row]).sum() >= state.jobs.workers[row]
+    fits = capacity(state, p, row).sum() >= state.jobs.workers[row]
     return bool(fits and (state.running.job[p] < 0).any())
 
 
@@ -152,6 +175,7 @@ def test_every_policy_keeps_the_invariants(shape, data):
     state = strategies.watched_run(case, spec, config, watcher(config, case.params))
     assert (np.asarray(state.queue) < 0).all() and (np.asarray(state.running.job) < 0).all()
     np.testing.assert_array_equal(np.asarray(state.free), np.asarray(case.cluster.group_gpus))
+    assert state.shared is None or not np.asarray(state.shared).any()
     # Run time, and so JCT, is at least the ideal duration.
     done = strategies.outcome(case, state)
     run_s = done.finish_s - done.start_s
@@ -203,7 +227,7 @@ def random_action(rng: np.random.Generator, state, wild: bool) -> Action:
         if len(filled) and rng.random() < 0.8:
             slot[p] = rng.choice(filled)
         row = state.queue[p, np.clip(slot[p], 0, slots - 1)]
-        cap = (state.free[p] // state.jobs.gpus_per_worker[row]).ravel()
+        cap = capacity(state, p, row).ravel()
         for _ in range(int(state.jobs.workers[row])):
             a = rng.integers(n * k) if rng.random() < 0.02 or cap.max() < 1 else rng.choice(np.flatnonzero(cap > 0))
             cap[a] -= 1
@@ -239,7 +263,7 @@ def legal(state, cluster, action, p: int, max_forwards: int) -> bool:
             and (ps >= 0).all()
             and workers.sum() == state.jobs.workers[row]
             and ps.sum() == state.jobs.ps[row]
-            and (workers * size <= state.free[p]).all()
+            and (workers <= capacity(state, p, row)).all()
             and (ps[cluster.group_gpus[p] == 0] == 0).all()
         )
     if action.kind[p] == FORWARD:
@@ -252,7 +276,7 @@ def legal(state, cluster, action, p: int, max_forwards: int) -> bool:
 
 @pytest.mark.parametrize("wild", [False, True])
 @settings(max_examples=25)
-@given(case=strategies.cases("three"), seed=st.integers(0, 2**32 - 1))
+@given(case=st.one_of(strategies.cases("three"), strategies.cases("two")), seed=st.integers(0, 2**32 - 1))
 def test_illegal_actions_count_as_waiting_and_corrupt_nothing(wild, case, seed):
     rng = np.random.default_rng(seed)
     config, params, cluster = case.shape.config(), case.params, host(case.cluster)
@@ -423,11 +447,11 @@ def test_queued_jobs_converge_as_the_interval_vanishes():
 
 def test_a_state_that_breaks_the_rules_is_noticed():
     """The checks above are no rubber stamps."""
-    case = strategies.random_case(3, "two", interval_s=60.0)
+    case = strategies.random_case(3, "two", interval_s=60.0, fractions=0.4)
     config, params = case.shape.config(), case.params
     states = []
     strategies.watched_run(case, "pack:backfill", config, lambda before, action, after, gain: states.append(after))
-    state = next(s for s in states if (s.running.job >= 0).sum() > 2 and (s.queue >= 0).any())
+    state = next(s for s in states if (s.running.job >= 0).sum() > 2 and (s.queue >= 0).any() and (s.shared > 0).any())
     check_state(config, params, state)
     running = state.running
     p, r = map(int, np.argwhere(np.asarray(running.job) >= 0)[0])
@@ -439,6 +463,8 @@ def test_a_state_that_breaks_the_rules_is_noticed():
         state.replace(running=running.replace(job=running.job.at[p, r].set(-1))),
         state.replace(running=running.replace(slowdown=running.slowdown.at[p, r].set(0.9))),
         state.replace(next_job=state.next_job + 1),
+        state.replace(shared=jnp.where(state.shared > 0, state.shared - 1, state.shared)),
+        state.replace(running=running.replace(gpu=jnp.where(running.gpu >= 0, -1, running.gpu))),
     ):
         with pytest.raises(AssertionError):
             check_state(config, params, broken)

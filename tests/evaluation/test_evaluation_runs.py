@@ -144,7 +144,8 @@ def test_bad_settings(values):
 
 
 def test_models_of_interference(tmp_path):
-    for name in ("none", "analytic", "analytic:low", "analytic:high", "fitted"):
+    assert Settings().interference == "default"
+    for name in ("default", "none", "analytic", "analytic:low", "analytic:high", "fitted"):
         Settings(interference=name)
     low, default, high = (interference_model(f"analytic{end}")[1].kappa for end in (":low", "", ":high"))
     assert (low < default).all() and (default < high).all()

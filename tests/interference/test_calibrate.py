@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from interference_files import NETWORK_HEADER, data_file
+from interference_files import GPU_HEADER, NETWORK_HEADER, data_file
 
 from jaxsched.cli.main import main
 from jaxsched.dynamics.interference import CALIBRATION
-from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
+from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, gpu_strengths, least_strength
 from jaxsched.interference.measurements import read_measurements
 
 
@@ -40,6 +40,26 @@ def test_the_default_comes_from_the_cells():
     best = min(curve.mae for curve in curves)
     low = next(curve for curve in curves if curve.kappa == pytest.approx(CALIBRATION["nic"].low))
     assert 1.02 * best < low.mae < 1.04 * best
+
+
+def test_strengths_on_one_gpu(tmp_path, capsys, monkeypatch):
+    shared = {"k80": 1 / 1.8, "v100": 1 / 1.3}
+    rows = [f"{gpu},A (batch size {b}),B,1,1,{x:.6f},{x:.6f}\n" for gpu, x in shared.items() for b in (1, 2)]
+    path = tmp_path / "pairs.csv"
+    path.write_text(GPU_HEADER + "".join(rows))
+    found = gpu_strengths(read_measurements([path])[0])
+    assert found["k80"] == (0.8, pytest.approx(0, abs=1e-6)) and found["v100"][0] == 0.3
+    assert 0.3 <= found["all"][0] <= 0.8 and found["all"][1] > 0.1
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+    main(["interference", "calibrate", "--data", str(path)])
+    assert "k80" in capsys.readouterr().out
+
+
+def test_the_default_on_one_gpu_comes_from_the_pairs():
+    found = gpu_strengths(read_measurements([data_file("gavel-gpu-sharing")])[0])
+    kappa = {name: strength for name, (strength, _) in found.items()}
+    assert kappa.pop("all") == CALIBRATION["gpu"].default
+    assert (min(kappa.values()), max(kappa.values())) == (CALIBRATION["gpu"].low, CALIBRATION["gpu"].high)
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):

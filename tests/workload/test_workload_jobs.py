@@ -142,6 +142,21 @@ def test_to_table_carries_the_columns_and_takes_homes():
     assert table.duration_s.tolist() == [5.0, 6.0] and table.lead_s.tolist() == [0.0, 30.0]
 
 
+def test_fractions_of_gpus():
+    jobs = make_job_list([0, 10], [10, 10], [1, 4], milli=[250, 1000])
+    assert jobs.gpu_demand.tolist() == [0.25, 4.0] and jobs.num_gpus.tolist() == [1, 4]
+    assert offered_load(jobs, 1) == pytest.approx(4.25)
+    table = pad_table(to_table(jobs, 60.0), 3)
+    assert table.milli.tolist() == [250, 1000, 1000]
+    assert pad_table(table.replace(milli=None), 4).milli is None
+    for bad in (dict(workers=2), dict(workers=1, gpus_per_worker=2), dict(workers=1, ps=1)):
+        with pytest.raises(UserError, match=r"milli: job 0 has 500 with .* should be 1 worker of 1 GPU, no PS"):
+            make_job_list([0], [1], **bad, milli=500)
+    for bad in (0, 1001, 0.5):
+        with pytest.raises(UserError, match="milli: job 0 has"):
+            make_job_list([0], [1], 1, milli=bad)
+
+
 @pytest.mark.parametrize("interval", [0.0, -60.0, np.nan, np.inf])
 def test_to_table_refuses_bad_intervals(interval):
     with pytest.raises(UserError, match="interval_s: "):

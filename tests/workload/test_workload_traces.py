@@ -17,6 +17,7 @@ OPENB = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 )
 NATIVE = "job_id,submit_time_s,num_gpus,duration_s\n"
+NATIVE_MILLI = "job_id,submit_time_s,num_gpus,duration_s,gpu_milli\n"
 NATIVE_ALL = "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker\n"
 
 
@@ -53,7 +54,7 @@ def test_muri_is_in_milliseconds(write):
 
 def test_openb_skips_what_is_no_job(write):
     rows = [
-        "a,1,1,1,460,,LS,Running,100,160,110",  # a share of a GPU counts as a GPU
+        "a,1,1,1,460,,LS,Running,100,160,110",
         "b,1,1,0,0,,LS,Running,0,9,1",
         "c,1,1,1,1000,,LS,Pending,5,9,",
         "d,1,1,1,1000,,LS,Failed,5,9,9",
@@ -63,7 +64,15 @@ def test_openb_skips_what_is_no_job(write):
     jobs, skipped = read_trace(write(OPENB + "\n".join(rows)))
     assert jobs.job_id.tolist() == ["a", "e"] and jobs.workers.tolist() == [1, 8]
     assert jobs.submit_s.tolist() == [0, 100] and jobs.duration_s.tolist() == [50, 100]
+    assert jobs.milli.tolist() == [460, 1000] and jobs.gpu_demand.tolist() == [0.46, 8.0]
     assert skipped == {"no GPU": 1, "never scheduled": 1, "no positive duration": 1, "never deleted": 1}
+
+
+def test_native_fractions(write, tmp_path):
+    jobs, _ = read_trace(write(NATIVE_MILLI + "a,0,1,10,250\nb,1,2,10,\nc,2,1,5,1000\n"))
+    assert jobs.milli.tolist() == [250, 1000, 1000]
+    write_native(tmp_path / "copy.csv", jobs)
+    assert read_trace(tmp_path / "copy.csv")[0].milli.tolist() == [250, 1000, 1000]
 
 
 def test_native_with_and_without_details(write):
@@ -105,6 +114,12 @@ def test_byte_order_mark_blank_lines_and_columns_in_another_order(write):
 ROW_ERRORS = [
     (NATIVE + "a,0,1,10\nb,nan,1,10\n", r"line 3, submit_time_s: 'nan' should be a finite number >= 0"),
     (NATIVE + "a,0,1,inf\n", r"line 2, duration_s: 'inf' should be a finite number > 0"),
+    (
+        NATIVE_MILLI + "a,0,2,9,500\n",
+        r"gpu_milli: '500' should be 1000 thousandths",
+    ),
+    (NATIVE_MILLI + "a,0,1,9,1001\n", r"gpu_milli: '1001' should be 1000 thous"),
+    (OPENB + "a,1,1,1,0,,LS,Running,100,160,110\n", r"line 2, gpu_milli: '0' should be a whole number >= 1"),
     (NATIVE + "a,0,1,0\n", r"line 2, duration_s: '0' should be a finite number > 0"),
     (NATIVE + "a,0,1,-5\n", r"line 2, duration_s: '-5' should be"),
     (NATIVE + "a,-1,1,5\n", r"line 2, submit_time_s: '-1' should be a finite number >= 0"),
@@ -193,3 +208,4 @@ def test_real_openb(real):
     jobs, skipped = read_trace(real("openb"))
     assert len(jobs) == 6203 and skipped == {"no GPU": 1088, "never scheduled": 861}
     assert (jobs.num_gpus > 1).sum() == 74  # the 75th was never scheduled
+    assert (jobs.milli < 1000).sum() == 2573 and jobs.milli.min() == 50

@@ -1,0 +1,122 @@
+"""Jobs that share one GPU: how much they press on it, and how much longer each computes (docs/semantics.md, 5).
+
+A job's pressure is a vector that adds up over co-runners: first 1, its use of the GPU, then what the fitted law knows
+of its model on this GPU type. Without a law, or on a GPU type that it does not cover, only the first number counts.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsched.dynamics.interference import Interference
+from jaxsched.dynamics.resources import GPU
+from jaxsched.dynamics.sharing import Law, mean_slowdown
+
+
+@chex.dataclass(frozen=True)
+class SharingTable:
+    """The fitted law of sharing and what it knows of each model; `A` members, `C` latent channels, `T` GPU types."""
+
+    laws: Law  # leaves [A, ...]
+    sensitivity: Array  # float32[A, T, models, C]
+    pressure: Array  # float32[A, T, models, C], >= 0
+    covered: Array  # bool[T], GPU types (places in `cluster.servers.GPU_TYPES`) that were measured
+
+
+@chex.dataclass(frozen=True)
+class Sharers:
+    """Jobs that may share GPUs; every leaf has the same shape `[...]`."""
+
+    gpu: Array  # int32, which of the partition's shared GPUs, -1 = none
+    model: Array  # int32
+    gpu_type: Array  # int32, as in `Cluster.group_gpu_type`
+
+
+def _known(table: SharingTable, values: Array, jobs: Sharers) -> Array:
+    """float32[A, ..., C]: `values: float32[A, T, models, C]` of the jobs."""
+    kinds = table.covered.shape[0]
+    return values[:, jnp.clip(jobs.gpu_type, 0, kinds - 1), jobs.model]
+
+
+def pressure_of(table: SharingTable | None, jobs: Sharers) -> Array:
+    """float32[..., 1 + A C]: what each job adds to the pressure on its GPU."""
+    use = jnp.ones((*jobs.model.shape, 1), jnp.float32)
+    if table is None:
+        return use
+    known = jnp.moveaxis(_known(table, table.pressure, jobs), 0, -2)
+    return jnp.concatenate([use, known.reshape(*jobs.model.shape, -1)], -1)
+
+
+def stretch_under(
+    interference: Interference, weights: chex.ArrayTree, table: SharingTable | None, jobs: Sharers, others: Array
+) -> Array:
+    """float32[...]: how much longer the jobs compute under the pressure `others: float32[..., 1 + A C]`; 1 alone."""
+    use = jnp.ones(jobs.model.shape, jnp.float32)
+    stretch = jnp.broadcast_to(interference(weights, GPU, jobs.model, use, others[..., 0]), use.shape)
+    if table is None:
+        return stretch
+    members, kinds = table.laws.bias.shape[0], table.covered.shape[0]
+    pushed = jnp.moveaxis(others[..., 1:].reshape(*use.shape, members, -1), -2, 0)
+    law = mean_slowdown(table.laws, _known(table, table.sensitivity, jobs), pushed)
+    covered = (jobs.gpu_type >= 0) & (jobs.gpu_type < kinds) & table.covered[jnp.clip(jobs.gpu_type, 0, kinds - 1)]
+    return jnp.where(covered, law, stretch)
+
+
+def others_on(gpus: int, jobs: Sharers, active: Array, pressure: Array) -> Array:
+    """float32[R, V]: the pressure of every job's co-runners on the same GPU; exactly 0 alone.
+
+    Args: `gpus`: shared GPUs of the partition; `active: bool[R]`; `pressure: float32[R, V]`.
+    """
+    here = active & (jobs.gpu >= 0)
+    gpu = jnp.where(here, jobs.gpu, gpus)
+    total = jax.ops.segment_sum(pressure, gpu, gpus + 1)
+    return jnp.where(here[:, None], jnp.maximum(total[gpu] - pressure, 0.0), 0.0)
+
+
+def stretch_of(
+    interference: Interference,
+    weights: chex.ArrayTree,
+    table: SharingTable | None,
+    gpus: int,
+    jobs: Sharers,
+    active: Array,
+) -> Array:
+    """float32[R]: how much longer the computation of each running job of a partition takes; 1 for all others."""
+    others = others_on(gpus, jobs, active, pressure_of(table, jobs))
+    return jnp.where(active & (jobs.gpu >= 0), stretch_under(interference, weights, table, jobs, others), 1.0)
+
+
+def stretch_with(
+    interference: Interference,
+    weights: chex.ArrayTree,
+    table: SharingTable | None,
+    gpus: int,
+    running: Sharers,
+    now: Array,
+    placed: Sharers,
+) -> tuple[Array, Array]:
+    """Stretches if each of C placements of one job were added: of that job `float32[C]`, of those that run `[C, R]`.
+
+    Args: `gpus`: shared GPUs of the partition; `running`: leaves [R], `gpu` -1 in free slots, too; `now: float32[R]`,
+    their stretches; `placed`: leaves [C].
+    """
+    columns = jnp.arange(placed.gpu.shape[0])
+    pressure, added = pressure_of(table, running), pressure_of(table, placed)
+    beside = (placed.gpu[:, None] == running.gpu) & (placed.gpu[:, None] >= 0)
+    own = stretch_under(interference, weights, table, placed, beside.astype(jnp.float32) @ pressure)
+    others = others_on(gpus, running, running.gpu >= 0, pressure)
+    place = jnp.cumsum(beside, axis=1)
+    most = place[:, -1]
+
+    # Few jobs share a GPU: look at the first co-runner of every placement, then at the second, and so on.
+    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, after = carry
+        row = jnp.argmax(beside & (place == k + 1), axis=1)
+        jobs = jax.tree.map(lambda leaf: leaf[row], running)
+        slower = stretch_under(interference, weights, table, jobs, others[row] + added)
+        return k + 1, after.at[columns, row].set(jnp.where(k < most, slower, after[columns, row]))
+
+    start = (jnp.int32(0), jnp.broadcast_to(now, beside.shape))
+    _, after = lax.while_loop(lambda carry: carry[0] < most.max(), body, start)
+    return jnp.where(placed.gpu >= 0, own, 1.0), after
