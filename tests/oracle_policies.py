@@ -22,7 +22,7 @@ def make_policy(
     name: str,
     order: str = "fifo",
     backfill: bool = False,
-    forward: bool = False,
+    forward: str = "stay",
     threshold: float = 1.0,
     window: int = 4,
     patience: float = 1.0,
@@ -42,7 +42,7 @@ def make_policy(
         if chosen is not None:
             j, w = chosen
             return "place", j, w, ps_of(state.jobs[j], w)
-        return forward_action(state, p, queue) if forward else ("wait",)
+        return forward_action(state, p, queue, forward)
 
     return policy
 
@@ -79,15 +79,23 @@ def reserved(job: oracle.Job) -> float:
     return float(job.W * job.g * share(job))
 
 
-def forward_action(state: oracle.State, p: int, queue: list[int]):
-    """Forward the first job of the order that is not feasible here and has forwards left."""
+def forward_action(state: oracle.State, p: int, queue: list[int], rule: str):
+    """`forward`: the first job of the order that is not feasible here and has forwards left, to an idle scheduler.
+
+    `spread`: the first such job that is feasible somewhere else, to any scheduler whose queue has a free slot.
+    """
     for j in queue:
-        if state.feasible(p, j) or state.forwards[j] >= state.max_forwards:
+        if rule == "stay" or state.feasible(p, j) or state.forwards[j] >= state.max_forwards:
             continue
-        targets = [t for t in range(state.hw.P) if t != p and not state.queue[t] and state.feasible(t, j)]
-        if not targets:
+        targets = [t for t in range(state.hw.P) if t != p and state.feasible(t, j)]
+        if rule == "forward":
+            targets = [t for t in targets if not state.queue[t]]
+        else:
+            targets = [t for t in targets if len(state.queue[t]) < state.queue_slots]
+        if targets:
+            return "forward", j, min(targets, key=lambda t: (-int(state.free(t).sum()), t))
+        if rule == "forward":
             return ("wait",)  # "the first job ... goes to": a later one does not take its turn
-        return "forward", j, min(targets, key=lambda t: (-int(state.free(t).sum()), t))
     return ("wait",)
 
 

@@ -10,8 +10,9 @@ from jaxsched.cli.options import Output, ScenarioOptions, optional
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
-least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill,
-forward; for greedy-wait tX (its threshold), pX (its patience) and stay (no forwarding).
+least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill; how
+blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never); for
+greedy-wait tX (its threshold) and pX (its patience).
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait

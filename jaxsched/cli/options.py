@@ -29,8 +29,8 @@ class ScenarioOptions:
     schedulers: Annotated[int | None, optional("P")] = None
     """Schedulers, each with its own partition of the servers (default: the cluster's)."""
     workload: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "philly-like"
-    """philly-like, philly-like-bursty, philly-like-diurnal, distributed, poisson, the name of a public trace, or a trace
-    file (.csv: native, Philly, Muri, openb)."""
+    """philly-like, philly-like-bursty, philly-like-diurnal, distributed, poisson, the name of a public trace, or a
+    trace file (.csv: native, Philly, Muri, openb)."""
     load: Annotated[float | None, optional("X")] = None
     """Offered load to rescale the submit times to, 0.8 = 80% of all GPUs busy on average if nothing ever slowed down
     (default: a trace's own pace; 0.8 for synthetic jobs)."""

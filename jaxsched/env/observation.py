@@ -10,7 +10,7 @@ from jax import Array
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import feasible, feasible_elsewhere, first, order_keys
+from jaxsched.env.queues import feasible, first, movable, order_keys
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
@@ -36,10 +36,13 @@ def log_ratio(value: Array, unit: float | Array) -> Array:
     return jnp.log1p(jnp.maximum(value, 0.0) / unit)
 
 
-def window_slots(config: EnvConfig, keys: Array, state: State, can_start: Array) -> tuple[Array, Array]:
+def window_slots(
+    config: EnvConfig, keys: Array, state: State, can_start: Array, preferred: Array | None = None
+) -> tuple[Array, Array]:
     """The first `W` feasible jobs and the first blocked one: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
 
-    Without `skip_blocked` the window shows the first job of the queue, if it is feasible, and no other.
+    Of the blocked ones those that are `preferred: bool[P, Q]` come first. Without `skip_blocked` the window shows the
+    first job of the queue, if it is feasible, and no other.
     """
     slots, found = [], []
     columns = jnp.arange(state.queue.shape[-1])
@@ -51,7 +54,11 @@ def window_slots(config: EnvConfig, keys: Array, state: State, can_start: Array)
         slots.append(slot)
         found.append(any_left)
         left &= columns != slot[:, None]
-    slot, blocked = first(keys, state.queue, ~can_start & (state.queue >= 0))
+    blocked_jobs = ~can_start & (state.queue >= 0)
+    slot, blocked = first(keys, state.queue, blocked_jobs)
+    if preferred is not None:
+        better, some = first(keys, state.queue, blocked_jobs & preferred)
+        slot = jnp.where(some, better, slot)
     return jnp.stack([*slots, slot], -1), jnp.stack([*found, blocked], -1)
 
 
@@ -129,8 +136,9 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
     rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
 
-    slots, mask = window_slots(config, order_keys(config.order, state), state, feasible(config, state))
-    blocked = jnp.maximum(state.queue[jnp.arange(p), slots[:, -1]], 0)
+    can_start = feasible(config, state)
+    open_to = movable(config, state, params, can_start)
+    slots, mask = window_slots(config, order_keys(config.order, state), state, can_start, open_to.any(-1))
     queued = state.queue >= 0
     row = jnp.maximum(state.queue, 0)
     area = queued * gpus_of(state.jobs, row) * state.jobs.estimate_s[row]
@@ -148,9 +156,6 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
         ],
         -1,
     )
-    room = (state.queue < 0).any(-1)
-    elsewhere = feasible_elsewhere(config, state, blocked) & room & ~jnp.eye(p, dtype=bool)
-    may_forward = mask[:, -1] & (state.records.forwards[blocked] < params.max_forwards)
     return Observation(
         group=group,
         group_mask=cluster.group_gpus > 0,
@@ -161,5 +166,5 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
         job=job_features(params, state, slots, mask),
         job_slot=slots,
         job_mask=mask,
-        forward_mask=elsewhere & may_forward[:, None],
+        forward_mask=open_to[jnp.arange(p), slots[:, -1]] & mask[:, -1:],
     )

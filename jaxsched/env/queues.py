@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.env.shares import capacity, gpus_of, room_of
-from jaxsched.env.state import EnvConfig, State
+from jaxsched.env.shares import gpus_of, room_of
+from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "las")
@@ -41,22 +41,42 @@ def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
 
 def feasible(config: EnvConfig, state: State) -> Array:
     """bool[P, Q]: the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
-    sizes = jnp.arange(1, config.largest_worker + 1)
-    workers = (state.free[..., None] // sizes).sum((1, 2))
     row = jnp.maximum(state.queue, 0)
-    fits = jnp.take_along_axis(workers, state.jobs.gpus_per_worker[row] - 1, -1) >= state.jobs.workers[row]
+    workers = jnp.take_along_axis(_workers_that_fit(config, state), state.jobs.gpus_per_worker[row] - 1, -1)
     room = room_of(state.free, state.shared)
-    if room is not None:
-        milli = state.jobs.milli[row]
-        fits = jnp.where(milli < WHOLE, room.max((1, 2))[:, None] >= milli, fits)
-    slot_free = (state.running.job < 0).any(-1, keepdims=True)
-    return fits & slot_free & (state.queue >= 0)
+    fits = _fits(state, row, workers, None if room is None else room.max((1, 2))[:, None])
+    return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
 
 
-def feasible_elsewhere(config: EnvConfig, state: State, row: Array) -> Array:
-    """bool[..., P]: the job `row: int32[...]` would fit the free GPUs of each partition now."""
-    size = state.jobs.gpus_per_worker[row][..., None, None, None]
-    milli = None if state.shared is None else state.jobs.milli[row][..., None, None, None]
-    workers = capacity(state.free, room_of(state.free, state.shared), size, milli).sum((-1, -2))
-    slot_free = (state.running.job < 0).any(-1)
-    return (workers >= state.jobs.workers[row][..., None]) & slot_free
+def feasible_at(config: EnvConfig, state: State, row: Array) -> Array:
+    """bool[..., P]: the gang of job `row: int32[...]` fits the free GPUs of each partition, a running slot is free."""
+    workers = _workers_that_fit(config, state).T[state.jobs.gpus_per_worker[row] - 1]
+    room = room_of(state.free, state.shared)
+    fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))
+    return fits & (state.running.job < 0).any(-1)
+
+
+def movable(config: EnvConfig, state: State, params: EnvParams, can_start: Array) -> Array:
+    """bool[P, Q, P]: the queued job could start at this other partition now, but not here (`can_start: bool[P, Q]`).
+
+    It has forwards left, and the other's queue has a free slot.
+    """
+    row = jnp.maximum(state.queue, 0)
+    blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
+    open_to = feasible_at(config, state, row) & (state.queue < 0).any(-1)
+    elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
+    return open_to & elsewhere & blocked[..., None]
+
+
+def _workers_that_fit(config: EnvConfig, state: State) -> Array:
+    """int32[P, S]: workers of 1, 2, ... GPUs that fit the free GPUs of each partition."""
+    return (state.free[..., None] // jnp.arange(1, config.largest_worker + 1)).sum((1, 2))
+
+
+def _fits(state: State, row: Array, workers: Array, room: Array | None) -> Array:
+    """bool: as many workers fit as the job `row` has, or, of a job that shares a GPU, the room is enough."""
+    fits = workers >= state.jobs.workers[row]
+    if room is None:
+        return fits
+    milli = state.jobs.milli[row]
+    return jnp.where(milli < WHOLE, room >= milli, fits)

@@ -102,7 +102,8 @@ class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment to `Heads`.
 
     The placement and waiting logits start from a prior, a soft greedy-wait: prefer low effective slowdown and early
-    jobs, act when some placement loses less than the wait for the next completion. Its few weights are trained with
+    jobs, act when some placement loses less than the wait for the next completion, or a job that is blocked here could
+    start elsewhere. Its few weights are trained with
     everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is idle or some job
     would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it always does.
     """
@@ -139,13 +140,14 @@ class SchedulerNetwork(nn.Module):
         forward = nn.Dense(1, kernel_init=small, name="forward")(nn.relu(to))[..., 0]
 
         if self.prior:
-            weights = self.param("prior", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 1.0, 2.0], jnp.float32))
+            weights = self.param("prior", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0], jnp.float32))
             per_log, per_rank, per_stake, steep, accept, against, eager = weights
             rank = jnp.arange(place.shape[1], dtype=jnp.float32)[:, None]
             place += -per_log * menu.log_effective - per_rank * rank - per_stake * nn.relu(menu.log_stake)
             offered = menu.mask.any((1, 2))
             lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min((1, 2))
-            act += jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), eager)
+            worth = jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), -jnp.inf)
+            act += jnp.maximum(worth, jnp.where(obs.forward_mask.any(-1), eager, -_CERTAIN))
             forward -= against
         idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free
         pressing = idle | (menu.brief & menu.mask).any((1, 2))

@@ -9,11 +9,13 @@ from jax import Array
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.observation import Observation
-from jaxsched.env.queues import feasible_elsewhere, first
+from jaxsched.env.queues import first, movable
 from jaxsched.env.shares import room_of
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvConfig, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
+
+STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 
 ActFn = Callable[[Array, Observation, State, EnvParams], Action]
 
@@ -50,21 +52,28 @@ def views(state: State, params: EnvParams) -> tuple[View, View]:
     return view, axes
 
 
-def forward_choice(config: EnvConfig, state: State, params: EnvParams, keys: Array, can_start: Array) -> tuple:
-    """The first blocked job that has forwards left, and where it would start now.
+def forward_choice(
+    config: EnvConfig, state: State, params: EnvParams, keys: Array, can_start: Array, rule: str
+) -> tuple[Array, Array, Array]:
+    """Which blocked job goes where by the forwarding `rule`, one of `FORWARDS` (docs/semantics.md, section 7).
 
     Returns `slot: int32[P]`, `target: int32[P]`, `possible: bool[P]`.
     """
-    p = state.queue.shape[0]
-    row = jnp.maximum(state.queue, 0)
-    left = (state.records.forwards[row] < params.max_forwards) & (state.queue >= 0) & ~can_start
-    slot, some = first(keys, state.queue, left)
-    job = jnp.maximum(state.queue[jnp.arange(p), slot], 0)
-    idle = (state.queue < 0).all(-1)
-    open_to = feasible_elsewhere(config, state, job) & idle & ~jnp.eye(p, dtype=bool)
-    free = state.free.sum((1, 2))
-    target = jnp.argmax(jnp.where(open_to, free, -1), -1).astype(jnp.int32)
-    return slot, target, some & open_to.any(-1)
+    p = jnp.arange(state.queue.shape[0])
+    if rule == STAY:
+        nowhere = jnp.zeros_like(p)
+        return nowhere, nowhere, nowhere > 0
+    open_to = movable(config, state, params, can_start)
+    if rule == TO_IDLE:
+        row = jnp.maximum(state.queue, 0)
+        left = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
+        open_to &= (state.queue < 0).all(-1)
+    else:
+        left = open_to.any(-1)
+    slot, _ = first(keys, state.queue, left)
+    here = open_to[p, slot]
+    target = jnp.argmax(jnp.where(here, state.free.sum((1, 2)), -1), -1).astype(jnp.int32)
+    return slot, target, here.any(-1)
 
 
 def place_or_forward(

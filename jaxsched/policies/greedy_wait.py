@@ -13,13 +13,13 @@ from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.env.observation import Observation, window_slots
 from jaxsched.env.queues import feasible, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State
-from jaxsched.policies.base import ActFn, forward_choice, place_or_forward
+from jaxsched.policies.base import TO_IDLE, ActFn, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Scene, offers, present, scene_of
 
 
 def greedy_wait(
-    config: EnvConfig, threshold: float, patience: float, order: str = "area", forward: bool = True
+    config: EnvConfig, threshold: float, patience: float, order: str = "area", forward: str = TO_IDLE
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7.
 
@@ -35,10 +35,7 @@ def greedy_wait(
         choose = functools.partial(_choose, config, threshold, patience)
         place, window, workers = lane_by_lane(choose)(params, scene)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
-        if forward:
-            forward_slot, target, possible = forward_choice(config, state, params, keys, can_start)
-        else:
-            forward_slot, target, possible = slot, slot, jnp.zeros_like(place)
+        forward_slot, target, possible = forward_choice(config, state, params, keys, can_start, forward)
         return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
 
     return act

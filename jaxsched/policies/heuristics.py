@@ -7,12 +7,12 @@ from jax import Array
 from jaxsched.env.observation import Observation
 from jaxsched.env.queues import feasible, first, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, job_spec
-from jaxsched.policies.base import ActFn, forward_choice, place_or_forward, views
+from jaxsched.policies.base import STAY, ActFn, forward_choice, place_or_forward, views
 from jaxsched.policies.rules import RULES, Rule
 
 
 def heuristic(
-    config: EnvConfig, rule: str | Rule, order: str = "fifo", backfill: bool = False, forward: bool = False
+    config: EnvConfig, rule: str | Rule, order: str = "fifo", backfill: bool = False, forward: str = STAY
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7, with this rule (a name or a function), order and switches."""
     place_workers = RULES[rule] if isinstance(rule, str) else rule
@@ -33,10 +33,7 @@ def heuristic(
         job = job_spec(state.jobs, state.queue[jnp.arange(p), slot])
         view, axes = views(state, params)
         workers = jax.vmap(place_workers, in_axes=(0, axes, 0))(jax.random.split(group_key, p), view, job)
-        if forward:
-            forward_slot, target, possible = forward_choice(config, state, params, keys, can_start)
-        else:
-            forward_slot, target, possible = slot, slot, jnp.zeros(p, bool)
+        forward_slot, target, possible = forward_choice(config, state, params, keys, can_start, forward)
         return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
 
     return act

@@ -1,13 +1,14 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
-Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, `forward`, and for `greedy-wait` `tX`, its threshold,
-`pX`, its patience, and `stay` (no forwarding). `pack` alone is FIFO without backfilling, as published.
+Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, a forwarding rule (`stay`, `forward`, `spread`), and for
+`greedy-wait` `tX`, its threshold, and `pX`, its patience. `pack` alone is FIFO without backfilling, as published;
+`greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
 
 from jaxsched.env.queues import ORDERS
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Policy
+from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Policy
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import heuristic
 from jaxsched.policies.rules import RULES
@@ -15,7 +16,7 @@ from jaxsched.policies.rules import RULES
 GREEDY_WAIT = "greedy-wait"
 NAMES = (*RULES, GREEDY_WAIT)
 DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
-_SWITCHES = ("backfill", "forward", "stay")
+_SWITCHES = ("backfill", *FORWARDS)
 
 
 def _number(spec: str, option: str, lowest: float) -> float:
@@ -35,13 +36,15 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
         raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
     options = [option for option in rest.split("+") if option]
     greedy = name == GREEDY_WAIT
-    order, switches = "area" if greedy else "fifo", set()
+    order, backfill, forward = "area" if greedy else "fifo", False, TO_IDLE if greedy else STAY
     threshold, patience = DEFAULT_THRESHOLD, DEFAULT_PATIENCE
     for option in options:
         if option in ORDERS:
             order = option
-        elif option in _SWITCHES:
-            switches.add(option)
+        elif option == "backfill":
+            backfill = True
+        elif option in FORWARDS:
+            forward = option
         elif greedy and option.startswith("t"):
             threshold = _number(spec, option, 1.0)
         elif greedy and option.startswith("p"):
@@ -50,5 +53,5 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
             known = (*ORDERS, *_SWITCHES, *(("tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if greedy:
-        return Policy(spec, greedy_wait(config, threshold, patience, order, forward="stay" not in switches))
-    return Policy(spec, heuristic(config, name, order, "backfill" in switches, "forward" in switches))
+        return Policy(spec, greedy_wait(config, threshold, patience, order, forward))
+    return Policy(spec, heuristic(config, name, order, backfill, forward))

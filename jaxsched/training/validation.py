@@ -19,8 +19,9 @@ MOST_ROUNDS = 20_000
 
 
 def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State) -> Array:
-    """float32[E]: mean JCT over all jobs of each of `states` (leading axis) after running it to its end; inf if it
-    did not end. `params` are batched where `axes` say so.
+    """float32[E]: mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
+
+    Args: `params` batched where `axes` say so, `states` with a leading axis.
     """
 
     def one(params: EnvParams, state: State) -> Array:

@@ -31,16 +31,16 @@ SPECS = {
         "pack:area+backfill+forward",
         "load-balance:las+backfill",
         "load-balance:area+forward",
-        "tetris:sjf+forward",
+        "tetris:sjf+spread",
         "tetris:area+backfill",
         "least-interference",
         "least-interference:las+backfill+forward",
         "contention-aware",
-        "contention-aware:sjf+backfill",
+        "contention-aware:sjf+backfill+spread",
     ),
     "three": (
         "first-fit:area+forward",
-        "pack:las+backfill+forward",
+        "pack:las+backfill+spread",
         "load-balance:sjf+backfill",
         "tetris",
         "least-interference:area+forward",
@@ -50,7 +50,7 @@ SPECS = {
 GREEDY = {
     "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
     "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0"),
-    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2"),
+    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread"),
 }
 
 
@@ -58,14 +58,14 @@ def oracle_policy(spec: str):
     """The oracle's policy of that name."""
     name, _, rest = spec.partition(":")
     greedy = name == "greedy-wait"
-    values = dict(order="area" if greedy else "fifo", backfill=greedy, forward=greedy)
+    values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
     for option in filter(None, rest.split("+")):
         if option in oracle_policies.ORDERS:
             values["order"] = option
-        elif option == "stay":
-            values["forward"] = False
-        elif option in ("backfill", "forward"):
-            values[option] = True
+        elif option in ("stay", "forward", "spread"):
+            values["forward"] = option
+        elif option == "backfill":
+            values["backfill"] = True
         else:
             values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
     return oracle_policies.make_policy(name, **values)

@@ -1,5 +1,7 @@
 """The learned policy's actions against the environment, over whole workloads."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
