@@ -1,7 +1,7 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
-Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, a forwarding rule (`stay`, `forward`, `spread`), and for
-`greedy-wait` `tX`, its threshold, and `pX`, its patience. `pack` alone is FIFO without backfilling, as published;
+Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, a forwarding rule (`stay`, `forward`, `spread`), and
+for `greedy-wait` `tX`, its threshold, and `pX`, its patience. `pack` alone is FIFO without backfilling, as published;
 `greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
 
