@@ -82,15 +82,11 @@ class Evaluate:
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.fitted import provenance
         from jaxsched.interference.evaluate import evaluate
         from jaxsched.interference.files import load_model
-        from jaxsched.interference.measurements import read_measurements
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
         found = evaluate(loaded, measured)
         seen = provenance([self.data])[0]["sha256"] in {row["sha256"] for row in loaded.card["data"]}
@@ -119,13 +115,9 @@ class Validate:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.interference.measurements import read_measurements
         from jaxsched.interference.validate import cross_validate, leave_family_out
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
         folded = cross_validate(measured, self.folds, self.seed)
@@ -152,12 +144,9 @@ class Calibrate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.interference.measurements import NETWORK, read_measurements
+        from jaxsched.interference.measurements import NETWORK
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
-        measured = read_measurements([self.data])[0]
+        measured = _measured(self.data, self.json)
         if measured.kind == NETWORK:
             self._network(measured)
         else:
@@ -212,15 +201,13 @@ class Predict:
 
     def run(self) -> None:
         """Look up, predict, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.interference.files import load_model
         from jaxsched.interference.measurements import GPU
         from jaxsched.interference.predict import find_item, slowdowns
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_report(self.json)
         if len(self.models) < 2:
             raise UserError("predict: one job alone is not slowed down, name at least two models")
         parts = load_model(self.model).parts
@@ -236,6 +223,15 @@ class Predict:
         for row in rows:
             print(f"{row['model']:30} {row['slowdown']:8.3f} {row['throughput_ratio']:6.3f}  {row['known']}")
         write_report(self.json, {"gpu": self.gpu.lower(), "jobs": rows})
+
+
+def _measured(data: Path, json: Path | None) -> "Measurements":
+    """The first kind of measurements of a file, read when it is sure that the report can be written."""
+    from jaxsched.cli.measured import check_report
+    from jaxsched.interference.measurements import read_measurements
+
+    check_report(json)
+    return read_measurements([data])[0]
 
 
 def _show(table: "dict[str, Errors]") -> None:

@@ -14,6 +14,14 @@ def check_folder(path: Path) -> None:
         raise UserError(f"--out {path}: the folder {path.parent} does not exist, make it first or name another one")
 
 
+def check_report(path: Path | None) -> None:
+    """UserError if a report is asked for (`--json`) that cannot be written; told before a long computation."""
+    from jaxsched.evaluation.files import check_writable
+
+    if path is not None:
+        check_writable(path, "--json")
+
+
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """The report as JSON, if a file was asked for."""
     import json

@@ -71,14 +71,12 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
-        from jaxsched.evaluation.files import check_writable
+        from jaxsched.cli.measured import check_report, write_report
         from jaxsched.fitted import provenance
         from jaxsched.placement.files import load_model
         from jaxsched.placement.validate import MODEL, compare
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_report(self.json)
         times = _kept(_read(self.data), least=self.min_nodes)
         fitted, means, card = load_model(self.model)
         table = compare(fitted, means, times)
@@ -107,13 +105,11 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
         from jaxsched.placement.validate import cross_validate, extrapolate
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_report(self.json)
         times = _read(self.data)
         placements = len(set(times.placement))
         if not 2 <= self.folds <= placements:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxsched.kube.api import Answer, Api, Unreachable, pod_path
-from jaxsched.kube.plan import Assignment
+from jaxsched.kube.placement import Assignment
 from jaxsched.kube.settings import DECISION, GROUP, POLICY
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"
@@ -45,7 +45,7 @@ class Binder:
         sleep: Callable[[float], None] = time.sleep,
         may_bind: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.api, self.deadline_s, self.sleep, self.may_bind = api, deadline_s, sleep, may_bind
+        self.api, self.dry_run, self.deadline_s, self.sleep, self.may_bind = api, dry_run, deadline_s, sleep, may_bind
         self.query = {"dryRun": "All"} if dry_run else None
 
     def bind(self, assignment: Assignment, decision: str, policy: str) -> Outcome:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable
 
 from jaxsched.kube.objects import Pod
-from jaxsched.kube.plan import Placement
+from jaxsched.kube.placement import Placement
 from jaxsched.kube.settings import GROUP
 
 

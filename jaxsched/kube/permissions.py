@@ -22,6 +22,12 @@ WRITES = (("create", "", "pods/binding"), ("patch", "", "pods/status"), ("create
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
+def needed(writes: bool, lease: bool) -> tuple[tuple[str, str, str], ...]:
+    """What a process needs; one that only looks does without `writes`, one without replicas without `lease`."""
+    groups = tuple((verb, group, name) for group, _, name in POD_GROUPS for verb in ("list", "watch"))
+    return READS + groups + (WRITES if writes else ()) + (LEASE if lease else ())
+
+
 def check_permissions(
     api: Api, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
 ) -> None:

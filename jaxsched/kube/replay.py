@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.kube.app import read_claim
 from jaxsched.kube.brain import Brain
+from jaxsched.kube.claims import read_claim
 from jaxsched.kube.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.gangs import gang_key, natural, profile_of, read_pod_group
 from jaxsched.kube.objects import Node, Pod, read_node, read_pod

@@ -5,7 +5,8 @@ from typing import Any
 
 from jaxsched.kube.gangs import form_gangs, gang_key
 from jaxsched.kube.objects import Pod
-from jaxsched.kube.plan import Placement, Planner
+from jaxsched.kube.placement import Placement
+from jaxsched.kube.plan import Planner
 from jaxsched.kube.snapshot import Snapshot
 
 

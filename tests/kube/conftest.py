@@ -12,7 +12,7 @@ from kube_server import RealServer, binaries
 
 NEEDED = ("kubernetes", "prometheus_client")
 if any(importlib.util.find_spec(name) is None for name in NEEDED):
-    collect_ignore = ["test_kube_contract.py", "test_scheduler.py"]  # the extra jaxsched[kube] is not installed
+    collect_ignore_glob = ["test_kube_*.py", "test_scheduler.py"]  # the extra jaxsched[kube] is not installed
 
 ran: Counter = Counter()
 names = itertools.count()
@@ -101,6 +101,38 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     proxy.close()
     if fake is not None:
         fake.close()
+
+
+@pytest.fixture(scope="module")
+def planner():
+    from jaxsched.kube.brain import Brain
+    from jaxsched.kube.plan import Planner
+    from jaxsched.kube.settings import Settings
+
+    settings = Settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+    return Planner(Brain("pack:area+backfill+forward", settings), settings)
+
+
+@pytest.fixture
+def start(world: World, planner):
+    """Start a scheduler: `(api, **options) -> Scheduler`; it ends with the test."""
+    from jaxsched.kube.app import Options, Scheduler
+    from jaxsched.kube.metrics import Metrics
+
+    running: list[Scheduler] = []
+
+    def begin(api=None, **options) -> Scheduler:
+        scheduler = Scheduler(
+            api or world.proxy.api, planner, Options(**({"namespace": "default"} | options)), Metrics()
+        )
+        running.append(scheduler)
+        scheduler.start()
+        return scheduler
+
+    yield begin
+    for scheduler in running:
+        scheduler.stop()
+        scheduler.close()
 
 
 def pytest_runtest_logreport(report) -> None:

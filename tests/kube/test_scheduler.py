@@ -1,6 +1,5 @@
 """The whole scheduler against the fake and a real API server."""
 
-import copy
 import json
 import threading
 import time
@@ -8,69 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
-from kube_objects import make_pod
+from kube_turns import bound, gang, node_of, turn
 
 from jaxsched.errors import UserError
-from jaxsched.kube.api import Api, pod_path
-from jaxsched.kube.app import Options, Scheduler
-from jaxsched.kube.brain import Brain
-from jaxsched.kube.metrics import Metrics, serve
-from jaxsched.kube.permissions import LEASE, POD_GROUPS, READS, WRITES
-from jaxsched.kube.plan import Planner
+from jaxsched.kube.api import pod_path
+from jaxsched.kube.metrics import serve
 from jaxsched.kube.record import read_recording
-from jaxsched.kube.settings import Settings
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-SETTINGS = Settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
 MERGE = "application/strategic-merge-patch+json"
-
-
-@pytest.fixture(scope="module")
-def planner() -> Planner:
-    return Planner(Brain("pack:area+backfill+forward", SETTINGS), SETTINGS)
-
-
-@pytest.fixture
-def start(world, planner):
-    running: list[Scheduler] = []
-
-    def begin(api: Api | None = None, **options) -> Scheduler:
-        scheduler = Scheduler(
-            api or world.proxy.api, planner, Options(**({"namespace": "default"} | options)), Metrics()
-        )
-        running.append(scheduler)
-        scheduler.start()
-        return scheduler
-
-    yield begin
-    for scheduler in running:
-        scheduler.stop()
-        scheduler.close()
-
-
-def turn(scheduler: Scheduler, check, seconds: float = 30.0) -> None:
-    """Step until `check` holds."""
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, "did not happen in time"
-        scheduler.step()
-        scheduler.dirty.wait(0.2)
-
-
-def gang(world, size: int, gpus: int, count: int = -1, **more) -> list[dict]:
-    name = world.name("g")
-    return [
-        world.pod(f"{name}-{i}", gpus=gpus, gang=name, size=size, **more) for i in range(size if count < 0 else count)
-    ]
-
-
-def node_of(world, pod: dict) -> str:
-    return world.get(pod)["spec"].get("nodeName", "")
-
-
-def bound(world, pods: list[dict]) -> int:
-    return sum(bool(node_of(world, pod)) for pod in pods)
 
 
 def test_gangs_are_bound_whole_and_within_capacity(world, start) -> None:
@@ -141,10 +85,10 @@ def test_a_gang_deleted_while_it_is_bound(world, start) -> None:
     plan = scheduler.planner.plan(snapshot)
     for pod in pods[1:]:
         world.api.request("DELETE", pod_path("default", pod["metadata"]["name"]), body={"gracePeriodSeconds": 0})
-    scheduler._bind(list(plan.placements))
+    scheduler.dispatch.bind(list(plan.placements))
     again = gang(world, 2, 4)
-    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.assumed) == 0)
-    assert len(scheduler.assumed) <= 2
+    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.dispatch.assumed) == 0)
+    assert len(scheduler.dispatch.assumed) <= 2
 
 
 def test_a_cordoned_node_takes_nothing(world, start) -> None:
@@ -153,7 +97,7 @@ def test_a_cordoned_node_takes_nothing(world, start) -> None:
     assert world.api.request(
         "PATCH", f"/api/v1/nodes/{first}", body={"spec": {"unschedulable": True}}, content=MERGE
     ).ok
-    turn(scheduler, lambda: any(not n.usable for n in scheduler.stores["nodes"].items()))
+    turn(scheduler, lambda: any(not n.usable for n in scheduler.mirror.stores["nodes"].items()))
     pods = gang(world, 2, 2)
     turn(scheduler, lambda: bound(world, pods) == 2)
     assert {node_of(world, pod) for pod in pods} == {second}
@@ -246,100 +190,3 @@ def test_metrics_and_health(world, start) -> None:
         serve(server.server_address[1], scheduler.metrics, scheduler.trouble_live, scheduler.trouble_ready)
     server.shutdown()
     server.server_close()
-
-
-# RBAC
-
-
-class As(Api):
-    """The same server as somebody else."""
-
-    def __init__(self, other: Api, user: str) -> None:
-        self.__dict__.update(other.__dict__)
-        self._user = user
-
-    def _headers(self) -> dict[str, str]:
-        return super()._headers() | {"Impersonate-User": self._user}
-
-
-USER = "system:serviceaccount:jaxsched:jaxsched"
-NEEDED = (
-    *READS,
-    *((verb, group, name) for group, _, name in POD_GROUPS for verb in ("list", "watch")),
-    *WRITES,
-    *LEASE,
-)
-
-
-def shipped() -> list[dict]:
-    files = (DEPLOY / "base" / "rbac.yaml", DEPLOY / "ha" / "lease-rbac.yaml")
-    return [one for file in files for one in yaml.safe_load_all(file.read_text())]
-
-
-def grant(world, less: tuple[str, str, str] | None = None) -> None:
-    """Create the shipped RBAC, less one permission."""
-    for one in copy.deepcopy(shipped()):
-        rules = one.get("rules") or []
-        for rule in list(rules):
-            if (
-                less is not None
-                and less[1] in rule["apiGroups"]
-                and less[2] in rule["resources"]
-                and less[0] in rule["verbs"]
-            ):
-                rules.remove(rule)
-                for resource in rule["resources"]:
-                    verbs = [v for v in rule["verbs"] if (v, resource) != (less[0], less[2])]
-                    if verbs:
-                        rules.append({**rule, "resources": [resource], "verbs": verbs})
-        path = f"/apis/{one['apiVersion']}" if "/" in one["apiVersion"] else None
-        if path is None:
-            continue  # the service account: an impersonated user needs none
-        cluster = one["kind"].startswith("Cluster")
-        if not cluster:
-            one["metadata"]["namespace"] = "default"
-        world.make(f"{path}{'' if cluster else '/namespaces/default'}/{one['kind'].lower()}s", one)
-
-
-def test_the_shipped_rbac_is_exactly_what_is_needed() -> None:
-    granted = {
-        (verb, group, resource)
-        for one in shipped()
-        for rule in one.get("rules") or []
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert granted == set(NEEDED)
-
-
-def test_the_shipped_rbac_is_enough(world, start) -> None:
-    grant(world)
-    world.node()
-    scheduler = start(As(world.proxy.api, USER), leader_election=True)
-    pods = gang(world, 2, 1)
-    turn(scheduler, lambda: bound(world, pods) == 2)
-    waiting = gang(world, 2, 1, count=1)
-    turn(scheduler, lambda: any("1 of 2" in str(c) for c in world.get(waiting[0])["status"].get("conditions", [])))
-
-
-@pytest.mark.parametrize(
-    "less", NEEDED, ids=lambda less: f"{less[0]}-{less[2].replace('/', '-')}-{less[1].partition('.')[0]}"
-)
-def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> None:
-    grant(world, less)
-    scheduler = Scheduler(As(world.api, USER), planner, Options(namespace="default", leader_election=True), Metrics())
-    with pytest.raises(UserError, match=f"not permitted to {less[0]} {less[2]}(,| \\({less[1]}\\))?;?"):
-        scheduler.start()
-    scheduler.close()
-
-
-def test_a_permission_that_is_taken_away_later_is_named(world, start) -> None:
-    world.node()
-    scheduler = start()
-    body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()
-    world.proxy.inject("GET", "/pods", status=403, body=body, times=99)
-    scheduler.reflectors["pods"].relist()
-    world.make("/api/v1/namespaces/default/pods", make_pod(world.name(), scheduler="other"))
-    with pytest.raises(UserError, match="watch resource"):
-        turn(scheduler, lambda: False, 20)

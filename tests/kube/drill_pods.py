@@ -1,0 +1,64 @@
+"""The pods of a drill: submitted over time, and cleaned up, however long the API server is away."""
+
+import threading
+import time
+
+from jaxsched.kube.api import Api, Unreachable, pod_path
+
+GPU = "nvidia.com/gpu"
+NAMESPACE = "default"
+
+
+def pod_body(gang: str, index: int, size: int, gpus: int, seconds: float, scheduler: str) -> dict:
+    limits = {"cpu": "2", "memory": "4Gi", GPU: str(gpus)}
+    return {
+        "metadata": {
+            "name": f"{gang}-{index}",
+            "labels": {"drill": "1", "scheduling.x-k8s.io/pod-group": gang},
+            "annotations": {
+                "jaxsched.io/gang-size": str(size),
+                "jaxsched.io/duration-seconds": str(seconds),
+                "jaxsched.io/fake-seconds": str(seconds),
+            },
+        },
+        "spec": {
+            "schedulerName": scheduler,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}],
+        },
+    }
+
+
+def patient(api: Api, method: str, path: str, body: object = None, **more: object) -> object:
+    """A request that is repeated until somebody answers."""
+    while True:
+        try:
+            answer = api.request(method, path, None, body, **more)
+            if answer.status not in (429, 500, 502, 503, 504):
+                return answer
+        except Unreachable:
+            pass
+        time.sleep(0.5)
+
+
+def submit(
+    api: Api, gangs: list[tuple[str, int, int, float]], scheduler: str, every_s: float, stop: threading.Event
+) -> None:
+    for gang, size, gpus, seconds in gangs:
+        for index in range(size):
+            body = pod_body(gang, index, size, gpus, seconds, scheduler)
+            patient(api, "POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+        if stop.wait(every_s):
+            return
+
+
+def clean(api: Api) -> None:
+    for _ in range(120):
+        pods = patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]
+        ours = [p["metadata"]["name"] for p in pods if p["metadata"].get("labels", {}).get("drill")]
+        if not ours:
+            return
+        for name in ours:
+            patient(api, "DELETE", pod_path(NAMESPACE, name), {"gracePeriodSeconds": 0})
+        time.sleep(0.5)

@@ -1,0 +1,68 @@
+"""The graphs that the network passes messages over."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from network_cases import SIZES, make
+
+from jaxsched.networks.graphs import containment, downward, exchange, upward
+from jaxsched.networks.hierarchy import Pass
+
+
+def test_containment_names_every_parent():
+    obs, _ = make(SIZES[2], padded=True)
+    p, n, k = obs.group_mask.shape
+    t = obs.rack.shape[1]
+    groups, servers, racks = containment(obs)
+    assert (groups.parents, servers.parents, racks.parents) == (p * n, p * t, p)
+    holds = np.zeros((p, t), bool)
+    for i in range(p):
+        for j in range(n):
+            server, rack = i * n + j, int(obs.server_rack[i, j])
+            real = bool(obs.group_mask[i, j].any())
+            holds[i, rack] |= real
+            assert int(servers.parent[server]) == i * t + rack and float(servers.real[server]) == real
+            for g in range(k):
+                group = server * k + g
+                assert int(groups.parent[group]) == server
+                assert float(groups.real[group]) == float(obs.group_mask[i, j, g])
+    np.testing.assert_array_equal(racks.parent, np.repeat(np.arange(p), t))
+    np.testing.assert_array_equal(racks.real, holds.reshape(-1))
+
+
+def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
+    obs, _ = make(SIZES[2])
+    _, level, _ = containment(obs)
+    rng = np.random.default_rng(3)
+    children = rng.normal(size=(level.parent.shape[0], 8)).astype(np.float32)
+    parents = rng.normal(size=(level.parents, 8)).astype(np.float32)
+    up, down = upward(level, jnp.asarray(children), parents), downward(level, jnp.asarray(children), parents)
+    module = Pass(8)
+    weights = module.init(jax.random.key(0), up)
+    dense = weights["params"]
+
+    def reference(child_hears: bool) -> np.ndarray:
+        def message(x):
+            return np.maximum(x @ np.asarray(dense["message"]["kernel"]) + np.asarray(dense["message"]["bias"]), 0)
+
+        nodes = children if child_hears else parents
+        heard = np.zeros_like(nodes)
+        for i in range(len(nodes)):
+            if child_hears:
+                senders = parents[[int(level.parent[i])]]
+            else:
+                senders = children[np.asarray(level.parent) == i]
+            if len(senders):
+                heard[i] = message(senders).sum(0) / np.sqrt(len(senders))
+        own = nodes @ np.asarray(dense["own"]["kernel"]) + np.asarray(dense["own"]["bias"])
+        return nodes + np.maximum(own + heard @ np.asarray(dense["heard"]["kernel"]), 0)
+
+    count = len(children)
+    np.testing.assert_allclose(module.apply(weights, up)[count:], reference(False), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(module.apply(weights, down)[:count], reference(True), rtol=1e-4, atol=1e-5)
+
+
+def test_the_graph_of_schedulers_is_complete_and_without_loops():
+    graph = exchange(jnp.zeros((4, 8)))
+    edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
+    assert edges == {(i, j) for i in range(4) for j in range(4) if i != j}

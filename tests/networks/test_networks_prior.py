@@ -1,0 +1,60 @@
+"""What the network does before it is trained, and what it does whatever its weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from network_cases import NET, SIZE, apply, assert_same, jit_apply, make, weights_of
+
+from jaxsched.networks.hierarchy import SchedulerNetwork
+
+
+def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
+    obs, menu = make()
+    weights = jax.jit(NET.init)(jax.random.key(0), obs, menu)
+    flat = menu.replace(
+        log_effective=jnp.full_like(menu.log_effective, 0.1), log_stake=jnp.full_like(menu.log_stake, -1.0)
+    )
+    for lower in ("log_effective", "log_stake"):
+        dearer = flat.replace(**{lower: jnp.full_like(menu.log_stake, 2.0)})
+        best = dearer.replace(**{lower: dearer[lower].at[:, 1, 2].set(-2.0)})
+        place = np.asarray(jit_apply(NET)(weights, obs, best).place).reshape(SIZE[0], -1)
+        assert (place.argmax(-1) == 1 * SIZE[5] + 2).all()
+    heads = jit_apply(NET)(weights, obs, flat)
+    assert (heads.place[:, 0].min(-1) > heads.place[:, 1].max(-1)).all()
+    dear = jit_apply(NET)(weights, obs, flat.replace(log_stake=jnp.full_like(menu.log_stake, 1.0)))
+    assert (heads.act > 0).all() and (dear.act < 0).all()
+    # nothing to place: act, so that a forward can happen
+    assert (jit_apply(NET)(weights, obs, menu.replace(mask=jnp.zeros_like(menu.mask))).act > 0).all()
+
+
+def test_a_scheduler_that_gains_nothing_by_waiting_always_acts():
+    """An idle partition, or an offered job that would be done before anything that runs."""
+    obs, menu = make()
+    dear = menu.replace(log_stake=jnp.full_like(menu.log_stake, 9.0))
+    idle = obs.replace(scheduler=obs.scheduler.at[1, 0].set(1.0))
+    assert (jax.nn.sigmoid(apply(idle, dear).act) == 1).tolist() == [False, True, False]
+    brief = dear.replace(brief=dear.brief.at[2, 1, 0].set(True))
+    assert (jax.nn.sigmoid(apply(obs, brief).act) == 1).tolist() == [False, False, True]
+    not_offered = brief.replace(mask=brief.mask.at[2, 1, 0].set(False))
+    assert (jax.nn.sigmoid(apply(obs, not_offered).act) < 1).all()
+
+
+def test_without_waiting_the_network_always_acts():
+    obs, menu = make(padded=True)
+    eager = SchedulerNetwork(width=8, may_wait=False)
+    weights = weights_of(NET)
+    shapes = jax.eval_shape(eager.init, jax.random.key(0), obs, menu)
+    assert jax.tree.structure(shapes) == jax.tree.structure(weights)  # a setting, not another network
+    after = jit_apply(eager)(weights, obs, menu)
+    assert (jax.nn.sigmoid(after.act) == 1).all()
+    assert_same(apply(obs, menu), after, "place", "forward", "value")
+
+
+def test_a_prior_of_zero_is_no_prior():
+    obs, menu = make(padded=True)
+    weights = weights_of(NET)
+    bare = SchedulerNetwork(width=8, prior=False)
+    assert "prior" in weights["params"] and "prior" not in weights_of(bare)["params"]
+    silent = {"params": weights["params"] | {"prior": jnp.zeros(7)}}
+    without = {"params": {name: leaf for name, leaf in weights["params"].items() if name != "prior"}}
+    assert_same(jit_apply(NET)(silent, obs, menu), jit_apply(bare)(without, obs, menu))

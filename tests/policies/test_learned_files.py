@@ -1,0 +1,141 @@
+"""The learned policy's files: as saved, so read; and every fault is one clear line."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+from learned_runs import (
+    CONFIG,
+    NET,
+    busy_case,
+    mid_run_state,
+    noisy,
+)
+
+from jaxsched.env.observation import observe
+from jaxsched.env.state import PLACE
+from jaxsched.errors import UserError
+from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.policies.learned import (
+    CARD_FILE,
+    WEIGHTS_FILE,
+    learned_policy,
+    load_policy,
+    save_policy,
+)
+
+
+def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
+    """The window and the order it was trained with come along."""
+    weights, case, state = noisy(1, 0.1), busy_case(), mid_run_state()
+    eager = SchedulerNetwork(width=8, may_wait=False)
+    save_policy(tmp_path / "deep" / "it", eager, weights, {"chunk": 3}, CONFIG)
+    assert sorted(path.name for path in (tmp_path / "deep" / "it").iterdir()) == sorted([CARD_FILE, WEIGHTS_FILE])
+    card = json.loads((tmp_path / "deep" / "it" / CARD_FILE).read_text())
+    assert card["chunk"] == 3 and card["network"]["width"] == 8 and set(card["versions"]) == {"jaxsched", "jax", "flax"}
+    other = dataclasses.replace(CONFIG, window=4, order="fifo", skip_blocked=False)
+    loaded = load_policy(str(tmp_path / "deep" / "it"), other)
+    assert loaded.name == str(tmp_path / "deep" / "it")
+
+    def act(policy, config):
+        program = jax.jit(
+            lambda params, state: policy(jax.random.key(9), observe(config, params, state), state, params)
+        )
+        return program(case.params, state)
+
+    before, after = act(learned_policy("it", CONFIG, eager, weights), CONFIG), act(loaded, other)
+    assert (before.kind == PLACE).any()
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+def test_saved_weights_are_bitwise_those_that_were_saved(tmp_path):
+    weights = noisy(2)
+    save_policy(tmp_path, NET, weights, {})
+    read = serialization.msgpack_restore((tmp_path / WEIGHTS_FILE).read_bytes())
+    jax.tree.map(np.testing.assert_array_equal, weights, jax.tree.map(jnp.asarray, read))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> tuple[dict, bytes]:
+    """The card and the weights of a checkpoint without fault."""
+    folder = tmp_path_factory.mktemp("good")
+    save_policy(folder, NET, noisy(3), {"chunk": 1}, CONFIG)
+    return json.loads((folder / CARD_FILE).read_text()), (folder / WEIGHTS_FILE).read_bytes()
+
+
+def changed(card: dict, **network) -> bytes:
+    return json.dumps(card | {"network": card["network"] | network}).encode()
+
+
+def seen(card: dict, **observation) -> bytes:
+    return json.dumps(card | {"observation": card["observation"] | observation}).encode()
+
+
+def without(card: dict, key: str) -> bytes:
+    return json.dumps({name: value for name, value in card.items() if name != key}).encode()
+
+
+def filled(weights: bytes, value: float) -> bytes:
+    """The same tree of weights, all of them `value`."""
+    tree = serialization.msgpack_restore(weights)
+    return serialization.msgpack_serialize(jax.tree.map(lambda leaf: np.full_like(leaf, value), tree))
+
+
+# name: (card, weights) of the good ones -> card, weights; None: no such file
+FAULTS = {
+    "no card": (lambda card, weights: (None, weights)),
+    "no weights": (lambda card, weights: (json.dumps(card).encode(), None)),
+    "card not JSON": (lambda card, weights: (b"{", weights)),
+    "card not text": (lambda card, weights: (b"\xff\xfe\x00", weights)),
+    "card a list": (lambda card, weights: (b"[1]", weights)),
+    "card null": (lambda card, weights: (b"null", weights)),
+    "no schema": (lambda card, weights: (without(card, "schema"), weights)),
+    "another schema": (lambda card, weights: (json.dumps(card | {"schema": 99}).encode(), weights)),
+    "no observation": (lambda card, weights: (without(card, "observation"), weights)),
+    "unknown observation key": (lambda card, weights: (seen(card, colour="red"), weights)),
+    "no network": (lambda card, weights: (without(card, "network"), weights)),
+    "unknown network key": (lambda card, weights: (changed(card, depth=3), weights)),
+    "weights cut off": (lambda card, weights: (json.dumps(card).encode(), weights[: len(weights) // 2])),
+    "weights too long": (lambda card, weights: (json.dumps(card).encode(), weights + b"xx")),
+    "weights empty": (lambda card, weights: (json.dumps(card).encode(), b"")),
+    "weights garbage": (lambda card, weights: (json.dumps(card).encode(), b"hello world" * 9)),
+    "weights NaN": (lambda card, weights: (json.dumps(card).encode(), filled(weights, np.nan))),
+    "weights infinite": (lambda card, weights: (json.dumps(card).encode(), filled(weights, np.inf))),
+    "another width": (lambda card, weights: (changed(card, width=16), weights)),
+    "width not a number": (lambda card, weights: (changed(card, width="wide"), weights)),
+    "unknown order": (lambda card, weights: (seen(card, order="tallest"), weights)),
+    "no window": (lambda card, weights: (seen(card, window=0), weights)),
+    "weights nil": (lambda card, weights: (json.dumps(card).encode(), b"\xc0")),
+    "weights without leaves": (lambda card, weights: (json.dumps(card).encode(), b"\x80")),
+    "weights of text": (lambda card, weights: (json.dumps(card).encode(), b"\x81\xa1a\xa1b")),
+}
+
+
+def message_of(folder) -> str:
+    with pytest.raises(UserError) as caught:
+        load_policy(str(folder), CONFIG)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message and "Traceback" not in message
+    return message
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_checkpoint_is_one_clear_line(tmp_path, good, fault):
+    for name, content in zip((CARD_FILE, WEIGHTS_FILE), FAULTS[fault](*good), strict=True):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    message = message_of(tmp_path)
+    if fault.startswith("no ") and fault.split()[1] in ("card", "weights"):
+        assert {"card": CARD_FILE, "weights": WEIGHTS_FILE}[fault.split()[1]] in message
+    if fault == "another schema":
+        assert "99" in message and "schema 1" in message
+
+
+def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for name in ("nowhere", "file"):
+        assert CARD_FILE in message_of(tmp_path / name)
