@@ -191,7 +191,7 @@ def test_links_are_shared_between_partitions():
 
 
 def test_fractions_on_one_gpu():
-    # Two GPUs, kappa_gpu 1. 600 opens GPU 0, 500 does not fit there and opens GPU 1, 400 fits both: GPU 0 has least left
+    # Two GPUs, kappa_gpu 1. 600 opens GPU 0, 500 does not fit there and opens GPU 1, 400 fits both; GPU 0 has less left
     # (400 < 500). Together 2 s a step: jobs 0 and 2 run at half speed, 100 s each; job 1 is alone.
     jobs = make_jobs({"milli": 600}, {"milli": 500}, {"milli": 400, "duration": 50})
     r = run(make_cluster([[[2]]]), jobs, make_profiles({}), FIFO, interference="analytic", rounds=9)
