@@ -185,3 +185,25 @@ def test_links_are_shared_between_partitions():
     assert list(r.partition) == [0, 1]
     close(r.finish_s, [410, 410])
     close(run(cluster, jobs, RING, SPREAD).finish_s, [250, 250])
+
+
+# --------------------------------------------------------------------------------------------------------- shared GPUs
+
+
+def test_fractions_on_one_gpu():
+    # Two GPUs, kappa_gpu 1. 600 opens GPU 0, 500 does not fit there and opens GPU 1, 400 fits both; GPU 0 has less left
+    # (400 < 500). Together 2 s a step: jobs 0 and 2 run at half speed, 100 s each; job 1 is alone.
+    jobs = make_jobs({"milli": 600}, {"milli": 500}, {"milli": 400, "duration": 50})
+    r = run(make_cluster([[[2]]]), jobs, make_profiles({}), FIFO, interference="analytic", rounds=9)
+    assert r.workers == [{0: 1}] * 3
+    # Job 2 is done after 100 s; job 0 has 50 s left and then runs alone.
+    close(r.finish_s, [150, 100, 100])
+
+
+def test_a_shared_gpu_is_not_free():
+    # A whole job waits until the last fraction has left, and the law takes the place of the strength where it covers.
+    jobs = make_jobs({"milli": 10}, {"milli": 10}, {})
+    law = lambda gpu_type, model, others: 1 + 3 * len(others)
+    r = run(make_cluster([[[1]]]), jobs, make_profiles({}), FIFO, interference="analytic", law=law)
+    close(r.start_s, [0, 0, 420])
+    close(r.finish_s, [400, 400, 520])

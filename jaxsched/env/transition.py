@@ -245,7 +245,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
     sharers, gpus_per_worker = None, running.gpus_per_worker
     if state.shared is not None:
         held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
-        gpus_per_worker = jnp.where(running.gpu >= 0, 0, gpus_per_worker)
+        gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     start = Moment(
         active=running.job >= 0,

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxsched.errors import UserError
 from jaxsched.workload.generate import DAY_S, MAX_GPUS, MEAN_DURATION_S, NUM_TENANTS, Durations, gang_sizes, slow_share
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import GPU_CLASSES, LEVELS, gpu_class, mean_duration_s, philly_quantiles, solve_scale
 from jaxsched.workload.traces import PS_FRACTION
@@ -123,6 +123,7 @@ def sample_table(
         model=_categorical(uniform["model"], params.model_probs),
         tenant=(uniform["tenant"] * num_tenants).astype(jnp.int32),
         home=_categorical(uniform["home"], homes),
+        milli=jnp.full_like(workers, WHOLE),
     )
 
 
