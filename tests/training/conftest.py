@@ -171,7 +171,7 @@ def batch(played, learner):
 
 @pytest.fixture(scope="session")
 def easy_worlds(setting):
-    """`ENVIRONMENTS` worlds of the first cluster with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong.
+    """`ENVIRONMENTS` worlds of the first cluster where nothing can go wrong: one-GPU jobs for each scheduler in turn.
 
     Each scheduler gets a first job that outlasts the rollout, and the others last longer still: waiting is no choice on
     an idle partition, nor with a job at hand that would be done before anything that runs.
