@@ -28,12 +28,14 @@ from jaxsched.policies.learned import (
     WEIGHTS_FILE,
     Choice,
     learned_policy,
+    load_checkpoint,
     load_policy,
     log_prob_and_entropy,
     most_likely,
     option_logits,
     sample,
     save_policy,
+    sizes_of,
     to_action,
 )
 from jaxsched.policies.menu import build_menu
@@ -401,6 +403,62 @@ def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
     before, after = act(learned_policy("it", CONFIG, eager, weights), CONFIG), act(loaded, other)
     assert (before.kind == PLACE).any()
     jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
+    """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""
+    weights = noisy(1, 0.1)
+    keen = {"params": weights["params"] | {"prior": weights["params"]["prior"].at[5].set(-100.0)}}  # to forward
+    case, state = busy_case(), mid_run_state()
+    save_policy(tmp_path, NET, keen, {} if most is None else {"max_forwards": most}, CONFIG)
+    loaded = load_policy(str(tmp_path), CONFIG)
+
+    @jax.jit
+    def act(params):
+        return loaded(jax.random.key(0), observe(CONFIG, params, state), state, params)
+
+    assert int(case.params.max_forwards) > 0
+    action = act(case.params)
+    assert bool((action.kind == FORWARD).any()) == (most is None)
+    if most == 0:
+        jax.tree.map(np.testing.assert_array_equal, action, act(case.params.replace(max_forwards=jnp.int32(0))))
+
+
+def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
+    case, state = busy_case(), mid_run_state()
+    obs, menu = jit_offered()(case.params, state)
+    flat = SchedulerNetwork(width=8, kind="flat")
+    weights = flat.init(jax.random.key(0), obs, menu)
+    sizes = sizes_of(obs)
+    save_policy(tmp_path, flat, weights, {"sizes": list(sizes)}, CONFIG)
+    loaded = load_policy(str(tmp_path), CONFIG)
+
+    def act(params, state):
+        return loaded(jax.random.key(0), observe(CONFIG, params, state), state, params)
+
+    jax.eval_shape(act, case.params, state)
+    larger = padding.Shape(**{n: size + 1 for n, size in dataclasses.asdict(padding.shape_of(case.cluster)).items()})
+    params = case.params.replace(cluster=padding.pad(case.cluster, larger))
+    other = jax.eval_shape(strategies.jit_start(CONFIG), params, case.table)
+    with pytest.raises(UserError, match=f"flat network is for clusters of {sizes[0]} schedulers x {sizes[1]} servers"):
+        jax.eval_shape(act, params, other)
+    save_policy(tmp_path, flat, weights, {}, CONFIG)
+    with pytest.raises(UserError, match="sizes of a flat network"):
+        load_policy(str(tmp_path), CONFIG)
+    save_policy(tmp_path, flat, weights, {"sizes": [sizes[0] + 1, *sizes[1:]]}, CONFIG)
+    with pytest.raises(UserError, match="has shape"):
+        load_policy(str(tmp_path), CONFIG)
+
+
+def test_a_card_of_before_there_were_kinds_is_of_a_graph_network(tmp_path):
+    save_policy(tmp_path, NET, noisy(2), {"max_forwards": -1}, CONFIG)
+    card = json.loads((tmp_path / CARD_FILE).read_text())
+    with pytest.raises(UserError, match="max_forwards"):
+        load_policy(str(tmp_path), CONFIG)
+    del card["network"]["kind"], card["max_forwards"]
+    (tmp_path / CARD_FILE).write_text(json.dumps(card))
+    assert load_checkpoint(str(tmp_path)).network == NET
 
 
 def test_saved_weights_are_bitwise_those_that_were_saved(tmp_path):
