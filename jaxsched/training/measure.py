@@ -23,7 +23,8 @@ def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[s
     """By test, `WORKLOAD at LOAD`: the policy's figures, and their ratio to the best hand-written policy's.
 
     `jct_by_list_s` are its mean JCTs on each job list, null where it did not finish; the best policy is the one of
-    least mean over the lists.
+    least mean over the lists. `run_s_per_job` is what its runs took on the wall, simulator and decisions together and
+    several runs at a time, without compilation.
     """
     found = {}
     for load in sweep.tests.loads:
@@ -37,6 +38,7 @@ def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[s
             "jct_mean_s": _number(row.figures.jct_mean_s),
             "jct_p99_s": _number(row.figures.jct_p99_s),
             "jct_by_list_s": own,
+            "run_s_per_job": sum(one.stats.wall_s for one in row.outcomes) / sum(map(len, scenario.jobs)),
             "baselines_jct_s": {name: float(np.mean(one)) for name, one in finished.items()},
             "best_baseline": best,
             "ratio": None,

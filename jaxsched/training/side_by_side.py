@@ -1,5 +1,7 @@
 """Several runs as lanes of one program: `loop.train` for all of them at once."""
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,12 +91,14 @@ def _validated(
 
 
 def seconds_of(run_dir: Path) -> dict[str, float]:
-    """Wall and CPU seconds of a run, compilation included, summed over the processes that it took."""
+    """Wall and CPU seconds of a run, compilation included, summed over the processes that it took.
+
+    `chunk_wall_s` and `chunk_cpu_s` are those of its median chunk, which has neither compilation nor validation in it.
+    """
     rows = read_rows(run_dir / TIMING_FILE)
-    total = {"wall_s": 0.0, "cpu_s": 0.0}
-    for name in total:
-        before = 0.0
-        for row in rows:
-            total[name] += row[name] - before if row[name] >= before else row[name]
-            before = row[name]
-    return total
+    seconds = {}
+    for name in ("wall_s", "cpu_s"):
+        passed = [row[name] for row in rows]
+        steps = [now - before if now >= before else now for before, now in itertools.pairwise([0.0, *passed])]
+        seconds |= {name: sum(steps), f"chunk_{name}": statistics.median(steps)}
+    return seconds

@@ -103,15 +103,14 @@ def _train(sweep: Sweep, shared: Shared, points: Sequence[Point], part: range, r
         resume = has_step(state) and saved_config(state) == point.config
         tell = None if report is None else lambda row: report(point.name, int(row["chunk"]), chunks, row["wall_s"])
         train(point.config, folder, resume=resume, report=tell, programs=shared.one(part[0]))
-        shutil.rmtree(state)
     else:
         state = sweep.out / STATE_FOLDER / digest([_flat(point.config) for point in points])
         name = f"{points[0].name} and {len(points) - 1} more"
         tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
         train_side_by_side(shared, part, folders, state, report=tell)
-        shutil.rmtree(state)
     for folder in folders:
         (folder / DONE_FILE).write_text(f"{len(points)}\n")
+    shutil.rmtree(state)
 
 
 def _measure(sweep: Sweep, points: Sequence[Point]) -> None:

@@ -263,4 +263,4 @@ def test_rows_survive_half_a_line(tmp_path):
 def test_seconds_are_summed_over_the_processes_of_a_run(tmp_path):
     for seconds in (5.0, 7.0, 3.0, 4.0):  # the second process began anew
         append(tmp_path / TIMING_FILE, {"wall_s": seconds, "cpu_s": 2 * seconds})
-    assert seconds_of(tmp_path) == {"wall_s": 11.0, "cpu_s": 22.0}
+    assert seconds_of(tmp_path) == {"wall_s": 11.0, "cpu_s": 22.0, "chunk_wall_s": 2.5, "chunk_cpu_s": 5.0}
