@@ -1,11 +1,15 @@
 """`jaxsched evaluate`: policies and checkpoints on the same jobs."""
 
 import dataclasses
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxsched.cli.options import Output, ScenarioOptions, optional
+
+if TYPE_CHECKING:
+    from jaxsched.evaluation.compare import Comparison
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
@@ -18,6 +22,7 @@ Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait
   jaxsched evaluate --cluster leaf-spine-64 --workload philly.csv --load 0.7 --policies pack greedy-wait --json out.json
   jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --markdown table.md
+  jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
 """
 
 
@@ -44,13 +49,13 @@ class Evaluate(ScenarioOptions):
     """Also write the table as Markdown."""
     figure: Output = None
     """Also draw the distribution of job completion times (.png, .pdf or .svg)."""
+    record: Annotated[Path | None, optional("CHECKPOINT")] = None
+    """Also write this command and its figures into the card of one of the checkpoints, for `jaxsched reproduce`."""
 
     def run(self) -> None:
         """Compare, print, write. UserError on any mistake, before the long run where it can be seen there."""
         from jaxsched.cli.output import show, write_json
-        from jaxsched.cli.progress import RunDisplay
-        from jaxsched.evaluation.compare import compare
-        from jaxsched.evaluation.contenders import contenders
+        from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.files import check_writable, write_text
         from jaxsched.evaluation.tables import markdown
@@ -60,13 +65,9 @@ class Evaluate(ScenarioOptions):
                 check_writable(path, f"--{option}")
         if self.figure is not None:
             check_figure(self.figure)
-        policies = contenders(self.policies)
-        scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s)
-        with RunDisplay([one.name for one in policies], sum(map(len, scenario.jobs))) as display:
-            comparison = compare(
-                scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
-            )
+        if self.record is not None and str(self.record) not in self.policies:
+            raise UserError(f"--record {self.record}: is none of the --policies; name one as it stands there")
+        comparison = self.compared()
         show(comparison)
         write_json(comparison, self.json)
         if self.markdown is not None:
@@ -75,3 +76,32 @@ class Evaluate(ScenarioOptions):
         if self.figure is not None:
             jct_distribution(comparison, self.figure)
             print(f"wrote {self.figure}")
+        if self.record is not None:
+            from jaxsched.training.card import record
+
+            record(self.record, self.command(), comparison)
+            print(f"recorded in the card of {self.record}")
+
+    def compared(self) -> "Comparison":
+        """The comparison, with its progress on stderr."""
+        from jaxsched.cli.progress import RunDisplay
+        from jaxsched.evaluation.compare import compare
+        from jaxsched.evaluation.contenders import contenders
+
+        policies = contenders(self.policies)
+        scenario = self.scenario(self.seeds)
+        settings = self.settings(horizon_s=self.horizon_s)
+        with RunDisplay([one.name for one in policies], sum(map(len, scenario.jobs))) as display:
+            return compare(
+                scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
+            )
+
+    def command(self) -> list[str]:
+        """This command in words, without what is written to files."""
+        words = ["jaxsched", "evaluate"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("json", "markdown", "figure", "record") or value is None:
+                continue
+            words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
+        return words

@@ -7,7 +7,19 @@ from typing import Annotated, Any, Union
 import tyro
 
 from jaxsched import __version__
-from jaxsched.cli import bench, cluster, evaluate, interference, kube, placement, quickstart, simulate, train
+from jaxsched.cli import (
+    bench,
+    cluster,
+    evaluate,
+    interference,
+    kube,
+    placement,
+    quickstart,
+    reproduce,
+    simulate,
+    sweep,
+    train,
+)
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import mistakes, parsed
 
@@ -21,6 +33,8 @@ COMMANDS = {
     "quickstart": (quickstart.Quickstart, quickstart.HELP),
     "train": (train.Train, train.HELP),
     "evaluate": (evaluate.Evaluate, evaluate.HELP),
+    "sweep": (sweep.Sweep, sweep.HELP),
+    "reproduce": (reproduce.Reproduce, reproduce.HELP),
     "simulate": (simulate.Simulate, simulate.HELP),
     "cluster": (cluster.Cluster, cluster.HELP),
     "bench": (bench.Bench, bench.HELP),

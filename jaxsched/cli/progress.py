@@ -57,6 +57,13 @@ class Display:
                     line += f", about {(self._total - done) * passed_s / done:,.0f} s left"
                 print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)
 
+    def more(self, name: str, done: int, total: int, passed_s: float) -> None:
+        """As `update` for pieces of work that are not known beforehand, each with its own total."""
+        self._total = total
+        if self._bars is not None and name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=total, start=False, said="waiting")
+        self.update(name, done, passed_s, over=done == total)
+
     def _rate(self, done: int, passed_s: float) -> str:
         """What to say of the rate, once there is one."""
         if not done or passed_s <= 0:

@@ -55,17 +55,13 @@ class Quickstart:
         from jaxsched.evaluation import figures
         from jaxsched.evaluation.files import write_text
         from jaxsched.training.config import load_config, quickstart_config
-        from jaxsched.training.loop import METRICS_FILE, train
+        from jaxsched.training.loop import METRICS_FILE, train_or_resume
 
         figures.check_figure(CURVE)
         config = quickstart_config() if self.config is None else load_config(self.config)
-        found = _holds_run(self.out, config)
-        print(
-            f"1/3 training on {config.env.cluster}{f', going on with the run in {self.out}' if found else ''}",
-            flush=True,
-        )
+        print(f"1/3 training on {config.env.cluster}, in {self.out}", flush=True)
         with Display(["train"], config.ppo.chunks, "chunks") as display:
-            policy = train(config, self.out, resume=found, report=reporter(display, config))
+            policy = train_or_resume(config, self.out, report=reporter(display, config))
         _copy(policy, self.checkpoint)
 
         print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on", flush=True)
@@ -77,21 +73,6 @@ class Quickstart:
         figures.learning_curve(figures.read_rows(self.out / METRICS_FILE), self.out / CURVE)
         print(f"wrote {', '.join(str(self.out / name) for name in (CURVE, JCT, JSON))} and {self.checkpoint}")
         print(_next_steps(config, str(self.checkpoint)))
-
-
-def _holds_run(folder: Path, config: "TrainConfig") -> bool:
-    """There is a run of this configuration in `folder` to go on with. UserError if there is another one."""
-    from jaxsched.errors import UserError
-    from jaxsched.training.loop import STATE_FOLDER
-    from jaxsched.training.state import has_step, saved_config
-
-    if not has_step(folder / STATE_FOLDER):
-        return False
-    if saved_config(folder / STATE_FOLDER) != config:
-        raise UserError(
-            f"{folder}: holds a run of another configuration; delete it, or choose another folder with --out"
-        )
-    return True
 
 
 def _copy(policy: Path, checkpoint: Path) -> None:

@@ -72,9 +72,20 @@ class Train:
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         with Display(["train"], config.ppo.chunks, "chunks") as display:
-            policy = train(config, folder, resume=self.resume is not None, report=reporter(display, config))
+            report = reporter(display, config)
+            policy = train(config, folder, resume=self.resume is not None, report=report, command=self.command())
         print(f"the best policy by validation is in {policy}; compare it with others:")
         print(f"  jaxsched evaluate --policies pack greedy-wait {policy}")
+
+    def command(self) -> str:
+        """This command, as one would type it."""
+        import shlex
+
+        words = ["jaxsched", "train"]
+        for name in ("config", *OVERRIDES, "out"):
+            if (value := getattr(self, name)) is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
 
     def overridden(self, config: "TrainConfig") -> "TrainConfig":
         """`config` with what the options say instead."""

@@ -3,7 +3,9 @@
 - `jobs`: number of jobs in the partition (queued and running). Its integral over a run is the sum of JCTs, so its
   negative is the objective itself.
 - `lost`: queued jobs plus, for every running job, `1 - 1/slowdown`: time that an ideal cluster would not have spent.
-- `progress`: share of a job's whole work done per interval, summed over running jobs.
+  With `interference` off a running job loses nothing, whatever slows it down: only waiting counts.
+- `progress`: share of a job's whole work done per interval, summed over running jobs. It sums to 1 per job, however
+  slow it was.
 
 `reward = -w.jobs jobs - w.lost lost + w.progress progress`, each integrated over the step, in intervals.
 """
@@ -30,16 +32,17 @@ def no_flow(like: Array) -> Flow:
     return Flow(jobs=zero, lost=zero, progress=zero)
 
 
-def flow_rate(active: Array, slowdown: Array, duration_s: Array, queued: Array) -> Flow:
+def flow_rate(active: Array, slowdown: Array, duration_s: Array, queued: Array, interference: Array | bool) -> Flow:
     """The integrands of a moment per partition; `progress` is per second, the others per interval.
 
-    Args: `active: bool[P, R]`, `slowdown, duration_s: float32[P, R]`, `queued: float32[P]` jobs.
+    Args: `active: bool[P, R]`, `slowdown, duration_s: float32[P, R]`, `queued: float32[P]` jobs, `interference: bool`
+    as in `RewardWeights`.
     """
     running = active.astype(jnp.float32)
     speed = 1.0 / slowdown
     return Flow(
         jobs=queued + running.sum(-1),
-        lost=queued + (running * (1.0 - speed)).sum(-1),
+        lost=queued + jnp.where(interference, running * (1.0 - speed), 0.0).sum(-1),
         progress=(running * speed / jnp.maximum(duration_s, 1e-9)).sum(-1),
     )
 

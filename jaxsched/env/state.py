@@ -47,11 +47,19 @@ class RewardWeights:
     jobs: Array
     lost: Array
     progress: Array
+    interference: Array  # bool, `lost` counts what slowdowns cost
 
 
-def reward_weights(jobs: float = 0.0, lost: float = 0.0, progress: float = 0.0) -> RewardWeights:
+def reward_weights(
+    jobs: float = 0.0, lost: float = 0.0, progress: float = 0.0, interference: bool = True
+) -> RewardWeights:
     """Weights from plain numbers."""
-    return RewardWeights(jobs=jnp.float32(jobs), lost=jnp.float32(lost), progress=jnp.float32(progress))
+    return RewardWeights(
+        jobs=jnp.float32(jobs),
+        lost=jnp.float32(lost),
+        progress=jnp.float32(progress),
+        interference=jnp.bool_(interference),
+    )
 
 
 @chex.dataclass(frozen=True)

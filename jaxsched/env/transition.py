@@ -330,7 +330,7 @@ def _run(
         left = (moment.remaining_s + moment.remaining_low_s) * slow
         step = jnp.minimum(jnp.where(moment.active, left, jnp.inf).min(), length - moment.elapsed_s)
         elapsed = jnp.where(step >= length - moment.elapsed_s, length, moment.elapsed_s + step)
-        rate = flow_rate(moment.active, slow, still.duration_s, still.queued)
+        rate = flow_rate(moment.active, slow, still.duration_s, still.queued, params.reward.interference)
         high, low = kahan_add(moment.remaining_s, moment.remaining_low_s, -step / slow)
         finished = moment.active & (high + low <= WORK_TOLERANCE * still.duration_s)
         active = moment.active & ~finished
@@ -351,7 +351,7 @@ def _run(
     start = start.replace(load=load_when(start.active, still.placed, start.load, still.sharers))
     end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
-    idle = flow_rate(jnp.zeros_like(end.active), end.load.slowdown, still.duration_s, still.queued)
+    idle = flow_rate(jnp.zeros_like(end.active), end.load.slowdown, still.duration_s, still.queued, True)
     finished = start.active & ~end.active
 
     def freed_in(p: Array) -> Array:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import chex
+
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
@@ -15,8 +17,13 @@ class Contender:
     """A policy that can be made for any size of the environment's tables."""
 
     name: str
-    make: Callable[[EnvConfig], Policy]
+    make: Callable[..., Policy]  # of an EnvConfig and, where there are `weights`, other weights in their place
     baseline: bool  # hand-written: one of those that `ratio_to_best_baseline` compares with
+    weights: chex.ArrayTree = None  # arguments of the compiled program: checkpoints of one network share its cache
+
+    def policy(self, config: EnvConfig, weights: chex.ArrayTree) -> Policy:
+        """The policy, with `weights` in place of its own if it has any."""
+        return self.make(config) if self.weights is None else self.make(config, weights)
 
 
 def contender(spec: str | Contender) -> Contender:
@@ -25,8 +32,10 @@ def contender(spec: str | Contender) -> Contender:
         return spec
     if spec.partition(":")[0] not in NAMES:
         if Path(spec).is_dir():
-            _load(spec, EnvConfig())  # a broken one shows now, not after the first runs
-            return Contender(spec, lambda config: _load(spec, config), baseline=False)
+            from jaxsched.policies.learned import load_checkpoint  # the others need no neural network library
+
+            found = load_checkpoint(spec)
+            return Contender(spec, found.policy, baseline=False, weights=found.weights)
         if "/" in spec:
             raise UserError(
                 f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
@@ -45,10 +54,3 @@ def contenders(specs: Sequence[str | Contender]) -> list[Contender]:
     if twice:
         raise UserError(f"policies: {twice[0]!r} is given twice, every policy may only once")
     return found
-
-
-def _load(path: str, config: EnvConfig) -> Policy:
-    """A checkpoint's policy. Imported here: hand-written policies need no neural network library."""
-    from jaxsched.policies.learned import load_policy
-
-    return load_policy(path, config)

@@ -46,7 +46,10 @@ class Pulse:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A compiled chunk: `run(state, params, key) -> state, Pulse`; the state is donated, `key` is `[S]` with lanes."""
+    """A compiled chunk: `run(state, params, key, weights) -> state, Pulse`; the state is donated.
+
+    `key` is `[S]` with lanes; `weights` are the contender's.
+    """
 
     run: jax.stages.Compiled
     compile_s: float
@@ -77,18 +80,19 @@ class Program:
             if sizes not in self._chunks:
                 config = dataclasses.replace(self.config, running_slots=sizes.running, queue_slots=sizes.queue)
                 begin = time.perf_counter()
-                run = jax.jit(self._function(config), donate_argnums=0).lower(state, params, key).compile()
+                function = jax.jit(self._function(config), donate_argnums=0)
+                run = function.lower(state, params, key, self.contender.weights).compile()
                 self._chunks[sizes] = Chunk(run, time.perf_counter() - begin)
             return self._chunks[sizes]
 
     def _function(self, config: EnvConfig):
-        policy = self.contender.make(config)
         may_grow = config.running_slots < self.most_running
 
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
             return admit(state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0)))
 
-        def step(state: State, params: EnvParams, key: Array, index: Array) -> State:
+        def step(weights: chex.ArrayTree, state: State, params: EnvParams, key: Array, index: Array) -> State:
+            policy = self.contender.policy(config, weights)
             action = policy(jax.random.fold_in(key, index), observe(config, params, state), state, params)
             return transition(config, params, state, action)[0]
 
@@ -103,10 +107,10 @@ class Program:
             return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
 
         if self.lanes:
-            begin, step = jax.vmap(begin), jax.vmap(step, in_axes=(0, None, 0, None))
+            begin, step = jax.vmap(begin), jax.vmap(step, in_axes=(None, 0, None, 0, None))
             signals, running_now = jax.vmap(signals, in_axes=(0, None)), jax.vmap(running_now)
 
-        def chunk(state: State, params: EnvParams, key: Array) -> tuple[State, Pulse]:
+        def chunk(state: State, params: EnvParams, key: Array, weights: chex.ArrayTree) -> tuple[State, Pulse]:
             def unfinished(carry) -> Array:
                 state, index, _ = carry
                 done, queue_full, running_full = signals(state, params)
@@ -114,7 +118,7 @@ class Program:
 
             def body(carry):
                 state, index, peak = carry
-                state = step(state, params, key, index)
+                state = step(weights, state, params, key, index)
                 return state, index + 1, jnp.maximum(peak, running_now(state).max(-1))
 
             state = begin(state)

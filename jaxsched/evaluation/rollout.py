@@ -128,7 +128,7 @@ class _Run:
         begin = time.perf_counter()
         chunk = self.program.chunk(self._fitting.sizes, self.state, self._params, key)
         self._compile_s += time.perf_counter() - begin
-        self.state, pulse = chunk.run(self.state, self._params, key)
+        self.state, pulse = chunk.run(self.state, self._params, key, self.program.contender.weights)
         pulse: Pulse = jax.tree.map(np.asarray, pulse)
         self.steps, self._chunks = self.steps + int(pulse.steps.max()), self._chunks + 1
         resized = self._fitting.note(

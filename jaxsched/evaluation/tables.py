@@ -120,20 +120,28 @@ def rich_table(comparison: Comparison) -> Table:
 
 def plain_text(comparison: Comparison) -> str:
     """Aligned columns, whatever the width of the terminal."""
-    names, lines = cells(comparison)
+    return aligned(*cells(comparison))
+
+
+def aligned(names: list[str], lines: list[list[str]]) -> str:
+    """Columns of text under their names, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in [names, *lines]) for i in range(len(names))]
 
-    def aligned(row: Sequence[str]) -> str:
+    def one(row: Sequence[str]) -> str:
         rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
         return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
 
-    return "\n".join([aligned(names), "  ".join("-" * width for width in widths), *map(aligned, lines)])
+    return "\n".join([one(names), "  ".join("-" * width for width in widths), *map(one, lines)])
 
 
 def markdown(comparison: Comparison) -> str:
     """A table for a README, with the legend below it."""
-    names, lines = cells(comparison)
+    return markdown_table(*cells(comparison), legend(comparison))
+
+
+def markdown_table(names: list[str], lines: list[list[str]], notes: list[str]) -> str:
+    """A Markdown table with notes below it."""
     head = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     body = ["| " + " | ".join(cell.replace("*", "\\*") for cell in line) + " |" for line in lines]
-    notes = [line.replace("*", "\\*") for line in legend(comparison)]
+    notes = [line.replace("*", "\\*") for line in notes]
     return "\n".join([*head, *body, "", *[note + "  " for note in notes]]).rstrip() + "\n"

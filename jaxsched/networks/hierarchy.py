@@ -1,6 +1,7 @@
 """The hierarchical graph network: one encoding of the cluster, light heads for jobs, placements, forwards and waiting.
 
-Parameters are shared by all schedulers. Sizes of the cluster never enter a parameter's shape.
+Parameters are shared by all schedulers. Sizes of the cluster never enter a parameter's shape, but in the flat encoder,
+which is there to compare with.
 """
 
 import chex
@@ -12,6 +13,7 @@ from jax import Array
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
 
+KINDS = ("graph", "flat")
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
 
@@ -98,6 +100,31 @@ class Encoder(nn.Module):
         return Pass(self.width, name=name)(downward(level, children, parents))[: children.shape[0]]
 
 
+class FlatEncoder(nn.Module):
+    """Embeddings in the shapes of `Encoder`'s, by an MLP on all arrays of a scheduler as one vector.
+
+    Its parameters' shapes depend on the sizes of the cluster. With `exchange_rounds` above 0 the vector holds the
+    pooled views of all schedulers, the own one first.
+    """
+
+    width: int
+    exchange_rounds: int
+
+    @nn.compact
+    def __call__(self, obs: Observation) -> tuple[Array, Array]:
+        p, n, k = obs.group_mask.shape
+        schedulers = jnp.arange(p)
+        in_rack = obs.server_rack[..., None] == jnp.arange(obs.rack.shape[1])
+        seen = [obs.group, obs.group_mask, obs.server, in_rack, obs.rack, obs.scheduler, obs.job, obs.job_mask]
+        if self.exchange_rounds > 0:
+            seen.append(obs.scheduler[(schedulers[:, None] + schedulers) % p])
+        vector = jnp.concatenate([array.reshape(p, -1).astype(jnp.float32) for array in seen], -1)
+        hidden = nn.relu(nn.Dense(self.width, name="first")(vector))
+        scheduler = nn.relu(nn.Dense(self.width, name="second")(hidden))
+        group = nn.relu(nn.Dense(n * k * self.width, name="groups")(scheduler))
+        return group.reshape(p, n * k, self.width), scheduler
+
+
 class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment to `Heads`.
 
@@ -106,8 +133,10 @@ class SchedulerNetwork(nn.Module):
     start elsewhere. Its few weights are trained with
     everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is idle or some job
     would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it always does.
+    `kind` is one of `KINDS`; the flat one has no hierarchy.
     """
 
+    kind: str = "graph"
     width: int = 32
     exchange_rounds: int = 1
     hierarchy: bool = True
@@ -116,7 +145,11 @@ class SchedulerNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Observation, menu: Menu) -> Heads:
-        group, scheduler = Encoder(self.width, self.exchange_rounds, self.hierarchy, name="encoder")(obs)
+        if self.kind == "flat":
+            encoder = FlatEncoder(self.width, self.exchange_rounds, name="encoder")
+        else:
+            encoder = Encoder(self.width, self.exchange_rounds, self.hierarchy, name="encoder")
+        group, scheduler = encoder(obs)
         job = nn.relu(nn.Dense(self.width, name="job")(obs.job))
         window, blocked = job[:, :-1], job[:, -1]
         context = jnp.concatenate(
@@ -147,7 +180,8 @@ class SchedulerNetwork(nn.Module):
             offered = menu.mask.any((1, 2))
             lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min((1, 2))
             worth = jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), -jnp.inf)
-            act += jnp.maximum(worth, jnp.where(obs.forward_mask.any(-1), eager, -_CERTAIN))
+            movable = obs.forward_mask.any(-1)
+            act += jnp.where(offered | movable, jnp.maximum(worth, jnp.where(movable, eager, -jnp.inf)), 0.0)
             forward -= against
         idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free
         pressing = idle | (menu.brief & menu.mask).any((1, 2))

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxsched.env.queues import ORDERS
 from jaxsched.errors import UserError
+from jaxsched.networks.hierarchy import KINDS
 from jaxsched.yaml_file import read_yaml
 
 
@@ -41,6 +42,7 @@ class EnvironmentConfig:
     queue_slots: int = 64
     rounds: int = 16
     window: int = 4
+    max_forwards: int = 2  # of a job; 0 = schedulers keep what arrives
     order: str = "area"
     skip_blocked: bool = True  # False and order fifo: strictly first in, first out
     interference: str = "analytic"  # as `--interference` of the command line
@@ -51,6 +53,7 @@ class EnvironmentConfig:
 class NetworkConfig:
     """See `networks.hierarchy.SchedulerNetwork`."""
 
+    kind: str = "graph"  # or "flat": an MLP on all arrays of a scheduler, for clusters of one size
     width: int = 32
     exchange_rounds: int = 1
     hierarchy: bool = True
@@ -65,6 +68,7 @@ class RewardConfig:
     jobs: float = 0.0
     lost: float = 1.0
     progress: float = 0.0
+    interference: bool = True  # False: slowdowns count neither in `lost` nor in the potential
     scale: float = 20.0
     potential: float = 1.0  # weight of the shaping, 0 = off
     potential_waiting: float = 0.3
@@ -202,7 +206,9 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
         (env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),
         (env.window >= 1 and env.rounds >= 1, "env: window and rounds must be at least 1"),
+        (env.max_forwards >= 0, "env: max_forwards must be at least 0"),
         (env.running_slots >= 1 and env.queue_slots >= 1, "env: running_slots and queue_slots must be at least 1"),
+        (net.kind in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
         (net.width >= 1 and net.exchange_rounds >= 0, "network: width must be at least 1, exchange_rounds at least 0"),
         (check.every >= 1 and check.seeds >= 1, "validation: every, seeds must be at least 1"),
         (check.jobs >= 1 and check.load > 0, "validation: jobs must be at least 1, load above 0"),

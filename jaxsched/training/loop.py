@@ -1,12 +1,13 @@
 """The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
 
 import dataclasses
-import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -15,17 +16,19 @@ from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
-from jaxsched.policies.learned import save_policy
+from jaxsched.policies.learned import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
+from jaxsched.training.card import limits
 from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.ppo import optimizer, select, update
-from jaxsched.training.state import TrainState, has_step, restore, save
-from jaxsched.training.validation import make_validation
+from jaxsched.training.rows import append, read_rows, truncate
+from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
+from jaxsched.training.validation import validation_jct_s
 from jaxsched.training.worlds import Worlds, draw_worlds, make_worlds, params_axes, params_of_all
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
-METRICS_FILE, TIMING_FILE = "metrics.jsonl", "timing.jsonl"
+METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
 Report = Callable[[dict[str, float]], None]
 
 
@@ -47,6 +50,23 @@ class Setting(NamedTuple):
 def make_setting(config: TrainConfig) -> Setting:
     """Worlds and network of a config."""
     return Setting(make_worlds(config), SchedulerNetwork(**dataclasses.asdict(config.network)))
+
+
+class Programs(NamedTuple):
+    """The compiled pieces of a run. `step` donates its argument."""
+
+    initial: Callable[[], TrainState]
+    step: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
+    validate: Callable[[chex.ArrayTree], Array]  # float32[] seconds, of weights
+
+
+def programs_of(setting: Setting) -> Programs:
+    """The programs of one run; they compile when they are first called."""
+    return Programs(
+        initial=jax.jit(lambda: initial(setting)),
+        step=jax.jit(lambda state: chunk(setting, state), donate_argnums=0),
+        validate=jax.jit(lambda weights: validation_jct_s(setting.worlds, setting.network, weights)),
+    )
 
 
 def initial(setting: Setting) -> TrainState:
@@ -121,70 +141,94 @@ def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Ar
 
 
 def train(
-    config: TrainConfig, run_dir: Path, *, resume: bool = False, report: Report | None = None, save_every: int = 10
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    report: Report | None = None,
+    save_every: int = 10,
+    programs: Programs | None = None,
+    command: str = "",
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation.
 
     `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
-    and `timing.jsonl`. `report` is called with one row per chunk. Raises UserError if there is nothing to resume, or a
+    and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
+    the same; `command`, which started the run, gets into the card. Raises UserError if there is nothing to resume, or a
     run in the way.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
-    state = jax.jit(lambda: initial(setting))()
+    programs = programs or programs_of(setting)
+    state = programs.initial()
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
     else:
         save(run_dir / STATE_FOLDER, state, config)
+        (run_dir / COMMAND_FILE).write_text(command)
     for name in (METRICS_FILE, TIMING_FILE):
-        _truncate(run_dir / name, int(state.chunk))
-    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0)
-    validate = make_validation(setting.worlds, setting.network)
+        truncate(run_dir / name, int(state.chunk))
     chunks = config.ppo.chunks
-    started = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk) + 1, chunks + 1):
-        state, metrics = step(state)
+        state, metrics = programs.step(state)
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
-            jct = validate(state.weights)
+            jct = float(programs.validate(state.weights))
             row["validation_jct_s"] = jct
             if jct < float(state.best_jct_s):
                 state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct))
-                _write_policy(run_dir, setting, state)
-        _append(run_dir / METRICS_FILE, row)
-        timing = {"chunk": done, "wall_s": time.perf_counter() - started}
-        _append(run_dir / TIMING_FILE, timing)
+                write_policy(run_dir, setting, state)
+        append(run_dir / METRICS_FILE, row)
+        timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        append(run_dir / TIMING_FILE, timing)
         if done % save_every == 0 or done == chunks:
             save(run_dir / STATE_FOLDER, state, config)
         if report:
             report(row | timing)
+    finish_card(run_dir)
     return run_dir / POLICY_FOLDER
 
 
-def _write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
+def train_or_resume(config: TrainConfig, run_dir: Path, *, report: Report | None = None) -> Path:
+    """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
+    found = has_step(run_dir / STATE_FOLDER)
+    if found and saved_config(run_dir / STATE_FOLDER) != config:
+        raise UserError(
+            f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
+        )
+    return train(config, run_dir, resume=found, report=report)
+
+
+def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
+    """The best policy so far and its card, into the run's folder."""
+    config, params = setting.config, setting.worlds.params
+    racks = params.cluster.rack_id.shape[1]
     card = {
-        "config": to_dict(setting.config),
+        "config": to_dict(config),
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s),
         "device": jax.devices()[0].device_kind,
+        "max_forwards": config.env.max_forwards,
+        "sizes": [*params.cluster.shape, racks],
+        "limits": limits(config),
     }
     save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card, setting.static)
 
 
-def _append(path: Path, row: dict) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def _truncate(path: Path, chunks: int) -> None:
-    """Keep the rows of the first `chunks` chunks; later ones, and a half-written last one, will be written again."""
-    rows = path.read_text().splitlines()[:chunks] if path.exists() else []
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(row + "\n" for row in rows))
-    partial.replace(path)
+def finish_card(run_dir: Path) -> None:
+    """Puts into the policy's card what is known at the run's end: its curve and the command that started it."""
+    if not (run_dir / POLICY_FOLDER).is_dir():
+        return  # no validation run came to its end
+    rows = read_rows(run_dir / METRICS_FILE)
+    jct = lambda row: row["validation_jct_s"] if math.isfinite(row["validation_jct_s"]) else None
+    curve = [[row["chunk"], jct(row)] for row in rows if "validation_jct_s" in row]
+    path = run_dir / COMMAND_FILE
+    command = path.read_text() if path.exists() else ""
+    add_to_card(run_dir / POLICY_FOLDER, curve=curve, commands={"train": command} if command else {})
 
 
 def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:

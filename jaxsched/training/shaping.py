@@ -2,7 +2,8 @@
 
 `Phi = -weight [sum over running of remaining (slowdown - 1) + waiting * sum over queued of duration] / scale`
 per scheduler. Adding `gamma Phi' - Phi` to the reward leaves the best policy unchanged and tells every single
-placement what it cost. Jobs that have only just arrived are left out of `Phi'`: nobody's decision brought them.
+placement what it cost. With `reward.interference` off the first sum is left out. Jobs that have only just arrived are
+left out of `Phi'`: nobody's decision brought them.
 """
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ def potential(config: RewardConfig, params: EnvParams, state: State, without_arr
     """float32[P]: Phi; `without_arrivals: bool` leaves out the jobs that arrived at this boundary."""
     running = state.running
     active = running.job >= 0
-    late = jnp.where(active, running.remaining_s * (running.slowdown - 1.0), 0.0).sum(-1)
+    late = jnp.where(active & config.interference, running.remaining_s * (running.slowdown - 1.0), 0.0).sum(-1)
     row = jnp.maximum(state.queue, 0)
     counts = (state.queue >= 0) & ~(without_arrivals & (state.jobs.arrival[row] == state.clock))
     waiting = jnp.where(counts, state.jobs.duration_s[row], 0.0).sum(-1)

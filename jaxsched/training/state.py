@@ -49,12 +49,15 @@ def has_step(folder: Path) -> bool:
         return manager.latest_step() is not None
 
 
-def save(folder: Path, state: TrainState, config: TrainConfig) -> None:
-    """Write one step, numbered by the chunks done; a step is either whole or absent."""
+def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | None = None) -> None:
+    """Write one step, numbered by the chunks done; a step is either whole or absent.
+
+    Of several runs' states, stacked, `chunks` says how many all of them have done.
+    """
     about = {"schema": SCHEMA, "config": to_dict(config), "jaxsched": jaxsched.__version__, "jax": jax.__version__}
     with _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
-        manager.save(int(state.chunk), args=args)
+        manager.save(int(state.chunk) if chunks is None else chunks, args=args)
 
 
 def restore(folder: Path, like: TrainState) -> TrainState:

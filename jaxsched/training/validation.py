@@ -1,7 +1,5 @@
 """Validation: the deterministic policy on fixed job lists, run until every job has finished."""
 
-from collections.abc import Callable
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -43,21 +41,16 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Po
     return jax.vmap(one, in_axes=(axes, 0))(params, states)
 
 
-def make_validation(worlds: Worlds, network: SchedulerNetwork) -> Callable[[chex.ArrayTree], float]:
-    """From weights to mean JCT on worlds that training never draws, compiled; infinite if a run did not end.
+def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: chex.ArrayTree) -> Array:
+    """float32[]: mean JCT on worlds that training never draws; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
     rule, seed = worlds.config.validation, worlds.config.seed
     draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
-
-    @jax.jit
-    def run(weights: chex.ArrayTree) -> Array:
-        draws = draw_some(draw_key, worlds, rule.seeds)
-        start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
-        states = start(jax.random.split(job_key, rule.seeds), draws)
-        policy = learned_policy("validation", worlds.static, network, weights)
-        params, axes = params_of_all(worlds, draws), params_axes(worlds)
-        return (mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace).mean()
-
-    return lambda weights: float(run(weights))
+    draws = draw_some(draw_key, worlds, rule.seeds)
+    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
+    states = start(jax.random.split(job_key, rule.seeds), draws)
+    policy = learned_policy("validation", worlds.static, network, weights)
+    params, axes = params_of_all(worlds, draws), params_axes(worlds)
+    return (mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace).mean()

@@ -66,9 +66,16 @@ def env_config(config: TrainConfig) -> EnvConfig:
 def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
     scale = config.reward.scale
-    reward = reward_weights(config.reward.jobs / scale, config.reward.lost / scale, config.reward.progress / scale)
+    rule = config.reward
+    reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
     _, weights = interference_model(config.env.interference)
-    return make_params(cluster, interval_s=config.env.interval_s, reward=reward, interference=weights)
+    return make_params(
+        cluster,
+        interval_s=config.env.interval_s,
+        reward=reward,
+        interference=weights,
+        max_forwards=jnp.int32(config.env.max_forwards),
+    )
 
 
 def sampler(config: TrainConfig, gpus: int) -> SamplerParams:

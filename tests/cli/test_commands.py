@@ -14,7 +14,7 @@ from jaxsched.cli.progress import Display
 from jaxsched.cli.train import Train
 from jaxsched.training.config import quickstart_config
 from jaxsched.training.loop import make_setting
-from jaxsched.training.worlds import with_contention
+from jaxsched.training.worlds import Draw, params_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,7 +162,8 @@ def test_options_of_train_replace_what_the_configuration_says():
         config.env, cluster="leaf-spine-4", schedulers=1, interference="fitted", interval_s=60.0
     )
     assert changed.workload.load == (0.9, 0.9) and changed.seed == 3 and changed.ppo == config.ppo
-    setting = make_setting(changed)
-    stronger = with_contention(setting.params, jnp.float32(2.0)).interference
-    np.testing.assert_allclose(stronger.kappa, 2 * setting.params.interference.kappa)
-    np.testing.assert_array_equal(stronger.power, setting.params.interference.power)
+    worlds = make_setting(changed).worlds
+    draw = Draw(strength=jnp.float32(2.0), pace=jnp.float32(1.0), cluster=jnp.int32(0))
+    stronger = params_of(worlds, draw).interference
+    np.testing.assert_allclose(stronger.kappa, 2 * worlds.params.interference.kappa)
+    np.testing.assert_array_equal(stronger.power, worlds.params.interference.power)

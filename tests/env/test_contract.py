@@ -291,6 +291,11 @@ def test_lost_and_progress(seed):
     seen_s = np.ceil(case.jobs.submit_s / 60.0) * 60.0
     lost_s = (done.finish_s - seen_s - case.jobs.duration_s)[finished].sum()
     np.testing.assert_allclose(-total.sum() * 60.0, lost_s, rtol=1e-4)
+    # without interference, only waiting is lost
+    _, total = run_to_the_end(case, "pack:area+backfill+forward", reward_weights(lost=1.0, interference=False))
+    waited_s = (done.start_s - seen_s)[finished].sum()
+    assert waited_s < lost_s
+    np.testing.assert_allclose(-total.sum() * 60.0, waited_s, rtol=1e-4)
 
 
 def test_reward_weights():

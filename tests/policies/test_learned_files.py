@@ -7,25 +7,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import strategies
 from flax import serialization
 from learned_runs import (
     CONFIG,
     NET,
     busy_case,
+    jit_offered,
     mid_run_state,
     noisy,
 )
 
+from jaxsched.cluster import padding
 from jaxsched.env.observation import observe
-from jaxsched.env.state import PLACE
+from jaxsched.env.state import FORWARD, PLACE
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import (
     CARD_FILE,
     WEIGHTS_FILE,
     learned_policy,
+    load_checkpoint,
     load_policy,
     save_policy,
+    sizes_of,
 )
 
 
@@ -139,3 +144,59 @@ def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("x")
     for name in ("nowhere", "file"):
         assert CARD_FILE in message_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
+    """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""
+    weights = noisy(1, 0.1)
+    keen = {"params": weights["params"] | {"prior": weights["params"]["prior"].at[5].set(-100.0)}}  # to forward
+    case, state = busy_case(), mid_run_state()
+    save_policy(tmp_path, NET, keen, {} if most is None else {"max_forwards": most}, CONFIG)
+    loaded = load_policy(str(tmp_path), CONFIG)
+
+    @jax.jit
+    def act(params):
+        return loaded(jax.random.key(0), observe(CONFIG, params, state), state, params)
+
+    assert int(case.params.max_forwards) > 0
+    action = act(case.params)
+    assert bool((action.kind == FORWARD).any()) == (most is None)
+    if most == 0:
+        jax.tree.map(np.testing.assert_array_equal, action, act(case.params.replace(max_forwards=jnp.int32(0))))
+
+
+def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
+    case, state = busy_case(), mid_run_state()
+    obs, menu = jit_offered()(case.params, state)
+    flat = SchedulerNetwork(width=8, kind="flat")
+    weights = flat.init(jax.random.key(0), obs, menu)
+    sizes = sizes_of(obs)
+    save_policy(tmp_path, flat, weights, {"sizes": list(sizes)}, CONFIG)
+    loaded = load_policy(str(tmp_path), CONFIG)
+
+    def act(params, state):
+        return loaded(jax.random.key(0), observe(CONFIG, params, state), state, params)
+
+    jax.eval_shape(act, case.params, state)
+    larger = padding.Shape(**{n: size + 1 for n, size in dataclasses.asdict(padding.shape_of(case.cluster)).items()})
+    params = case.params.replace(cluster=padding.pad(case.cluster, larger))
+    other = jax.eval_shape(strategies.jit_start(CONFIG), params, case.table)
+    with pytest.raises(UserError, match=f"flat network is for clusters of {sizes[0]} schedulers x {sizes[1]} servers"):
+        jax.eval_shape(act, params, other)
+    save_policy(tmp_path, flat, weights, {}, CONFIG)
+    with pytest.raises(UserError, match="sizes of a flat network"):
+        load_policy(str(tmp_path), CONFIG)
+    save_policy(tmp_path, flat, weights, {"sizes": [sizes[0] + 1, *sizes[1:]]}, CONFIG)
+    with pytest.raises(UserError, match="has shape"):
+        load_policy(str(tmp_path), CONFIG)
+
+
+def test_a_card_of_before_there_were_kinds_is_of_a_graph_network(tmp_path):
+    save_policy(tmp_path, NET, noisy(2), {"max_forwards": -1}, CONFIG)
+    card = json.loads((tmp_path / CARD_FILE).read_text())
+    with pytest.raises(UserError, match="max_forwards"):
+        load_policy(str(tmp_path), CONFIG)
+    del card["network"]["kind"], card["max_forwards"]
+    (tmp_path / CARD_FILE).write_text(json.dumps(card))
+    assert load_checkpoint(str(tmp_path)).network == NET

@@ -27,17 +27,19 @@ from jaxsched.training.config import (
     ValidationConfig,
     WorkloadConfig,
 )
-from jaxsched.training.worlds import with_contention
+from jaxsched.training.worlds import params_axes, params_of, params_of_all
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 ENVIRONMENTS, STEPS = 4, 16
 CONFIG = TrainConfig(
     env=EnvironmentConfig(
-        cluster="leaf-spine-4", schedulers=2, running_slots=12, queue_slots=24, rounds=6, window=2
+        cluster="leaf-spine-4", more_clusters=("torus2d-6",), schedulers=2, running_slots=12, queue_slots=24, rounds=6,
+        window=2,
     ),
     workload=WorkloadConfig(
         load=(1.2, 2.0), mean_duration_s=900.0, duration_cap_s=3600.0, jobs=64,
-        gpu_counts=((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.1), (16, 0.1)),
+        gpu_counts=((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.1), (16, 0.1)), home_skew=(0.0, 0.6), gang_tilt=(-0.3, 0.3),
+        pace=(0.5, 2.0),
     ),
     network=NetworkConfig(width=8),
     ppo=PPOConfig(
@@ -77,7 +79,7 @@ def start(setting, compiled_before) -> Callable:
     """`seed -> TrainState`, by the very program that `train` runs."""
 
     def run(seed: int):
-        seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
+        seeded = setting._replace(worlds=setting.worlds._replace(config=dataclasses.replace(CONFIG, seed=seed)))
         return jax.jit(lambda: loop.initial(seeded))()
 
     return run
@@ -103,31 +105,31 @@ def step(setting, compiled_before) -> Callable:
 
 @pytest.fixture(scope="session")
 def play(setting, compiled_before) -> Callable:
-    """Compiled `(key, weights, worlds, params, strengths) -> (worlds, experience, bootstrap, tally)`."""
+    """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, tally)`."""
 
-    def run(key, weights, worlds, params, strengths):
-        axes = jax.tree.map(lambda _: None, params).replace(interference=jax.tree.map(lambda _: 0, params.interference))
-        many = params.replace(interference=jax.vmap(lambda s: with_contention(params, s).interference)(strengths))
-        return rollout.collect(key, CONFIG, setting.static, setting.network, weights, many, axes, worlds)
+    def run(key, weights, states, params, draws):
+        worlds = setting.worlds._replace(params=params)
+        many, axes = params_of_all(worlds, draws), params_axes(worlds)
+        return rollout.collect(key, CONFIG, setting.static, setting.network, weights, many, axes, states)
 
     return jax.jit(run)
 
 
 @pytest.fixture(scope="session")
 def replay(setting, compiled_before) -> Callable:
-    """Compiled `(params, strengths, worlds, obs, menu, choice) -> (worlds, gain)`: one recorded round again."""
+    """Compiled `(draws, states, obs, menu, choice) -> (states, gain)`: one recorded round again."""
 
-    def one(params, strength, world, obs, menu, choice):
-        action = to_action(world, obs, menu, choice)
-        return transition(setting.static, with_contention(params, strength), world, action)
+    def one(draw, state, obs, menu, choice):
+        action = to_action(state, obs, menu, choice)
+        return transition(setting.static, params_of(setting.worlds, draw), state, action)
 
-    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0, 0)))
+    return jax.jit(jax.vmap(one))
 
 
 @pytest.fixture(scope="session")
 def played(play, state, setting):
     """`play` of the first state."""
-    return play(jax.random.key(7), state.weights, state.worlds, setting.params, state.strengths)
+    return play(jax.random.key(7), state.weights, state.worlds, setting.worlds.params, state.draws)
 
 
 class Learner(NamedTuple):
@@ -169,7 +171,7 @@ def batch(played, learner):
 
 @pytest.fixture(scope="session")
 def easy_worlds(setting):
-    """`ENVIRONMENTS` worlds with one job of one GPU per boundary, to each scheduler in turn: nothing can go wrong.
+    """`ENVIRONMENTS` worlds of the first cluster where nothing can go wrong: one-GPU jobs for each scheduler in turn.
 
     Each scheduler gets a first job that outlasts the rollout, and the others last longer still: waiting is no choice on
     an idle partition, nor with a job at hand that would be done before anything that runs.
@@ -181,7 +183,7 @@ def easy_worlds(setting):
         np.maximum(index, 0) * interval_s, np.where(index < 0, 18.5, 19.0) * interval_s, 1, home=np.arange(count) % 2
     )
     table = pad_table(to_table(jobs, interval_s), count)
-    world = initial_state(setting.static, setting.params, table)
+    world = initial_state(setting.static, setting.worlds.params, table)
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * ENVIRONMENTS), world)
 
 

@@ -93,7 +93,7 @@ def potential_of(config, interval_s: float, world) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def history(config, state, played, replay, setting):
+def history(config, state, played, replay):
     """Every environment's states [T + 1][E], rewards of the environment alone [T, E, P], from the recorded choices."""
     _, experience, _, _ = played
     worlds, gains = state.worlds, []
@@ -101,11 +101,19 @@ def history(config, state, played, replay, setting):
     recorded = experience.obs, experience.menu, experience.choice
     for t in range(config.ppo.steps):
         obs, menu, choice = jax.tree.map(lambda leaf, t=t: leaf[t], recorded)
-        worlds, gain = replay(setting.params, state.strengths, worlds, obs, menu, choice)
+        worlds, gain = replay(state.draws, worlds, obs, menu, choice)
         states.append(jax.device_get(worlds))
         gains.append(np.asarray(gain))
     environments = range(config.ppo.num_envs)
     return [[jax.tree.map(lambda leaf, i=e: leaf[i], many) for e in environments] for many in states], np.stack(gains)
+
+
+@pytest.fixture(scope="module")
+def intervals_s(setting, state) -> list[float]:
+    """The interval of every environment."""
+    intervals = (float(setting.worlds.params.interval_s) * np.asarray(state.draws.pace)).tolist()
+    assert len(set(intervals)) == len(intervals)
+    return intervals
 
 
 def newcomers(before, after) -> list[set[int]]:
@@ -132,12 +140,13 @@ def test_the_history_is_worth_looking_at(config, history, played):
     assert any((np.asarray(world.running.slowdown) > 1.05).any() for many in states for world in many)
 
 
-def test_every_reward_is_gain_plus_change_of_potential_shared(config, setting, history, played):
+def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_s, history, played):
     states, gains = history
     _, experience, _, _ = played
-    interval_s, rule = float(setting.params.interval_s), config.reward
+    rule = config.reward
     for t, (now, then) in enumerate(itertools.pairwise(states)):
         for e, (before, after) in enumerate(zip(now, then, strict=True)):
+            interval_s = intervals_s[e]
             advanced = int(after.clock) != int(before.clock)
             discount = config.ppo.gamma if advanced else 1.0
             assert float(experience.discount[t, e]) == np.float32(discount)
@@ -147,12 +156,11 @@ def test_every_reward_is_gain_plus_change_of_potential_shared(config, setting, h
             np.testing.assert_allclose(experience.reward[t, e], shared, rtol=1e-4, atol=1e-5)
 
 
-def test_shaping_telescopes_apart_from_arrivals(config, setting, history, played):
+def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, played):
     """What shaping adds up to does not depend on what was decided, but for the state at the end."""
     states, gains = history
     _, experience, _, _ = played
-    interval_s = float(setting.params.interval_s)
-    for e in range(config.ppo.num_envs):
+    for e, interval_s in enumerate(intervals_s):
         # sharing between schedulers keeps their sum
         shaping = np.asarray(experience.reward, np.float64)[:, e].sum(-1) - gains[:, e].astype(np.float64).sum(-1)
         added, factor, expected = 0.0, 1.0, -potential_of(config, interval_s, states[0][e]).sum()

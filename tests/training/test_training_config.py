@@ -112,6 +112,12 @@ MISTAKES = [  # text of the file, what the message must say
     ("workload: {load: [1.0, 0.5]}", ["workload", "load", "rising"]),
     ("workload: {load: [0.0, 0.5]}", ["workload", "load", "positive"]),
     ("env: {contention: [-1.0, 0.5]}", ["env", "contention"]),
+    ("env: {more_clusters: leaf-spine-8}", ["env", "more_clusters", "'leaf-spine-8'", "list"]),
+    ("workload: {home_skew: -1.0}", ["workload", "home_skew", "list"]),
+    ("workload: {home_skew: [-1.0, 0.0]}", ["workload", "home_skew", "rising"]),
+    ("workload: {gang_tilt: [0.5, 0.0]}", ["workload", "gang_tilt", "rising"]),
+    ("workload: {pace: [0.0, 1.0]}", ["workload", "pace", "positive"]),
+    ("workload: {pace: [2.0, 1.0]}", ["workload", "pace", "rising"]),
     ("env: {rounds: 0}", ["env", "rounds", "at least 1"]),
     ("env: {window: 0}", ["env", "window", "at least 1"]),
     ("env: {order: tallest}", ["env", "order", "fifo"]),
@@ -176,7 +182,7 @@ SET_UP = [  # refused only when the run is set up, and without the file's name
     ("workload: {duration_cap_s: 0.0}", "duration_cap_s"),
     ("workload: {ps_fraction: 2.0}", "ps_fraction"),
     ("workload: {burstiness: 0.5}", "burstiness"),
-    ("workload: {home_skew: -1.0}", "home_skew"),
+    ("env: {more_clusters: [leaf-spin-8]}", "'leaf-spin-8'"),
 ]
 
 

@@ -74,7 +74,7 @@ def test_seeds_start_and_go_on_differently(start, step, chunks):
     states, metrics = chunks
     assert_bitwise(start(0), states[0])
     other = start(1)
-    for name in ("weights", "worlds", "strengths", "key_data"):
+    for name in ("weights", "worlds", "draws", "key_data"):
         leaves = zip(jax.tree.leaves(getattr(states[0], name)), jax.tree.leaves(getattr(other, name)), strict=True)
         assert any((a != b).any() for a, b in leaves), name
     _, row = step(other)
@@ -92,13 +92,13 @@ def test_a_share_of_the_environments_is_replaced_in_turn(chunks, config):
     for before, after in itertools.pairwise(states):
         fresh = np.asarray(after.worlds.clock) == 0
         turns += np.flatnonzero(fresh).tolist()
-        changed = np.asarray(after.strengths) != np.asarray(before.strengths)
-        np.testing.assert_array_equal(changed, fresh)
+        for name in ("strength", "pace"):
+            changed = np.asarray(after.draws[name]) != np.asarray(before.draws[name])
+            np.testing.assert_array_equal(changed, fresh)
+        assert (np.asarray(after.draws.cluster) == np.asarray(before.draws.cluster))[~fresh].all()
         assert (np.asarray(after.worlds.clock) >= np.asarray(before.worlds.clock))[~fresh].all()
     assert len(turns) == len(states) - 1
     assert all(b == (a + 1) % count for a, b in itertools.pairwise(turns))
-    low, high = config.env.contention
-    assert all((low <= float(x) <= high) for state in states for x in state.strengths)
 
 
 def test_environments_differ(state):

@@ -200,14 +200,15 @@ def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     setting, state, play, learner, easy_worlds, log_probs, worth, learned
 ):
     """One-GPU jobs on an empty cluster, from a policy that tosses a coin; a queued job costs `worth` per interval."""
-    params = setting.params.replace(reward=reward_weights(lost=worth))
-    strengths = jnp.zeros_like(state.strengths)
+    params = setting.worlds.params.replace(reward=reward_weights(lost=worth))
+    zero = jnp.zeros_like(state.draws.strength)
+    draws = state.draws.replace(strength=zero, pace=zero + 1.0, cluster=jnp.zeros_like(state.draws.cluster))
     weights = {"params": state.weights["params"] | {"prior": jnp.zeros(7)}}
     moments = learner.moments(weights)
 
     def chance(weights) -> float:
         """Mean probability of acting where waiting is a choice, over a rollout."""
-        _, experience, _, _ = play(jax.random.key(99), weights, easy_worlds, params, strengths)
+        _, experience, _, _ = play(jax.random.key(99), weights, easy_worlds, params, draws)
         rounds = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), experience)
         wait = Choice(act=jnp.zeros_like(rounds.choice.act), option=rounds.choice.option)
         waits = np.exp(np.asarray(log_probs(weights, rounds, wait)))[np.asarray(rounds.real)]
@@ -219,7 +220,7 @@ def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     key = jax.random.key(5)
     for _ in range(25):
         key, roll, pick, learn = jax.random.split(key, 4)
-        _, experience, bootstrap, _ = play(roll, weights, easy_worlds, params, strengths)
+        _, experience, bootstrap, _ = play(roll, weights, easy_worlds, params, draws)
         advantage, returns = learner.estimate(experience, bootstrap, jnp.float32(1.0))
         batch = learner.select(pick, experience, advantage, returns, jnp.float32(1.0))
         weights, moments, _ = learner.update(learn, weights, moments, batch, 1.0)

@@ -1,0 +1,75 @@
+"""`jaxsched reproduce`: train a checkpoint anew by its card, measure it again, and compare the figures."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxsched.cli.options import optional
+
+HELP = """Train a checkpoint anew from the configuration in its card, repeat its recorded evaluations, compare.
+
+NAME is a folder of checkpoints/, or the path of a checkpoint. Evaluations get into a card with `jaxsched evaluate
+--record CHECKPOINT`. A run that was stopped goes on with the same command. What the card of an earlier version does not
+say is named, with the value that is taken.
+
+Examples:
+  jaxsched reproduce quickstart
+  jaxsched reproduce checkpoints/default --out runs/default-again
+  jaxsched evaluate --policies pack greedy-wait checkpoints/default --seeds 10 --record checkpoints/default
+"""
+CHECKPOINTS = Path("checkpoints")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Train a checkpoint anew by its card, repeat its evaluations, and compare the figures."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|FOLDER")]
+    """The checkpoint."""
+    out: Annotated[Path | None, optional("FOLDER")] = None
+    """Folder of the run (default: runs/reproduce-NAME)."""
+
+    def run(self) -> None:
+        """Train, evaluate, compare. UserError on any mistake."""
+        from jaxsched.cli.progress import Display
+        from jaxsched.cli.train import reporter
+        from jaxsched.evaluation.compare import versions
+        from jaxsched.policies.learned import read_card
+        from jaxsched.training.card import config_of, side_by_side
+        from jaxsched.training.loop import train_or_resume
+
+        folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)
+        card = read_card(folder)
+        config, notes = config_of(card.get("config", {}), f"checkpoint {folder}: config")
+        for note in notes:
+            print(f"differs: {note}")
+        now = versions()
+        for package, version in card["versions"].items():
+            if now.get(package, version) != version:
+                print(f"differs: {package} {version} then, {now[package]} now")
+        out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
+        with Display(["train"], config.ppo.chunks, "chunks") as display:
+            policy = train_or_resume(config, out, report=reporter(display, config))
+        again = read_card(policy)
+        lines = [("validation", card.get("validation_jct_s"), again["validation_jct_s"])]
+        for entry in card.get("figures", []):
+            lines += _evaluated(entry, str(folder), str(policy))
+        print(side_by_side(lines))
+        if not card.get("figures"):
+            print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
+
+
+def _evaluated(entry: dict, old: str, new: str) -> list[tuple[str, float | None, float | None]]:
+    """Mean JCTs of one recorded evaluation, then and now; the command is run with the new policy."""
+    import shlex
+
+    from jaxsched.cli.evaluate import Evaluate
+    from jaxsched.training.card import CHECKPOINT
+
+    arguments = [new if word == CHECKPOINT else word for word in shlex.split(entry["command"])[2:]]
+    comparison = tyro.cli(Evaluate, args=arguments).compared()
+    found = {CHECKPOINT if row.name == new else row.name: row.figures.jct_mean_s for row in comparison.rows}
+    known = entry["jct_mean_s"]
+    return [(name.replace(CHECKPOINT, old), known.get(name), found[name]) for name in found]

@@ -1,0 +1,62 @@
+"""`jaxsched sweep`: many training runs from one file, and their table."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxsched.cli.options import Output
+
+HELP = """Train every point of a sweep, measure it, and print the table.
+
+The file names a configuration (base), what to change in it (axes: a list of values per dotted key; variants: named
+changes), the seeds, how policies are measured (evaluate), and the folder (out). Every finished point is a row of
+OUT/rows.jsonl and is not run again; a sweep that was stopped, by any means, goes on with the same command. Points that
+differ only in numbers share one compiled program; `lanes` in the file says how many of them run side by side in it
+(default: all on an accelerator, one on a CPU).
+
+Examples:
+  jaxsched sweep configs/sweeps/ablations.yaml --plan
+  jaxsched sweep configs/sweeps/ablations.yaml
+  jaxsched sweep configs/sweeps/ablations.yaml --table --markdown table.md
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Train every point of a sweep, measure it, and print the table."""
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The sweep, YAML."""
+    plan: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Only say which programs there are, with their points and memory."""
+    table: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Only print the table of the points that are finished."""
+    markdown: Output = None
+    """Also write the table as Markdown."""
+
+    def run(self) -> None:
+        """Plan, train and measure, or print. UserError on any mistake."""
+        from jaxsched.cli.progress import Display
+        from jaxsched.evaluation.files import check_writable, write_text
+        from jaxsched.training import sweep, sweep_table
+        from jaxsched.training.sweep_file import load_sweep
+
+        if self.markdown is not None:
+            check_writable(self.markdown, "--markdown")
+        plan = load_sweep(self.file)
+        if self.plan:
+            for line in sweep.plan(plan):
+                print(line, flush=True)
+            return
+        if not self.table:
+            with Display([], 0, "chunks") as display:
+                sweep.run(plan, lambda name, done, chunks, passed_s: display.more(name, done, chunks, passed_s))
+        rows = sweep.rows_of(plan)
+        print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep.ROWS_FILE}")
+        if rows:
+            print(sweep_table.plain_text(rows))
+        if rows and self.markdown is not None:
+            write_text(self.markdown, sweep_table.markdown(rows))
+            print(f"wrote {self.markdown}")

@@ -1,0 +1,89 @@
+"""What a checkpoint's card says of its training beside figures."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxsched.evaluation.compare import Comparison
+from jaxsched.evaluation.tables import aligned
+from jaxsched.policies.learned import add_to_card, read_card
+from jaxsched.training.config import TrainConfig, from_dict, to_dict
+
+CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
+
+
+def limits(config: TrainConfig) -> str:
+    """What the policy was trained on, in a few sentences: beyond it nothing is known until it is measured."""
+    env, jobs = config.env, config.workload
+
+    def span(limits: tuple[float, float]) -> str:
+        low, high = limits
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+    gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
+    return (
+        f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
+        f" {env.interval_s:g} s times {span(jobs.pace)}, offered load {span(jobs.load)}, {env.interference}"
+        f" interference times {span(env.contention)}, gangs of {gangs} GPUs, mean run time {jobs.mean_duration_s:g} s"
+        f" and at most {jobs.duration_cap_s:g} s times the same, exact durations. Beyond these nothing is known but"
+        " what is measured." + (" For clusters of the same sizes only." if config.network.kind == "flat" else "")
+    )
+
+
+def config_of(values: dict[str, Any], where: str) -> tuple[TrainConfig, list[str]]:
+    """The config of a card, and what this version had to read or fill in differently.
+
+    UserError on what it cannot read.
+    """
+    values, notes = dict(values), []
+    workload = dict(values.get("workload", {}))
+    skew = workload.get("home_skew")
+    if isinstance(skew, int | float):
+        workload["home_skew"] = [skew, skew]
+        notes.append(f"workload: home_skew: the number {skew:g} is read as the range {skew:g} to {skew:g}")
+    values["workload"] = workload
+    config = from_dict(TrainConfig, values, where)
+    for key, default in to_dict(config).items():
+        if key not in values:
+            notes.append(f"{key}: not in the card, {default!r} is taken")
+        elif isinstance(default, dict):
+            missing = [name for name in default if name not in values[key]]
+            notes += [f"{key}: {name}: not in the card, {default[name]!r} is taken" for name in missing]
+    return config, notes
+
+
+def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None:
+    """Puts an evaluation into the card of the checkpoint in `folder`, in place of an earlier one by the same command.
+
+    In `command` and figures, the checkpoint's folder becomes `CHECKPOINT`.
+    """
+    named = lambda word: CHECKPOINT if word == str(folder) else word
+    text = shlex.join(map(named, command))
+    report = comparison.to_json()
+    figures = {named(name): own for name, own in report["policies"].items()}
+    entry = {
+        "command": text,
+        "jct_mean_s": {name: own["jct_mean_s"] for name, own in figures.items()},
+        "jct_ci95_s": {name: own["jct_ci95_s"] for name, own in figures.items()},
+        "ratio_to_best_baseline": {name: own["ratio_to_best_baseline"] for name, own in figures.items()},
+        "jobs": report["jobs"],
+        "versions": comparison.versions,
+    }
+    kept = [one for one in read_card(folder).get("figures", []) if one["command"] != text]
+    add_to_card(folder, figures=[*kept, entry])
+
+
+def side_by_side(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
+    """A table of mean JCTs: name, in the card, now, and their ratio; a dash where there is none."""
+
+    def text(value: float | None, form: str) -> str:
+        return "–" if value is None or math.isnan(value) else format(value, form)
+
+    def ratio(then: float | None, now: float | None) -> float | None:
+        return now / then if then and now else None
+
+    names = ["mean JCT (s)", "card", "now", "now / card"]
+    rows = [[name, text(then, ",.1f"), text(now, ",.1f"), text(ratio(then, now), ".4f")] for name, then, now in lines]
+    return aligned(names, rows)

@@ -1,0 +1,163 @@
+"""Runs that differ only in numbers: which numbers those are, and one program for all of them.
+
+A number is a leaf if no array's shape and no branch of the program depends on it. `LEAVES` are read by the program
+where it is traced; others (`HOST_LEAVES`) are read before, when the worlds are made, and differ in the worlds' arrays.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsched.training import rollout
+from jaxsched.training.config import TrainConfig
+from jaxsched.training.loop import Programs, Setting, chunk, initial, make_setting
+from jaxsched.training.state import TrainState
+from jaxsched.training.validation import validation_jct_s
+from jaxsched.training.worlds import params_axes, params_of_all
+
+LEAVES = (
+    "seed",
+    "ppo.learning_rate",
+    "ppo.gamma",
+    "ppo.gae_lambda",
+    "ppo.clip",
+    "ppo.entropy",
+    "ppo.value_weight",
+    "ppo.max_grad_norm",
+    "ppo.critic_only_chunks",
+    *(f"reward.{field.name}" for field in dataclasses.fields(TrainConfig().reward)),
+    "workload.load",
+    "workload.home_skew",
+    "workload.gang_tilt",
+    "workload.pace",
+    "env.contention",
+    "validation.load",
+)
+HOST_LEAVES = (
+    "env.interval_s",
+    "env.max_forwards",
+    "workload.mean_duration_s",
+    "workload.duration_cap_s",
+    "workload.gpu_counts",
+    "workload.ps_fraction",
+    "workload.burstiness",
+)
+
+
+class Lane(NamedTuple):
+    """What tells one run from another; with several runs, every leaf has a leading axis over them."""
+
+    values: dict[str, chex.ArrayTree]  # of `LEAVES`, by dotted name
+    arrays: dict[int, Array]  # of the worlds' arrays, by their position
+
+
+def value_of(config: TrainConfig, name: str) -> Any:
+    """The value at a dotted name."""
+    return functools.reduce(getattr, name.split("."), config)
+
+
+def replaced(config: TrainConfig, values: dict[str, Any]) -> TrainConfig:
+    """`config` with other values at dotted names."""
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        config = dataclasses.replace(
+            config, **{first: dataclasses.replace(getattr(config, first), **{rest: value}) if rest else value}
+        )
+    return config
+
+
+def shape_key(config: TrainConfig) -> TrainConfig:
+    """The same for all configs that share a program: every leaf is at its default."""
+    return replaced(config, {name: value_of(TrainConfig(), name) for name in LEAVES + HOST_LEAVES})
+
+
+class Shared:
+    """The programs of runs with one `shape_key`; each is compiled once for runs in turn, once for runs side by side."""
+
+    def __init__(self, configs: Sequence[TrainConfig]) -> None:
+        assert len({shape_key(config) for config in configs}) == 1
+        self.settings = [make_setting(config) for config in configs]
+        self._base = self.settings[0]
+        differing = [name for name in LEAVES if len({value_of(config, name) for config in configs}) > 1]
+        rows = [jax.tree.leaves(_arrays(setting)) for setting in self.settings]
+        columns = {i: column for i, column in enumerate(zip(*rows, strict=True)) if not _equal(column)}
+        self._lanes = [
+            Lane(
+                values={name: jax.tree.map(jnp.asarray, value_of(config, name)) for name in differing},
+                arrays={i: column[lane] for i, column in columns.items()},
+            )
+            for lane, config in enumerate(configs)
+        ]
+        self._one = self._programs(lambda function: function)
+        self._many = self._programs(jax.vmap)
+
+    def one(self, index: int) -> Programs:
+        """The programs of one run."""
+        return self._bound(self._one, self._lanes[index])
+
+    def many(self, indices: Sequence[int]) -> Programs:
+        """Those of several runs side by side: every argument and result has a leading axis over them."""
+        lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self._lanes[i] for i in indices))
+        if not jax.tree.leaves(lanes):
+            raise ValueError("runs side by side must differ in something")
+        return self._bound(self._many, lanes)
+
+    def memory_bytes(self) -> int:
+        """What one run holds at least: its state twice (of weights, moments and environments) and a chunk's experience.
+
+        From shapes, nothing is compiled; what XLA needs in between comes on top.
+        """
+        setting = self._base
+        config, worlds = setting.config, setting.worlds
+        state = jax.eval_shape(lambda: initial(setting))
+
+        def play(state: TrainState) -> rollout.Experience:
+            params, axes = params_of_all(worlds, state.draws), params_axes(worlds)
+            key = jax.random.key(0)
+            start = (setting.network, state.weights, params, axes, state.worlds)
+            return rollout.collect(key, config, setting.static, *start)[1]
+
+        experience = _bytes(jax.eval_shape(play, state))
+        return 2 * _bytes(state) + int((1 + config.ppo.keep) * experience)
+
+    def _setting(self, lane: Lane) -> Setting:
+        base = self._base
+        leaves, tree = jax.tree.flatten(_arrays(base))
+        params, clusters, gpus, jobs = tree.unflatten([lane.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
+        config = replaced(base.config, lane.values)
+        worlds = base.worlds._replace(config=config, params=params, clusters=clusters, gpus=gpus, jobs=jobs)
+        return base._replace(worlds=worlds)
+
+    def _programs(self, over_lanes: Callable) -> tuple[Callable, Callable, Callable]:
+        def validate(lane: Lane, weights: chex.ArrayTree) -> Array:
+            setting = self._setting(lane)
+            return validation_jct_s(setting.worlds, setting.network, weights)
+
+        return (
+            jax.jit(over_lanes(lambda lane: initial(self._setting(lane)))),
+            jax.jit(over_lanes(lambda lane, state: chunk(self._setting(lane), state)), donate_argnums=1),
+            jax.jit(over_lanes(validate)),
+        )
+
+    def _bound(self, programs: tuple[Callable, Callable, Callable], lane: Lane) -> Programs:
+        return Programs(*(functools.partial(program, lane) for program in programs))
+
+
+def _arrays(setting: Setting) -> tuple:
+    worlds = setting.worlds
+    return worlds.params, worlds.clusters, worlds.gpus, worlds.jobs
+
+
+def _equal(column: Sequence[Array]) -> bool:
+    return all(np.array_equal(column[0], other) for other in column[1:])
+
+
+def _bytes(tree: chex.ArrayTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

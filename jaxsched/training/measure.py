@@ -1,0 +1,104 @@
+"""A trained policy on a sweep's tests: its own runs, and those of the hand-written policies, which are made once."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsched.evaluation.compare import Row, compare
+from jaxsched.evaluation.scenario import Scenario, load_scenario
+from jaxsched.evaluation.settings import Settings
+from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.training.config import TrainConfig
+from jaxsched.training.rows import append, read_rows
+from jaxsched.training.sweep_file import Sweep, Tests, digest
+from jaxsched.workload.load import SYNTHETIC
+
+BASELINES_FILE = "baselines.jsonl"
+
+
+def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[str, Any]]:
+    """By test, `WORKLOAD at LOAD`: the policy's figures, and their ratio to the best hand-written policy's.
+
+    `jct_by_list_s` are its mean JCTs on each job list, null where it did not finish; the best policy is the one of
+    least mean over the lists. `run_s_per_job` is what its runs took on the wall, simulator and decisions together and
+    several runs at a time, without compilation.
+    """
+    found = {}
+    for load in sweep.tests.loads:
+        scenario, settings, about = _test(sweep.tests, config, load)
+        rules = _baselines(sweep, scenario, settings, about)
+        row = compare(scenario.cluster, scenario.jobs, [str(policy)], settings, config=scenario.config).rows[0]
+        own = _by_list(row)
+        finished = {name: one for name, one in rules.items() if all(x is not None for x in one)}
+        best = min(finished, key=lambda name: float(np.mean(finished[name])), default=None)
+        result = {
+            "jct_mean_s": _number(row.figures.jct_mean_s),
+            "jct_p99_s": _number(row.figures.jct_p99_s),
+            "jct_by_list_s": own,
+            "run_s_per_job": sum(one.stats.wall_s for one in row.outcomes) / sum(map(len, scenario.jobs)),
+            "baselines_jct_s": {name: float(np.mean(one)) for name, one in finished.items()},
+            "best_baseline": best,
+            "ratio": None,
+            "notes": row.notes,
+        }
+        if best is not None and all(x is not None for x in own):
+            ratios = np.array(own) / np.array(finished[best])
+            low, high = mean_interval(ratios)
+            result |= {"ratio": float(ratios.mean()), "ratio_ci95": [_number(low), _number(high)]}
+        found[f"{sweep.tests.workload} at {load:g}"] = result
+    return found
+
+
+def _test(tests: Tests, config: TrainConfig, load: float) -> tuple[Scenario, Settings, dict[str, Any]]:
+    """Cluster, jobs and rules of one test of a policy, and the same in plain values."""
+    env, jobs = config.env, config.workload
+    cluster, schedulers = tests.cluster or env.cluster, tests.schedulers or env.schedulers
+    synthetic = {
+        "mean_duration_s": tests.mean_duration_s or jobs.mean_duration_s,
+        "duration_cap_s": tests.duration_cap_s or jobs.duration_cap_s,
+    }
+    about = {
+        "cluster": cluster,
+        "workload": tests.workload,
+        "schedulers": schedulers,
+        "load": load,
+        "num_jobs": tests.num_jobs,
+        "seed": tests.seed,
+        "seeds": tests.seeds,
+        **(synthetic if tests.workload in SYNTHETIC else {}),
+    }
+    settings = Settings(
+        interval_s=tests.interval_s or env.interval_s, interference=tests.interference or env.interference
+    )
+    return load_scenario(**about), settings, about | dataclasses.asdict(settings)
+
+
+def _baselines(
+    sweep: Sweep, scenario: Scenario, settings: Settings, about: dict[str, Any]
+) -> dict[str, list[float | None]]:
+    """Mean JCTs on each job list of the hand-written policies; kept in the sweep's folder."""
+    path = sweep.out / BASELINES_FILE
+    key = digest([about, sweep.tests.policies])
+    for row in read_rows(path):
+        if row["id"] == key:
+            return row["jct_by_list_s"]
+    comparison = compare(scenario.cluster, scenario.jobs, sweep.tests.policies, settings, config=scenario.config)
+    row = {
+        "id": key,
+        "test": about,
+        "jct_by_list_s": {row.name: _by_list(row) for row in comparison.rows},
+        "notes": {row.name: row.notes for row in comparison.rows},
+    }
+    append(path, row)
+    return row["jct_by_list_s"]
+
+
+def _by_list(row: Row) -> list[float | None]:
+    return [None if result.unfinished else float(result.jct_s[result.finished].mean()) for result in row.outcomes]
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,104 @@
+"""Several runs as lanes of one program: `loop.train` for all of them at once."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.training.leaves import Shared
+from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish_card, write_policy
+from jaxsched.training.rows import append, read_rows, truncate
+from jaxsched.training.state import TrainState, has_step, restore, save
+
+
+def train_side_by_side(
+    shared: Shared,
+    indices: Sequence[int],
+    run_dirs: Sequence[Path],
+    state_folder: Path,
+    *,
+    report: Callable[[int, float], None] | None = None,
+    save_every: int = 10,
+) -> None:
+    """Train the runs `indices` of `shared` to their end, each into its own folder, or go on if `state_folder` has them.
+
+    Every folder gets `policy/`, `metrics.jsonl` and `timing.jsonl` as from `train`; seconds are a lane's share of all.
+    `report` is called with the chunks done and the seconds so far.
+    """
+    config = shared.settings[indices[0]].config
+    programs = shared.many(indices)
+    state = programs.initial()
+    if has_step(state_folder):
+        state = restore(state_folder, state)
+    start, chunks = int(state.chunk[0]), config.ppo.chunks
+    for folder in run_dirs:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (METRICS_FILE, TIMING_FILE):
+            truncate(folder / name, start)
+    wall, cpu = time.perf_counter(), time.process_time()
+    for done in range(start + 1, chunks + 1):
+        state, metrics = programs.step(state)
+        rows = [
+            {"chunk": done, "chunks": chunks} | {name: value[lane].item() for name, value in metrics.items()}
+            for lane in range(len(indices))
+        ]
+        if done % config.validation.every == 0 or done == chunks:
+            state = _validated(shared, indices, run_dirs, state, np.asarray(programs.validate(state.weights)), rows)
+        timing = {
+            "wall_s": (time.perf_counter() - wall) / len(indices),
+            "cpu_s": (time.process_time() - cpu) / len(indices),
+        }
+        for folder, row in zip(run_dirs, rows, strict=True):
+            append(folder / METRICS_FILE, row)
+            append(folder / TIMING_FILE, {"chunk": done} | timing)
+        if done % save_every == 0 or done == chunks:
+            save(state_folder, state, config, chunks=done)
+        if report:
+            report(done, time.perf_counter() - wall)
+    for folder in run_dirs:
+        finish_card(folder)
+
+
+def _validated(
+    shared: Shared,
+    indices: Sequence[int],
+    run_dirs: Sequence[Path],
+    state: TrainState,
+    jct_s: np.ndarray,
+    rows: list[dict],
+) -> TrainState:
+    """The state with the best weights of every lane up to date; writes those that are new, and adds to the rows."""
+    better = jct_s < np.asarray(state.best_jct_s)
+
+    def pick(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    state = state.replace(
+        best_weights=jax.tree.map(pick, state.weights, state.best_weights),
+        best_jct_s=pick(jnp.asarray(jct_s), state.best_jct_s),
+    )
+    for lane, index in enumerate(indices):
+        rows[lane]["validation_jct_s"] = float(jct_s[lane])
+        if better[lane]:
+            own = jax.tree.map(lambda leaf, i=lane: leaf[i], state)
+            write_policy(run_dirs[lane], shared.settings[index], own)
+    return state
+
+
+def seconds_of(run_dir: Path) -> dict[str, float]:
+    """Wall and CPU seconds of a run, compilation included, summed over the processes that it took.
+
+    `chunk_wall_s` and `chunk_cpu_s` are those of its median chunk, which has neither compilation nor validation in it.
+    """
+    rows = read_rows(run_dir / TIMING_FILE)
+    seconds = {}
+    for name in ("wall_s", "cpu_s"):
+        passed = [row[name] for row in rows]
+        steps = [now - before if now >= before else now for before, now in itertools.pairwise([0.0, *passed])]
+        seconds |= {name: sum(steps), f"chunk_{name}": statistics.median(steps)}
+    return seconds

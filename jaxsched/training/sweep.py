@@ -1,0 +1,155 @@
+"""Many runs from one file: trained in as few programs as they have shapes, measured on the same jobs, one row each.
+
+The folder of a sweep gets `rows.jsonl` (a row per finished point), `baselines.jsonl` (the hand-written policies, once
+per test), `points/` (each run's policy and curves) and, while runs go on, what is needed to resume them. A sweep that
+was killed goes on: finished rows stay, trained policies are only measured, interrupted runs resume.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import versions
+from jaxsched.training.config import to_dict
+from jaxsched.training.leaves import Shared, shape_key
+from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
+from jaxsched.training.measure import BASELINES_FILE, measure
+from jaxsched.training.rows import append, mend, read_rows
+from jaxsched.training.side_by_side import seconds_of, train_side_by_side
+from jaxsched.training.state import has_step, saved_config
+from jaxsched.training.sweep_file import Point, Sweep, digest
+
+ROWS_FILE, DONE_FILE = "rows.jsonl", "trained"
+Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many, seconds
+
+
+class Program(NamedTuple):
+    """Points that share a program, and how many of them run side by side."""
+
+    points: list[Point]
+    lanes: int
+
+    @property
+    def differing(self) -> list[str]:
+        """The numbers in which the points differ, the seed apart."""
+        configs = [_flat(point.config) for point in self.points]
+        return [key for key in configs[0] if key != "seed" and len({str(one[key]) for one in configs}) > 1]
+
+
+def programs(sweep: Sweep) -> list[Program]:
+    """The sweep's programs, in the order of the file."""
+    groups: dict[Any, list[Point]] = {}
+    for point in sweep.points:
+        groups.setdefault(shape_key(point.config), []).append(point)
+    most = sweep.lanes or (1 if jax.default_backend() == "cpu" else len(sweep.points))
+    return [Program(points, min(most, len(points))) for points in groups.values()]
+
+
+def plan(sweep: Sweep) -> Iterator[str]:
+    """One line per program: its points, how they run, and the memory that their shapes need. Nothing is compiled."""
+    finished = {row["id"] for row in rows_of(sweep)}
+    for number, program in enumerate(programs(sweep), 1):
+        names = list(dict.fromkeys(point.group for point in program.points))
+        done = sum(sweep.id_of(point) in finished for point in program.points)
+        shared = Shared([point.config for point in program.points[:1]])
+        how = "one after the other" if program.lanes == 1 else f"{program.lanes} side by side"
+        differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
+        yield (
+            f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how};"
+            f" at least {program.lanes * shared.memory_bytes() / 2**20:,.0f} MiB"
+        )
+
+
+def run(sweep: Sweep, report: Report | None = None) -> None:
+    """Train and measure every point that has no row yet. UserError where a run cannot be made."""
+    sweep.out.mkdir(parents=True, exist_ok=True)
+    for name in (ROWS_FILE, BASELINES_FILE):
+        mend(sweep.out / name)
+    finished = {row["id"] for row in rows_of(sweep)}
+    for program in programs(sweep):
+        points = [point for point in program.points if sweep.id_of(point) not in finished]
+        untrained = [point for point in points if not (_folder(sweep, point) / DONE_FILE).exists()]
+        shared = Shared([point.config for point in untrained]) if untrained else None
+        for first in range(0, len(untrained), program.lanes):
+            part = range(first, min(first + program.lanes, len(untrained)))
+            _train(sweep, shared, [untrained[i] for i in part], part, report)
+            _measure(sweep, [untrained[i] for i in part])
+        _measure(sweep, [point for point in points if point not in untrained])
+
+
+def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """The rows of the sweep's points that are finished, in the order of the file."""
+    by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
+    wanted = [sweep.id_of(point) for point in sweep.points]
+    return [by_id[one] for one in wanted if one in by_id]
+
+
+def _folder(sweep: Sweep, point: Point) -> Path:
+    return sweep.out / "points" / digest(_flat(point.config))
+
+
+def _train(sweep: Sweep, shared: Shared, points: Sequence[Point], part: range, report: Report | None) -> None:
+    folders = [_folder(sweep, point) for point in points]
+    chunks = points[0].config.ppo.chunks
+    if len(points) == 1:
+        (point,), (folder,) = points, folders
+        state = folder / STATE_FOLDER
+        resume = has_step(state) and saved_config(state) == point.config
+        tell = None if report is None else lambda row: report(point.name, int(row["chunk"]), chunks, row["wall_s"])
+        train(point.config, folder, resume=resume, report=tell, programs=shared.one(part[0]))
+    else:
+        state = sweep.out / STATE_FOLDER / digest([_flat(point.config) for point in points])
+        name = f"{points[0].name} and {len(points) - 1} more"
+        tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
+        train_side_by_side(shared, part, folders, state, report=tell)
+    for folder in folders:
+        (folder / DONE_FILE).write_text(f"{len(points)}\n")
+    shutil.rmtree(state)
+
+
+def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
+    """Adds the rows of trained points."""
+    for point in points:
+        folder = _folder(sweep, point)
+        policy = folder / POLICY_FOLDER
+        if not policy.is_dir():
+            raise UserError(
+                f"{sweep.path}: {point.name}: no validation run came to its end, so that there is no policy to measure;"
+                " train longer, or validate at a lower load"
+            )
+        wall, cpu = time.perf_counter(), time.process_time()
+        tests = measure(sweep, point.config, policy)
+        curve = [
+            {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
+            for row in read_rows(folder / METRICS_FILE)
+            if "validation_jct_s" in row
+        ]
+        row = {
+            "id": sweep.id_of(point),
+            "point": point.name,
+            "group": point.group,
+            "variant": point.variant,
+            "changes": point.changes,
+            "seed": point.config.seed,
+            "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
+            "tests": tests,
+            "training": {"lanes": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
+            "measuring": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
+            "versions": versions(),
+            "folder": str(folder),
+        }
+        append(sweep.out / ROWS_FILE, row)
+
+
+def _flat(config: Any) -> dict[str, Any]:
+    """Values by dotted name, as plain ones."""
+    flat = {}
+    for key, value in json.loads(json.dumps(to_dict(config))).items():
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
+    return flat

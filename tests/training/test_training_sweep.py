@@ -1,0 +1,266 @@
+"""Sweeps: rows like single trainings, killed and resumed, side by side, planned; checkpoints trained anew."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import yaml
+
+from jaxsched.cli.main import main
+from jaxsched.errors import UserError
+from jaxsched.policies.learned import CARD_FILE
+from jaxsched.training import sweep, sweep_table
+from jaxsched.training.leaves import HOST_LEAVES, LEAVES, Shared, replaced, shape_key, value_of
+from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
+from jaxsched.training.rows import append, mend, read_rows, truncate
+from jaxsched.training.side_by_side import seconds_of
+from jaxsched.training.sweep_file import changed, load_sweep
+
+BASE = {
+    "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4, "window": 1},
+    "workload": {"gpu_counts": [[1, 0.5], [4, 0.5]], "jobs": 32, "load": [1.0, 1.5], "mean_duration_s": 900.0},
+    "network": {"width": 4},
+    "ppo": {"num_envs": 2, "steps": 8, "chunks": 3, "epochs": 1, "minibatches": 1, "critic_only_chunks": 0},
+    "validation": {"every": 2, "seeds": 1, "jobs": 8},
+}
+TESTS = {"loads": [0.9], "num_jobs": 20, "seeds": 2, "policies": ["first-fit", "pack"], "mean_duration_s": 900.0}
+VARIANTS = {"plain": {}, "bold": {"ppo.learning_rate": 0.01, "reward.interference": False}}
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory):
+    """Writes a sweep's file of the base above, with its own folder."""
+
+    def run(**content):
+        folder = tmp_path_factory.mktemp("sweep")
+        (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+        whole = {"base": "base.yaml", "out": str(folder / "out"), "evaluate": TESTS} | content
+        (folder / "sweep.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
+        return folder / "sweep.yaml"
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def swept(write, compiled_before):
+    """A sweep of two variants and two seeds that nobody disturbs, one point after the other."""
+    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], lanes=1))
+    sweep.run(plan)
+    return plan, sweep.rows_of(plan)
+
+
+def close(one: list[dict], other: list[dict], rtol: float) -> None:
+    assert [row.keys() for row in one] == [row.keys() for row in other]
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=rtol, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.mark.slow
+def test_rows_say_what_was_run_and_what_came_out(swept):
+    plan, rows = swept
+    assert [row["point"] for row in rows] == ["plain seed=0", "plain seed=1", "bold seed=0", "bold seed=1"]
+    assert [row["seed"] for row in rows] == [0, 1, 0, 1] and len({row["id"] for row in rows}) == 4
+    (baselines,) = read_rows(plan.out / "baselines.jsonl")  # one test, whatever was trained
+    for row in rows:
+        (test,) = row["tests"].values()
+        assert list(row["tests"]) == ["philly-like at 0.9"]
+        rules = test["baselines_jct_s"]
+        assert set(rules) == {"first-fit", "pack"} and test["best_baseline"] == min(rules, key=rules.get)
+        assert test["jct_mean_s"] == pytest.approx(np.mean(test["jct_by_list_s"])) and len(test["jct_by_list_s"]) == 2
+        ratios = np.array(test["jct_by_list_s"]) / baselines["jct_by_list_s"][test["best_baseline"]]
+        assert test["ratio"] == pytest.approx(ratios.mean())
+        assert [one["chunk"] for one in row["validation"]["curve"]] == [2, 3]
+        assert row["validation"]["best_jct_s"] == min(one["jct_s"] for one in row["validation"]["curve"])
+        assert row["training"]["cpu_s"] > 0 and row["training"]["lanes"] == 1
+        assert {"jaxsched", "jax", "python", "device"} <= set(row["versions"])
+    assert len({row["validation"]["curve"][-1]["jct_s"] for row in rows}) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_point_is_a_single_training(swept, tmp_path, index):
+    plan, rows = swept
+    train(plan.points[index].config, tmp_path / "alone")
+    alone = read_rows(tmp_path / "alone" / METRICS_FILE)
+    close(read_rows(plan.out / "points" / rows[index]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lanes", "rtol"), [(1, 0.0), (2, 1e-3)], ids=["one after the other", "side by side"])
+def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, lanes, rtol):
+    whole, rows = swept
+    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], lanes=lanes))
+    steps = []
+
+    def kill(name: str, done: int, chunks: int, passed_s: float) -> None:
+        steps.append((name, done))
+        if len(steps) == 5:  # in the second run, or in the second two
+            raise Killed
+
+    with pytest.raises(Killed):
+        sweep.run(plan, kill)
+    assert len(sweep.rows_of(plan)) == lanes
+    with (plan.out / "rows.jsonl").open("a") as file:
+        file.write('{"id": "tor')
+    assert len(sweep.rows_of(plan)) == lanes
+    first, steps = steps[0][0], []
+    sweep.run(plan, lambda name, done, chunks, passed_s: steps.append((name, done)))
+    assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // lanes - 1)
+    again = sweep.rows_of(plan)
+    assert [row["point"] for row in again] == [row["point"] for row in rows]
+    for one, other in zip(again, rows, strict=True):
+        assert one["training"]["lanes"] == lanes
+        metrics = [read_rows(p.out / "points" / r["folder"].rpartition("/")[2] / METRICS_FILE)
+                   for p, r in ((plan, one), (whole, other))]  # fmt: skip
+        close(*metrics, rtol)
+        np.testing.assert_allclose(one["validation"]["best_jct_s"], other["validation"]["best_jct_s"], rtol=rtol)
+    steps = []
+    sweep.run(plan, lambda *about: steps.append(about))
+    assert not steps  # nothing is left to do
+
+
+@pytest.mark.slow
+def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
+    plan, rows = swept
+    main(["sweep", str(plan.path), "--table", "--markdown", str(tmp_path / "table.md")])
+    said = capsys.readouterr().out
+    assert "4 of 4 points are finished" in said
+    lines = [line for line in said.splitlines() if line.startswith(("plain ", "bold "))]
+    assert len(lines) == 2 and all(" 2 " in line and "±" in line for line in lines)
+    own = np.array([row["validation"]["best_jct_s"] for row in rows[:2]])
+    assert f"{own.mean():,.0f} ± {12.7062 * own.std(ddof=1) / math.sqrt(2):,.0f}" in lines[0]
+    assert "| plain" in (tmp_path / "table.md").read_text()
+    one_missing = [
+        row | {"tests": {name: test | {"ratio": None} for name, test in row["tests"].items()}} for row in rows
+    ]
+    assert all("–" in line for line in sweep_table.cells(one_missing)[1][0][4:5])
+
+
+# ----------------------------------------------------------------------------------------------------------- reproduce
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys, compiled_before):
+    config = load_sweep(write()).points[0].config
+    policy = train(config, tmp_path / "first", command="jaxsched train --out first")
+    card = json.loads((policy / CARD_FILE).read_text())
+    assert card["commands"] == {"train": "jaxsched train --out first"} and card["limits"].startswith("Trained on leaf")
+    assert (
+        [chunk for chunk, _ in card["curve"]] == [2, 3] and card["max_forwards"] == 2 and card["sizes"] == [2, 1, 2, 1]
+    )
+    evaluate = ["evaluate", "--policies", "first-fit", str(policy), "--cluster", "leaf-spine-2", "--seeds", "1"]
+    main([*evaluate, "--num-jobs", "20", "--interval-s", "300", "--record", str(policy)])
+    card = json.loads((policy / CARD_FILE).read_text())
+    (entry,) = card["figures"]
+    assert set(entry["jct_mean_s"]) == {"first-fit", "CHECKPOINT"} and str(policy) not in entry["command"]
+    del card["config"]["env"]["max_forwards"]  # as an earlier version wrote it
+    card["config"]["workload"]["home_skew"] = 0.3
+    card["versions"]["jax"] = "0.0.1"
+    (policy / CARD_FILE).write_text(json.dumps(card))
+    capsys.readouterr()
+    main(["reproduce", str(policy), "--out", str(tmp_path / "again")])
+    said = capsys.readouterr().out
+    assert "differs: env: max_forwards: not in the card, 2 is taken" in said
+    assert "home_skew: the number 0.3" in said and "jax 0.0.1 then" in said
+    lines = [line for line in said.splitlines() if line.endswith("1.0000")]
+    assert [line.split()[0] for line in lines] == ["validation", "first-fit", str(policy)]
+
+
+# ------------------------------------------------------------------------------------------------------ plan and leaves
+
+
+def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
+    path = write(
+        variants={"plain": {}, "flat": {"network.kind": "flat"}}, axes={"ppo.gamma": [0.9, 0.95]}, seeds=[0, 1, 2]
+    )
+    main(["sweep", str(path), "--plan"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert "6 points (0 finished) of plain gamma=0.9, plain gamma=0.95, differing in ppo.gamma" in first
+    assert "flat gamma=0.9" in second and "MiB" in first and "one after the other" in first
+    assert not (path.parent / "out").exists()
+
+
+def test_leaves_are_numbers_of_the_config_and_share_a_program(write):
+    base = load_sweep(write()).points[0].config
+    for name in LEAVES + HOST_LEAVES:
+        value_of(base, name)
+    moved = replaced(base, {"seed": 5, "env.interval_s": 60.0, "reward.potential": 0.0, "workload.pace": (0.5, 2.0)})
+    assert moved.seed == 5 and moved.workload.pace == (0.5, 2.0) and moved.env.cluster == base.env.cluster
+    assert shape_key(moved) == shape_key(base)
+    for name, value in {"ppo.steps": 16, "network.prior": False, "env.rounds": 3, "ppo.restart_share": 0.5}.items():
+        assert shape_key(replaced(base, {name: value})) != shape_key(base)
+    double = replaced(base, {"ppo.steps": 2 * base.ppo.steps})
+    assert Shared([base]).memory_bytes() < Shared([double]).memory_bytes() < 2 * Shared([base]).memory_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+MISTAKES = [  # content of the file, what the message must say
+    ({"bse": 1}, ["'bse'", "base"]),
+    ({"base": "nowhere.yaml"}, ["nowhere.yaml"]),
+    ({"out": ""}, ["out is missing"]),
+    ({"axes": {"ppo.gama": [0.9]}}, ["axes", "ppo.gama", "no such key"]),
+    ({"axes": {"gamma": [0.9]}}, ["axes", "unknown key 'gamma'"]),
+    ({"axes": {"ppo.gamma": 0.9}}, ["axes", "ppo.gamma", "list"]),
+    ({"axes": {"ppo.gamma": [1.5]}}, ["axes", "ppo: gamma"]),
+    ({"variants": ["a"]}, ["variants", "mapping"]),
+    ({"variants": {"a": {"network.kind": "square"}}}, ["variants: a", "network: kind", "flat"]),
+    ({"seeds": [0, 0]}, ["seed=0", "twice"]),
+    ({"seeds": []}, ["seeds"]),
+    ({"seeds": [-1]}, ["seeds"]),
+    ({"lanes": -1}, ["lanes"]),
+    ({"evaluate": {"loads": [0.0]}}, ["evaluate", "loads"]),
+    ({"evaluate": {"policies": ["pak"]}}, ["pak"]),
+    ({"evaluate": {"lods": [0.5]}}, ["evaluate", "'lods'", "'loads'"]),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), MISTAKES, ids=[str(content) for content, _ in MISTAKES])
+def test_a_mistake_is_told_by_name(write, capsys, content, words):
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", str(write(**content)), "--plan"])
+    message = capsys.readouterr().err
+    assert end.value.code == 2 and message.count("\n") == 1
+    assert all(word in message for word in words), message
+
+
+def test_dotted_keys_are_checked_like_a_config(write):
+    base = load_sweep(write()).points[0].config
+    assert changed(base, {"workload.load": [0.7, 0.8], "env.interval_s": 60}, "x").workload.load == (0.7, 0.8)
+    with pytest.raises(UserError, match=r"^x: ppo: steps: 'many'"):
+        changed(base, {"ppo.steps": "many"}, "x")
+
+
+def test_rows_survive_half_a_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    mend(path)
+    assert read_rows(path) == []
+    append(path, {"a": 1})
+    append(path, {"a": 2})
+    with path.open("a") as file:
+        file.write('{"a"')
+    assert read_rows(path) == [{"a": 1}, {"a": 2}]
+    mend(path)
+    append(path, {"a": 3})
+    assert read_rows(path) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    truncate(path, 1)
+    assert read_rows(path) == [{"a": 1}]
+
+
+def test_seconds_are_summed_over_the_processes_of_a_run(tmp_path):
+    for seconds in (5.0, 7.0, 3.0, 4.0):  # the second process began anew
+        append(tmp_path / TIMING_FILE, {"wall_s": seconds, "cpu_s": 2 * seconds})
+    assert seconds_of(tmp_path) == {"wall_s": 11.0, "cpu_s": 22.0, "chunk_wall_s": 2.5, "chunk_cpu_s": 5.0}

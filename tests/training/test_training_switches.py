@@ -1,0 +1,93 @@
+"""The switches of an ablation: each changes what it is named for, and nothing else."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.training.config import RewardConfig
+from jaxsched.training.leaves import replaced
+from jaxsched.training.loop import initial, make_setting
+from jaxsched.training.shaping import potential
+from jaxsched.training.sweep_file import load_sweep
+
+ROOT = Path(__file__).parents[2]
+UP = {"group_to_server", "server_to_rack", "rack_to_scheduler"}
+DOWN = {"scheduler_to_rack", "rack_to_server", "server_to_group"}
+NETWORK = {  # switch: its value, and the parameters that are gone
+    "network.hierarchy": (False, {f"encoder/{name}" for name in UP | DOWN}),
+    "network.exchange_rounds": (0, {"encoder/exchange_0"}),
+    "network.prior": (False, {"prior"}),
+    "network.may_wait": (False, set()),
+}
+
+
+def parameters(config) -> dict[str, tuple]:
+    """Shapes by `head` or `encoder/part`."""
+    setting = make_setting(config)
+    params = jax.eval_shape(lambda: initial(setting)).weights["params"]
+    parts = {name: part for name, part in params.items() if name != "encoder"}
+    parts |= {f"encoder/{name}": part for name, part in params["encoder"].items()}
+    return {name: jax.tree.map(lambda leaf: leaf.shape, part) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize("name", NETWORK)
+def test_a_part_of_the_network_is_left_out_and_the_others_stay(config, name):
+    value, gone = NETWORK[name]
+    whole, without = parameters(config), parameters(replaced(config, {name: value}))
+    assert set(whole) - set(without) == gone
+    assert all(without[part] == whole[part] for part in without)
+
+
+def test_no_forwarding_is_in_the_parameters_and_nowhere_else(config):
+    whole, without = (make_setting(replaced(config, {"env.max_forwards": most})) for most in (2, 0))
+    assert int(whole.worlds.params.max_forwards) == 2 and int(without.worlds.params.max_forwards) == 0
+    same = without.worlds.params.replace(max_forwards=whole.worlds.params.max_forwards)
+    jax.tree.map(np.testing.assert_array_equal, same, whole.worlds.params)
+    assert whole.static == without.static and whole.network == without.network
+
+
+def test_no_interference_in_the_reward_is_in_its_weights_and_nowhere_else(config):
+    whole, without = (make_setting(replaced(config, {"reward.interference": some})) for some in (True, False))
+    rewards = [setting.worlds.params.reward for setting in (whole, without)]
+    assert bool(rewards[0].interference) and not bool(rewards[1].interference)
+    jax.tree.map(np.testing.assert_array_equal, rewards[1].replace(interference=jnp.bool_(True)), rewards[0])
+    same = without.worlds.params.replace(reward=rewards[0])
+    jax.tree.map(np.testing.assert_array_equal, same, whole.worlds.params)
+
+
+def test_the_potential_is_late_work_and_waiting_or_waiting_or_nothing(setting, played):
+    worlds, rule = played[0], RewardConfig()
+    late_rule, off = dataclasses.replace(rule, potential_waiting=0.0), dataclasses.replace(rule, potential=0.0)
+    no_interference = dataclasses.replace(rule, interference=False)
+
+    def phi(rule):
+        params = setting.worlds.params
+        return np.asarray(jax.vmap(lambda state: potential(rule, params, state, jnp.bool_(False)))(worlds))
+
+    late, waiting = phi(late_rule), phi(no_interference)
+    assert (late < 0).any() and (waiting < 0).any()
+    np.testing.assert_allclose(phi(rule), late + waiting, rtol=1e-5, atol=1e-6)
+    assert not phi(dataclasses.replace(late_rule, interference=False)).any() and not phi(off).any()
+
+
+@pytest.mark.parametrize("name", ["ablations", "single"])
+def test_the_sweeps_of_the_project_change_one_thing_each(name):
+    """The single scheduler has as many decisions per boundary and per chunk, and as much room, as all others have."""
+    plan = load_sweep(ROOT / "configs" / "sweeps" / f"{name}.yaml")
+    assert len({point.config.seed for point in plan.points}) >= 5
+    by_variant = {point.variant: point.config for point in plan.points if point.config.seed == 0}
+    for config in by_variant.values():
+        make_setting(config)
+    first = next(iter(by_variant.values()))
+    for variant, config in by_variant.items():
+        if config.env.schedulers == 1:
+            count = first.env.schedulers
+            share = {"env.rounds": config.env.rounds, "ppo.steps": config.ppo.steps}
+            share |= {"env.running_slots": config.env.running_slots, "env.queue_slots": config.env.queue_slots}
+            alike = replaced(config, {key: value // count for key, value in share.items()} | {"env.schedulers": count})
+            assert alike == first, variant
+    assert len(set(by_variant.values())) == len(by_variant) > 1

@@ -1,0 +1,110 @@
+"""Environments drawn for training: ranges respected, offered load as asked for, clusters of their own."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.cluster.hardware import total_gpus
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.training.worlds import Draw, draw_state, draw_worlds, make_worlds, params_axes, params_of, params_of_all
+
+COUNT, JOBS, LOAD = 64, 2000, 0.8
+
+
+@pytest.fixture(scope="module")
+def worlds(config):
+    return make_worlds(config)
+
+
+@pytest.fixture(scope="module")
+def drawn(worlds, compiled_before):
+    """States and draws of `COUNT` environments."""
+    return jax.device_get(jax.jit(lambda key: draw_worlds(key, worlds, COUNT))(jax.random.key(3)))
+
+
+def draws_of(strength=1.0, pace=1.0, cluster=0, count: int = 1) -> Draw:
+    """The same draw `count` times."""
+    values = (jnp.float32(strength), jnp.float32(pace), jnp.int32(cluster))
+    return Draw(**{name: jnp.full(count, leaf) for name, leaf in zip(("strength", "pace", "cluster"), values)})
+
+
+def states_of(config, draws: Draw):
+    """States of many jobs at load `LOAD`, one per draw, by keys that depend on nothing else."""
+    many = make_worlds(config)
+    keys = jax.random.split(jax.random.key(5), draws.pace.shape[0])
+    return jax.device_get(jax.jit(jax.vmap(lambda k, d: draw_state(k, many, d, jnp.float32(LOAD), JOBS)))(keys, draws))
+
+
+def changed(config, **workload):
+    return dataclasses.replace(config, workload=dataclasses.replace(config.workload, **workload))
+
+
+def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
+    _, draws = drawn
+    for values, (low, high) in ((draws.strength, config.env.contention), (np.log(draws.pace), np.log([0.5, 2.0]))):
+        assert (values >= low - 1e-5).all() and (values <= high + 1e-5).all()
+        for share in range(4):  # in every quarter of the range
+            left = low + (high - low) * share / 4
+            assert ((values >= left) & (values <= left + (high - low) / 4)).any()
+    assert set(draws.cluster.tolist()) == {0, 1}
+
+
+def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(config, worlds, drawn):
+    states, draws = drawn
+    params, axes = params_of_all(worlds, draws), params_axes(worlds)
+    names = (config.env.cluster, *config.env.more_clusters)
+    for e in range(COUNT):
+        cluster = get_cluster(names[draws.cluster[e]], config.env.schedulers)
+        assert int(params.cluster.group_gpus[e].sum()) == total_gpus(cluster) == int(states.free[e].sum())
+        np.testing.assert_allclose(params.interval_s[e], config.env.interval_s * draws.pace[e], rtol=1e-6)
+        kappa = worlds.params.interference.kappa * draws.strength[e]
+        np.testing.assert_allclose(params.interference.kappa[e], kappa, rtol=1e-6)
+    assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
+
+
+def test_a_lone_cluster_is_shared(config):
+    alone = make_worlds(dataclasses.replace(config, env=dataclasses.replace(config.env, more_clusters=())))
+    params, axes = params_of_all(alone, draws_of(count=3)), params_axes(alone)
+    assert axes.cluster.route is None and axes.interval_s == 0
+    assert params.cluster.group_gpus.ndim == 3 and params.interval_s.shape == (3,)
+
+
+@pytest.mark.parametrize("cluster", [0, 1])
+@pytest.mark.parametrize("tilt", [-0.5, 0.0, 0.6])
+def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
+    """Whatever the cluster's size, the pace and the mix of gangs; SE of the mean over 40 lists about 1%."""
+    count = 40
+    config = changed(config, gang_tilt=(tilt, tilt), mean_duration_s=900.0, burstiness=1.0)
+    states = states_of(config, draws_of(pace=1.7, cluster=cluster, count=count))
+    jobs, interval_s = states.jobs, 1.7 * config.env.interval_s
+    area = (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum(-1)
+    seen = area / (jobs.arrival[:, -1] * interval_s * float(worlds.gpus[cluster]))
+    np.testing.assert_allclose(seen.mean(), LOAD, rtol=0.04)
+
+
+def test_a_tilt_makes_gangs_larger(config):
+    mean = [
+        states_of(changed(config, gang_tilt=(tilt, tilt)), draws_of()).jobs.workers.mean() for tilt in (-0.5, 0.0, 0.5)
+    ]
+    assert mean[0] < 0.8 * mean[1] and mean[2] > 1.2 * mean[1]
+
+
+def test_pace_is_a_change_of_the_unit_of_time(config, worlds):
+    """The same jobs at the same boundaries, with all seconds multiplied."""
+    one, slow = (states_of(config, draws_of(pace=pace)).jobs for pace in (1.0, 2.0))
+    for name in ("arrival", "workers", "ps", "model", "home"):
+        np.testing.assert_array_equal(one[name], slow[name])
+    for name in ("duration_s", "lead_s"):
+        np.testing.assert_allclose(slow[name], 2 * one[name], rtol=1e-5, atol=1e-3)
+    params = [params_of(worlds, jax.tree.map(lambda leaf: leaf[0], draws_of(pace=pace))) for pace in (1.0, 2.0)]
+    assert float(params[1].interval_s) == 2 * float(params[0].interval_s)
+
+
+def test_homes_are_as_skewed_as_the_range_says(config):
+    even = np.bincount(states_of(changed(config, home_skew=(0.0, 0.0)), draws_of()).jobs.home[0]) / JOBS
+    skewed = np.bincount(states_of(changed(config, home_skew=(1.0, 1.0)), draws_of()).jobs.home[0]) / JOBS
+    np.testing.assert_allclose(even, [1 / 2, 1 / 2], atol=0.05)
+    np.testing.assert_allclose(skewed, [2 / 3, 1 / 3], atol=0.05)
