@@ -21,10 +21,14 @@ def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
         assert (place.argmax(-1) == 1 * SIZE[5] + 2).all()
     heads = jit_apply(NET)(weights, obs, flat)
     assert (heads.place[:, 0].min(-1) > heads.place[:, 1].max(-1)).all()
-    dear = jit_apply(NET)(weights, obs, flat.replace(log_stake=jnp.full_like(menu.log_stake, 1.0)))
-    assert (heads.act > 0).all() and (dear.act < 0).all()
-    # nothing to place: act, so that a forward can happen
-    assert (jit_apply(NET)(weights, obs, menu.replace(mask=jnp.zeros_like(menu.mask))).act > 0).all()
+    dear = flat.replace(log_stake=jnp.full_like(menu.log_stake, 1.0))
+    nowhere = obs.replace(forward_mask=jnp.zeros_like(obs.forward_mask))
+    assert (heads.act > 0).all() and (jit_apply(NET)(weights, nowhere, dear).act < 0).all()
+    # nothing good to place: act, if a forward can happen
+    somewhere = obs.forward_mask.any(-1)
+    assert somewhere.any()
+    for menu in (dear, flat.replace(mask=jnp.zeros_like(menu.mask))):
+        assert (jit_apply(NET)(weights, obs, menu).act > 0)[somewhere].all()
 
 
 def test_a_scheduler_that_gains_nothing_by_waiting_always_acts():
