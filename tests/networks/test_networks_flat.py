@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_cases import SIZE, SIZES, assert_differ, jit_apply, make
+from network_cases import SIZE, SIZES, jit_apply, make
 
 from jaxsched.networks.hierarchy import SchedulerNetwork
 

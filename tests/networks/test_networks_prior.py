@@ -27,8 +27,8 @@ def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
     # nothing good to place: act, if a forward can happen
     somewhere = obs.forward_mask.any(-1)
     assert somewhere.any()
-    for menu in (dear, flat.replace(mask=jnp.zeros_like(menu.mask))):
-        assert (jit_apply(NET)(weights, obs, menu).act > 0)[somewhere].all()
+    for poor in (dear, flat.replace(mask=jnp.zeros_like(menu.mask))):
+        assert (jit_apply(NET)(weights, obs, poor).act > 0)[somewhere].all()
 
 
 def test_a_scheduler_that_gains_nothing_by_waiting_always_acts():
