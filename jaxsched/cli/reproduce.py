@@ -36,7 +36,7 @@ class Reproduce:
         from jaxsched.cli.progress import Display
         from jaxsched.cli.train import reporter
         from jaxsched.evaluation.compare import versions
-        from jaxsched.policies.learned import read_card
+        from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.card import config_of, side_by_side
         from jaxsched.training.loop import train_or_resume
 

@@ -32,7 +32,7 @@ def contender(spec: str | Contender) -> Contender:
         return spec
     if spec.partition(":")[0] not in NAMES:
         if Path(spec).is_dir():
-            from jaxsched.policies.learned import load_checkpoint  # the others need no neural network library
+            from jaxsched.policies.checkpoint import load_checkpoint  # the others need no neural network library
 
             found = load_checkpoint(spec)
             return Contender(spec, found.policy, baseline=False, weights=found.weights)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
-from jaxsched.policies.learned import add_to_card, read_card
+from jaxsched.policies.checkpoint import add_to_card, read_card
 from jaxsched.training.config import TrainConfig, from_dict, to_dict
 
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of

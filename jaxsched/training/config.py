@@ -43,7 +43,7 @@ class EnvironmentConfig:
     rounds: int = 16
     window: int = 4
     max_forwards: int = 2  # of a job; 0 = schedulers keep what arrives
-    order: str = "area"
+    order: str = "sjf"
     skip_blocked: bool = True  # False and order fifo: strictly first in, first out
     interference: str = "analytic"  # as `--interference` of the command line
     contention: tuple[float, float] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is

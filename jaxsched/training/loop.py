@@ -16,7 +16,7 @@ from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
-from jaxsched.policies.learned import add_to_card, save_policy
+from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.card import limits

@@ -13,9 +13,7 @@ from jaxsched.env.environment import is_finished, transition
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.state import EnvParams, State
 from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
-from jaxsched.policies.learned import (
-    learned_policy,
-)
+from jaxsched.policies.learned import learned_policy
 from jaxsched.policies.menu import build_menu
 
 SHAPE = strategies.SHAPES["three"]

@@ -30,11 +30,7 @@ from jaxsched.dynamics import lanes
 from jaxsched.env.environment import transition
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
 from jaxsched.networks.hierarchy import Heads
-from jaxsched.policies.learned import (
-    Choice,
-    option_logits,
-    to_action,
-)
+from jaxsched.policies.learned import Choice, option_logits, to_action
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 

@@ -9,13 +9,7 @@ import pytest
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.hierarchy import Heads, Menu
-from jaxsched.policies.learned import (
-    Choice,
-    log_prob_and_entropy,
-    most_likely,
-    option_logits,
-    sample,
-)
+from jaxsched.policies.learned import Choice, log_prob_and_entropy, most_likely, option_logits, sample
 
 P, W, C, NK = 4, 2, 3, 4
 OPTIONS = W * C + P

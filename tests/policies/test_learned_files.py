@@ -23,15 +23,8 @@ from jaxsched.env.observation import observe
 from jaxsched.env.state import FORWARD, PLACE
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
-from jaxsched.policies.learned import (
-    CARD_FILE,
-    WEIGHTS_FILE,
-    learned_policy,
-    load_checkpoint,
-    load_policy,
-    save_policy,
-    sizes_of,
-)
+from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_checkpoint, load_policy, save_policy
+from jaxsched.policies.learned import learned_policy, sizes_of
 
 
 def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):

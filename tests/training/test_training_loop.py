@@ -17,7 +17,7 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
-from jaxsched.policies.learned import CARD_FILE, WEIGHTS_FILE, load_policy
+from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy
 from jaxsched.training.config import load_config, to_dict
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, train
 from jaxsched.training.state import restore, save, saved_config

@@ -9,7 +9,7 @@ import yaml
 
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
-from jaxsched.policies.learned import CARD_FILE
+from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.training import sweep, sweep_table
 from jaxsched.training.leaves import HOST_LEAVES, LEAVES, Shared, replaced, shape_key, value_of
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
