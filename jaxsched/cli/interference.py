@@ -110,19 +110,30 @@ class Validate:
     """Also leave each family out, with 0, 2 and 5 measured rows of each of its jobs."""
     json: Output = None
     """Also write the errors as JSON."""
+    figure: Output = None
+    """Also draw the ratios of the folds, predicted against measured (.png, .pdf or .svg)."""
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
-        from jaxsched.interference.validate import cross_validate, leave_family_out
+        from jaxsched.evaluation.figures import check_figure, predicted_against_measured
+        from jaxsched.evaluation.files import check_writable
+        from jaxsched.interference.validate import MODEL, errors, leave_family_out, out_of_fold
 
+        if self.figure is not None:
+            check_writable(self.figure, "--figure")
+            check_figure(self.figure)
         measured = _measured(self.data, self.json)
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
-        folded = cross_validate(measured, self.folds, self.seed)
+        predicted = out_of_fold(measured, self.folds, self.seed)
+        folded = {name: errors(measured, ratios) for name, ratios in predicted.items()}
         print(f"{self.folds} folds over {measured.rows} rows")
         _show(folded)
+        if self.figure is not None:
+            predicted_against_measured(measured.hardware, measured.ratio, predicted[MODEL], self.figure)
+            print(f"wrote {self.figure}")
         report = {"data": str(self.data), "rows": measured.rows, "folds": self.folds, "seed": self.seed, "cv": folded}
         if self.families:
             left = leave_family_out(measured, seed=self.seed)

@@ -43,6 +43,25 @@ def _save(figure: Any, path: str | Path) -> None:
         figure.savefig(temporary, dpi=150, format=Path(path).suffix.lower().lstrip("."))
 
 
+def predicted_against_measured(
+    hardware: np.ndarray, measured: np.ndarray, predicted: np.ndarray, path: str | Path
+) -> None:
+    """Throughput ratios, one point each, coloured by `hardware: str[D]`; `measured, predicted: float[D]`."""
+    figure, axes = _axes()
+    for i, kind in enumerate(np.unique(hardware)):
+        here = hardware == kind
+        off = np.abs(predicted - measured)[here].mean()
+        axes.plot(
+            measured[here], predicted[here], ".", markersize=4, alpha=0.6, color=_COLOURS[i % len(_COLOURS)],
+            label=f"{kind}: mean error {off:.3f}",
+        )  # fmt: skip
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    axes.set(xlabel="measured throughput ratio, shared over alone", ylabel="predicted without having seen it")
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
 def jct_distribution(comparison: Comparison, path: str | Path) -> None:
     """Share of jobs that finished within a time, one line per policy, jobs of all seeds together; log time axis."""
     figure, axes = _axes()

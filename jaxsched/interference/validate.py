@@ -47,8 +47,10 @@ def folds(measured: Measurements, count: int, seed: int) -> np.ndarray:
     return numbers[measured.row]
 
 
-def cross_validate(measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None) -> dict:
-    """Ratios of every row predicted by fits without its fold: {"model": errors, "none": errors, ...}."""
+def out_of_fold(
+    measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None
+) -> dict[str, np.ndarray]:
+    """Ratios of every row predicted by fits without its fold: {"model": float[D], "none": float[D], ...}."""
     settings = settings or default_settings(measured.kind)
     fold = folds(measured, count, seed)
     weight = np.array([fold != number for number in range(count)], np.float32)
@@ -62,7 +64,12 @@ def cross_validate(measured: Measurements, count: int = 5, seed: int = 0, settin
         references = fit_references(measured, weight[number])
         for name in NAMES:
             predicted[name][out] = _reference(references, name, measured)[out]
-    return {name: errors(measured, values) for name, values in predicted.items()}
+    return predicted
+
+
+def cross_validate(measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None) -> dict:
+    """The errors of `out_of_fold`: {"model": errors, "none": errors, ...}."""
+    return {name: errors(measured, ratios) for name, ratios in out_of_fold(measured, count, seed, settings).items()}
 
 
 def leave_family_out(
