@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output
+from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.bench import Timing
@@ -17,6 +17,7 @@ Wall and CPU seconds are of the run alone, compilation stands apart. Takes a few
 Examples:
   jaxsched bench --json bench.json
   jaxsched bench --clusters leaf-spine-8 --num-envs 1 64 --no-training
+  jaxsched bench --clusters leaf-spine-1024 --schedulers 16 --num-envs 1 --policies pack --no-training
 """
 
 
@@ -26,6 +27,8 @@ class Bench:
 
     clusters: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("leaf-spine-8", "leaf-spine-64")
     """Clusters of the environment and of the simulations."""
+    schedulers: Annotated[int | None, optional("P")] = None
+    """Schedulers of every cluster (default: the cluster's)."""
     num_envs: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (1, 64, 1024)
     """Environments at once."""
     policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("random", "pack")
@@ -53,15 +56,15 @@ class Bench:
         if any(count < 1 for count in self.num_envs):
             raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")
         for cluster in self.clusters:
-            get_cluster(cluster)
+            get_cluster(cluster, self.schedulers)
         for policy in (*self.policies, *self.simulate):
             hand_written(policy, EnvConfig())
         print(_line(HEADER), flush=True)
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
-                rows += [_shown(bench_environment(cluster, policy, count)) for count in self.num_envs]
-            rows += [_shown(bench_simulation(cluster, policy)) for policy in self.simulate]
+                rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+            rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
             rows.append(_shown(_training()))
         if self.json is not None:

@@ -34,7 +34,9 @@ LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
 POOL = 64  # job lists that environments draw from when they start anew
 ROUNDS_PER_CALL = {1: 1024, 64: 64}  # by number of environments at most; above: 8
-LOAD, JOBS_PER_ENV, INTERVAL_S = 0.9, 512, 300.0
+LOAD, INTERVAL_S = 0.9, 300.0
+LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
+GPUS_PER_SLOT = 2  # of running jobs: a gang has 4 GPUs on average
 MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
 
 
@@ -76,15 +78,15 @@ def device_name() -> str:
     return f"cpu: {os.cpu_count()} x {model}"
 
 
-def bench_environment(cluster_name: str, policy: str, num_envs: int) -> Timing:
+def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
     """Decisions per second and jobs per CPU second of `num_envs` vmapped environments under a hand-written policy.
 
     Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
     """
-    cluster = get_cluster(cluster_name)
-    config = EnvConfig(
-        running_slots=min(64, _largest_partition(cluster)), queue_slots=64, rounds=16, largest_worker=1, early_stop=True
-    )
+    cluster = get_cluster(cluster_name, schedulers)
+    largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+    slots = max(min(64, largest), largest // GPUS_PER_SLOT)
+    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
     params = make_params(cluster, interval_s=INTERVAL_S)
     states = _start_states(cluster, config, params, num_envs)
     rounds = next((rounds for most, rounds in ROUNDS_PER_CALL.items() if num_envs <= most), 8)
@@ -116,9 +118,11 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int) -> Timing:
     )
 
 
-def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000) -> Timing:
+def bench_simulation(
+    cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None
+) -> Timing:
     """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
-    cluster, settings = get_cluster(cluster_name), Settings()
+    cluster, settings = get_cluster(cluster_name, schedulers), Settings()
     options = WorkloadOptions(
         num_jobs=num_jobs,
         load=LOAD,
@@ -190,8 +194,10 @@ def _start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count:
         LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
     )
 
+    length = max(LEAST_JOBS, JOBS_PER_GPU * total_gpus(cluster))
+
     def one(key: Array) -> State:
-        return initial_state(config, params, sample_table(key, jobs, JOBS_PER_ENV, cluster.shape[0], config.tenants))
+        return initial_state(config, params, sample_table(key, jobs, length, cluster.shape[0], config.tenants))
 
     return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), count))
 
@@ -208,10 +214,6 @@ def memory_bytes(compiled: Any) -> int | None:
 def _program_memory(program: Program) -> int | None:
     sizes = [memory_bytes(chunk.run) for chunk in program.chunks]
     return None if not sizes or None in sizes else max(size for size in sizes if size is not None)
-
-
-def _largest_partition(cluster: Cluster) -> int:
-    return int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
 
 
 def _servers(cluster: Cluster) -> int:
