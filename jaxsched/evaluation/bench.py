@@ -118,9 +118,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     )
 
 
-def bench_simulation(
-    cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None
-) -> Timing:
+def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
     cluster, settings = get_cluster(cluster_name, schedulers), Settings()
     options = WorkloadOptions(
