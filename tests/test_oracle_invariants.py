@@ -15,7 +15,7 @@ from oracle_policies import NAMES, ORDERS, make_policy
     name=st.sampled_from(NAMES),
     order=st.sampled_from(ORDERS),
     backfill=st.booleans(),
-    forward=st.booleans(),
+    forward=st.sampled_from(["stay", "forward", "spread"]),
 )
 def test_invariants(seed, name, order, backfill, forward):
     """GPUs are never overcommitted, starts are boundaries, and no job beats its ideal run time."""

@@ -69,20 +69,20 @@ TWINS = make_cluster([[[2]], [[2]]])
 def test_forward():
     # Round 1: 0 places job 0; 1 has nothing and waits. Round 2: job 1 goes to 1, which sees it at the next boundary.
     jobs = make_jobs({"g": 2}, {"g": 2})
-    r = run(TWINS, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward=True))
+    r = run(TWINS, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward="forward"))
     assert list(r.partition) == [0, 1]
     close(r.start_s, [0, 60])
     r = run(TWINS, jobs, make_profiles({}), FIFO)
     assert list(r.partition) == [0, 0]
     close(r.start_s, [0, 120])
-    r = run(TWINS, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward=True), max_forwards=0)
+    r = run(TWINS, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward="forward"), max_forwards=0)
     close(r.start_s, [0, 120])
 
 
 def test_forward_goes_to_the_emptiest_partition_with_an_empty_queue():
     # Partition 1 has 2 free GPUs, 2 and 3 have 4: job 1 goes to 2.
     cluster = make_cluster([[[4]], [[2]], [[4]], [[4]]])
-    r = run(cluster, make_jobs({"g": 4}, {"g": 2}), make_profiles({}), make_policy("pack", "fifo", forward=True))
+    r = run(cluster, make_jobs({"g": 4}, {"g": 2}), make_profiles({}), make_policy("pack", "fifo", forward="forward"))
     assert list(r.partition) == [0, 2]
 
 
@@ -142,7 +142,7 @@ def test_forward_passes_over_a_partition_with_a_queue():
     # Partition 1 has 2 free GPUs but its own second job (4 GPUs) waits there; partition 2 has an empty queue.
     jobs = make_jobs({"g": 4}, {"g": 2}, {"g": 2, "home": 1}, {"g": 4, "home": 1})
     cluster = make_cluster([[[4]], [[4]], [[2]]])
-    r = run(cluster, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward=True))
+    r = run(cluster, jobs, make_profiles({}), make_policy("first-fit", "fifo", forward="forward"))
     assert r.partition[1] == 2
 
 

@@ -74,7 +74,7 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "first-fit: 60/60 jobs" in done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
-    assert set(found) == {"jobs", "policies", "config", "versions"}
+    assert set(found) == {"bound_s", "jobs", "policies", "config", "versions"}
     assert found["jobs"]["arrived"] == found["jobs"]["finished"] == 60
     assert found["config"]["seeds"] == [0, 1] and found["config"]["workload"] == "philly-like"
     assert "| first-fit" in (tmp_path / "out.md").read_text()

@@ -80,7 +80,7 @@ def test_one_vmapped_program_runs_clusters_of_different_shapes():
     states, rounds = jax.vmap(run, in_axes=(axes, None, None))(params, case.table, 0)
     assert (np.asarray(rounds) < ROUNDS).all()
     for index, cluster in enumerate(clusters):
-        alone = dataclasses.replace(case, cluster=cluster, kappa=(1.0,) * 5, max_forwards=2)
+        alone = dataclasses.replace(case, cluster=cluster, kappa=(1.0,) * 6, max_forwards=2)
         expected = strategies.outcome(alone, strategies.run(alone, SPECS[0], config, SPECS[:1], ROUNDS))
         lane = jax.tree.map(lambda leaf, index=index: leaf[index], states)
         assert_same(strategies.outcome(alone, lane), expected)

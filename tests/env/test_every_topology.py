@@ -40,7 +40,7 @@ def test_every_job_ends_when_the_oracle_says(case):
         case.cluster,
         case.jobs,
         profiles(),
-        oracle_policies.make_policy(spec, order="fifo", backfill=False, forward=False),
+        oracle_policies.make_policy(spec, order="fifo", backfill=False, forward="stay"),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,

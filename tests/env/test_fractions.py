@@ -140,7 +140,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
     if name == "pack":
         policy = oracle_policies.make_policy(name, backfill=True)
     else:
-        policy = oracle_policies.make_policy(name, "area", backfill=True, forward=True, threshold=2.5)
+        policy = oracle_policies.make_policy(name, "area", backfill=True, forward="forward", threshold=2.5)
     table = random_table(np.random.default_rng(0))
     stretched = 0
     for seed in range(8):
