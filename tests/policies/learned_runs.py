@@ -82,7 +82,7 @@ def jit_run():
 def mid_run_state() -> State:
     """Of `busy_case`: jobs in every queue and on the servers, some of them to be forwarded."""
     case = busy_case()
-    state, _ = run(untrained(), case, 8)
+    state, _ = run(untrained(), case, 6)
     obs, _ = jit_offered()(case.params, state)
     if not ((state.queue >= 0).any(-1).all() and (state.running.job >= 0).any(-1).all() and obs.forward_mask.any()):
         raise RuntimeError("not the state that these tests need")
