@@ -4,8 +4,13 @@ Parameters are shared by all schedulers. Sizes of the cluster never enter a para
 which is there to compare with.
 """
 
+import functools
+import math
+from collections.abc import Callable
+
 import chex
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array
@@ -19,51 +24,60 @@ _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability
 
 @chex.dataclass(frozen=True)
 class Menu:
-    """Placements on offer for each job of the window; leading axis P. `C` candidates."""
+    """Placements on offer; leading axes P and K, those of the window's first job first."""
 
-    workers: Array  # int8[P, W, C, NK], workers per group
-    features: Array  # float32[P, W, C, Fc], what the placement would do, see `policies.menu`
-    log_effective: Array  # float32[P, W, C], log of the effective slowdown, as greedy-wait computes it
-    log_stake: Array  # float32[P, W, C], log of the seconds lost over those until the next completion, within +-4
-    brief: Array  # bool[P, W, C], the job would be done before the next completion
-    mask: Array  # bool[P, W, C]
+    rank: Array  # int32[P, K], the job's place in the window
+    workers: Array  # int8[P, K, NK], workers per group
+    features: Array  # float32[P, K, Fc], what the placement would do, see `policies.menu`
+    log_effective: Array  # float32[P, K], log of the effective slowdown, as greedy-wait computes it
+    log_stake: Array  # float32[P, K], log of the seconds lost over those until the next completion, within +-4
+    brief: Array  # bool[P, K], the job would be done before the next completion
+    mask: Array  # bool[P, K]
 
 
 @chex.dataclass(frozen=True)
 class Heads:
     """What the network says; leading axis P."""
 
-    place: Array  # float32[P, W, C], logits of placements
+    place: Array  # float32[P, K], logits of placements
     forward: Array  # float32[P, P], logits of forwarding the blocked job
     act: Array  # float32[P], logit of acting at all rather than waiting
     value: Array  # float32[P]
 
 
+@chex.dataclass(frozen=True)
+class Code:
+    """Embeddings; leading axis P, or any number of schedulers."""
+
+    group: Array  # float32[P, NK, H]
+    scheduler: Array  # float32[P, H]
+    window: Array  # float32[P, W, H], jobs
+    context: Array  # float32[P, 3 H], scheduler, window and blocked job
+
+
+@chex.dataclass(frozen=True)
+class Appraisal:
+    """What the network thinks of the placements on a menu; leading axis P, or any number of schedulers."""
+
+    place: Array  # float32[P, K], logits without the prior
+    best: Array  # float32[P, H], of all of them, by feature
+
+
 class Pass(nn.Module):
-    """One round of messages on a weighted graph: a jraph GraphNetwork with a residual node update."""
+    """One round of messages on a weighted graph: a jraph GraphNetwork with a residual update of those that listen."""
 
     width: int
 
     @nn.compact
-    def __call__(self, graph: jraph.GraphsTuple) -> Array:
-        signals = nn.relu(nn.Dense(self.width, name="message")(graph.nodes))
+    def __call__(self, graph_of: Callable[[Array], jraph.GraphsTuple], speakers: Array, listeners: Array) -> Array:
+        signals = nn.relu(nn.Dense(self.width, name="message")(speakers))
         listen = jraph.GraphNetwork(
-            update_edge_fn=lambda weight, sent, received, globals_: jnp.concatenate([weight * sent, weight], -1),
+            update_edge_fn=lambda loudness, sent, received, globals_: loudness * sent,
             update_node_fn=lambda nodes, sent, received, globals_: received,
-            aggregate_edges_for_nodes_fn=_mean,
         )
-        heard = listen(graph._replace(nodes=signals)).nodes
-        own = nn.Dense(self.width, name="own")(graph.nodes)
-        return graph.nodes + nn.relu(own + nn.Dense(self.width, use_bias=False, name="heard")(heard))
-
-
-def _mean(weighted: Array, receivers: Array, nodes: int) -> Array:
-    """Sum of the messages over the square root of their number: sees load, and stays in range as a level grows.
-
-    The last column holds the weights themselves: padding has weight 0 and does not count.
-    """
-    total = jraph.segment_sum(weighted, receivers, nodes)
-    return total[:, :-1] / jnp.sqrt(jnp.maximum(total[:, -1:], 1.0))
+        heard = listen(graph_of(signals)).nodes[-listeners.shape[0] :]
+        own = nn.Dense(self.width, name="own")(listeners)
+        return listeners + nn.relu(own + nn.Dense(self.width, use_bias=False, name="heard")(heard))
 
 
 class Encoder(nn.Module):
@@ -86,18 +100,20 @@ class Encoder(nn.Module):
             rack = self._up("server_to_rack", middle, server, rack)
             scheduler = self._up("rack_to_scheduler", high, rack, scheduler)
         for i in range(self.exchange_rounds):
-            scheduler = Pass(self.width, name=f"exchange_{i}")(exchange(scheduler, obs.group_mask.any((1, 2))))
+            between = functools.partial(exchange, obs.group_mask.any((-2, -1)))
+            scheduler = Pass(self.width, name=f"exchange_{i}")(between, scheduler, scheduler)
         if self.hierarchy:
             rack = self._down("scheduler_to_rack", high, rack, scheduler)
             server = self._down("rack_to_server", middle, server, rack)
             group = self._down("server_to_group", low, group, server)
-        return group.reshape(obs.group_mask.shape[0], -1, self.width), scheduler
+        lead = obs.group_mask.shape[:-2]
+        return group.reshape(*lead, -1, self.width), scheduler.reshape(*lead, self.width)
 
     def _up(self, name: str, level: Level, children: Array, parents: Array) -> Array:
-        return Pass(self.width, name=name)(upward(level, children, parents))[children.shape[0] :]
+        return Pass(self.width, name=name)(functools.partial(upward, level), children, parents)
 
     def _down(self, name: str, level: Level, children: Array, parents: Array) -> Array:
-        return Pass(self.width, name=name)(downward(level, children, parents))[: children.shape[0]]
+        return Pass(self.width, name=name)(functools.partial(downward, level), parents, children)
 
 
 class FlatEncoder(nn.Module):
@@ -112,21 +128,21 @@ class FlatEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Observation) -> tuple[Array, Array]:
-        p, n, k = obs.group_mask.shape
+        *lead, p, n, k = obs.group_mask.shape
         schedulers = jnp.arange(p)
-        in_rack = obs.server_rack[..., None] == jnp.arange(obs.rack.shape[1])
+        in_rack = obs.server_rack[..., None] == jnp.arange(obs.rack.shape[-2])
         seen = [obs.group, obs.group_mask, obs.server, in_rack, obs.rack, obs.scheduler, obs.job, obs.job_mask]
         if self.exchange_rounds > 0:
-            seen.append(obs.scheduler[(schedulers[:, None] + schedulers) % p])
-        vector = jnp.concatenate([array.reshape(p, -1).astype(jnp.float32) for array in seen], -1)
+            seen.append(jnp.take(obs.scheduler, (schedulers[:, None] + schedulers) % p, -2))
+        vector = jnp.concatenate([array.reshape(*lead, p, -1).astype(jnp.float32) for array in seen], -1)
         hidden = nn.relu(nn.Dense(self.width, name="first")(vector))
         scheduler = nn.relu(nn.Dense(self.width, name="second")(hidden))
         group = nn.relu(nn.Dense(n * k * self.width, name="groups")(scheduler))
-        return group.reshape(p, n * k, self.width), scheduler
+        return group.reshape(*lead, p, n * k, self.width), scheduler
 
 
 class SchedulerNetwork(nn.Module):
-    """Observation and menu of one environment to `Heads`.
+    """Observation and menu of one environment, or of several on leading axes, to `Heads`.
 
     The placement and waiting logits start from a prior, a soft greedy-wait: prefer low effective slowdown and early
     jobs, act when some placement loses less than the wait for the next completion, or a job that is blocked here could
@@ -143,49 +159,91 @@ class SchedulerNetwork(nn.Module):
     prior: bool = True
     may_wait: bool = True
 
-    @nn.compact
-    def __call__(self, obs: Observation, menu: Menu) -> Heads:
-        if self.kind == "flat":
-            encoder = FlatEncoder(self.width, self.exchange_rounds, name="encoder")
-        else:
-            encoder = Encoder(self.width, self.exchange_rounds, self.hierarchy, name="encoder")
-        group, scheduler = encoder(obs)
-        job = nn.relu(nn.Dense(self.width, name="job")(obs.job))
-        window, blocked = job[:, :-1], job[:, -1]
-        context = jnp.concatenate(
-            [scheduler, (window * obs.job_mask[:, :-1, None]).mean(1), blocked * obs.job_mask[:, -1:]], -1
-        )
+    def setup(self) -> None:
+        def wide(bias: bool = True) -> nn.Dense:
+            return nn.Dense(self.width, use_bias=bias)
 
+        def logit() -> nn.Dense:
+            return nn.Dense(1, kernel_init=nn.initializers.variance_scaling(0.01, "fan_in", "normal"))
+
+        if self.kind == "flat":
+            self.encoder = FlatEncoder(self.width, self.exchange_rounds)
+        else:
+            self.encoder = Encoder(self.width, self.exchange_rounds, self.hierarchy)
+        self.job, self.touch, self.offer = wide(), wide(bias=False), wide()
+        self.of_job, self.here, self.weigh = wide(bias=False), wide(bias=False), wide()
+        self.wait, self.source, self.target, self.critic = wide(), wide(), wide(), wide()
+        self.place, self.act, self.forward = logit(), logit(), logit()
+        self.value = nn.Dense(1)
+        if self.prior:
+            self.belief = self.param("belief", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0], jnp.float32))
+
+    def __call__(self, obs: Observation, menu: Menu) -> Heads:
+        code = self.encode(obs)
+        return self.decide(obs, menu, code, self.appraise(code, menu))
+
+    def encode(self, obs: Observation) -> Code:
+        """One embedding of the cluster and the jobs, shared by all heads."""
+        group, scheduler = self.encoder(obs)
+        job = nn.relu(self.job(obs.job))
+        window, blocked = job[..., :-1, :], job[..., -1, :]
+        queue = (window * obs.job_mask[..., :-1, None]).mean(-2)
+        context = jnp.concatenate([scheduler, queue, blocked * obs.job_mask[..., -1:]], -1)
+        return Code(group=group, scheduler=scheduler, window=window, context=context)
+
+    def appraise(self, code: Code, menu: Menu) -> Appraisal:
+        """The placements on the menus of any number of schedulers, of one environment or of several."""
         counts = menu.workers.astype(jnp.float32)
         share = counts / jnp.maximum(counts.sum(-1, keepdims=True), 1.0)
-        touched = jnp.einsum("pwca,pah->pwch", share, nn.Dense(self.width, use_bias=False, name="touch")(group))
-        hidden = touched + nn.Dense(self.width, name="offer")(menu.features)
-        hidden += nn.Dense(self.width, use_bias=False, name="of_job")(window)[:, :, None]
-        hidden += nn.Dense(self.width, use_bias=False, name="here")(context)[:, None, None]
-        hidden = nn.relu(nn.Dense(self.width, name="weigh")(nn.relu(hidden)))
-        small = nn.initializers.variance_scaling(0.01, "fan_in", "normal")
-        place = nn.Dense(1, kernel_init=small, name="place")(hidden)[..., 0]
+        hidden = share @ self.touch(code.group) + self.offer(menu.features) + self.here(code.context)[..., None, :]
+        hidden += jnp.take_along_axis(self.of_job(code.window), menu.rank[..., None], -2)
+        hidden = nn.relu(self.weigh(nn.relu(hidden)))
+        return Appraisal(place=self.place(hidden)[..., 0], best=jnp.where(menu.mask[..., None], hidden, 0.0).max(-2))
 
-        best = jnp.where(menu.mask[..., None], hidden, 0.0).max((1, 2))
-        wait_hidden = nn.relu(nn.Dense(self.width, name="wait")(jnp.concatenate([context, best], -1)))
-        act = nn.Dense(1, kernel_init=small, name="act")(wait_hidden)[..., 0]
-        to = nn.Dense(self.width, name="to")(scheduler)[None] + nn.Dense(self.width, name="from")(context)[:, None]
-        forward = nn.Dense(1, kernel_init=small, name="forward")(nn.relu(to))[..., 0]
+    def decide(self, obs: Observation, menu: Menu, code: Code, appraisal: Appraisal) -> Heads:
+        """All heads; `appraisal` is 0 for schedulers with an empty menu."""
+        context, best, place = code.context, appraisal.best, appraisal.place
+        seen = jnp.concatenate([context, best], -1)
+        act = self.act(nn.relu(self.wait(seen)))[..., 0]
+        to = self.target(code.scheduler)[..., None, :, :] + self.source(context)[..., None, :]
+        forward = self.forward(nn.relu(to))[..., 0]
 
         if self.prior:
-            weights = self.param("prior", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0], jnp.float32))
-            per_log, per_rank, per_stake, steep, accept, against, eager = weights
-            rank = jnp.arange(place.shape[1], dtype=jnp.float32)[:, None]
-            place += -per_log * menu.log_effective - per_rank * rank - per_stake * nn.relu(menu.log_stake)
-            offered = menu.mask.any((1, 2))
-            lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min((1, 2))
+            per_log, per_rank, per_stake, steep, accept, against, eager = self.belief
+            place += -per_log * menu.log_effective - per_rank * menu.rank - per_stake * nn.relu(menu.log_stake)
+            offered = menu.mask.any(-1)
+            lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min(-1)
             worth = jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), -jnp.inf)
             movable = obs.forward_mask.any(-1)
             act += jnp.where(offered | movable, jnp.maximum(worth, jnp.where(movable, eager, -jnp.inf)), 0.0)
             forward -= against
-        idle = obs.scheduler[:, 0] >= 1.0  # all GPUs free
-        pressing = idle | (menu.brief & menu.mask).any((1, 2))
+        idle = obs.scheduler[..., 0] >= 1.0  # all GPUs free
+        pressing = idle | (menu.brief & menu.mask).any(-1)
         act = jnp.where(pressing | (not self.may_wait), _CERTAIN, act)
-        critic = nn.relu(nn.Dense(self.width, name="critic")(jnp.concatenate([context, best], -1)))
-        value = nn.Dense(1, name="value")(critic)[..., 0]
+        value = self.value(nn.relu(self.critic(seen)))[..., 0]
         return Heads(place=place, forward=forward, act=act, value=value)
+
+
+def apply_packed(
+    network: SchedulerNetwork, weights: chex.ArrayTree, obs: Observation, menu: Menu, share: float
+) -> tuple[Heads, Array]:
+    """`network` on a batch of environments, without appraising the menus that are empty.
+
+    Args: `obs`, `menu` with leading axes B, P. There is room for `share` of the B * P menus; those of schedulers
+    beyond it are not appraised.
+    Returns: heads with leading axes B, P, and which of them are whole, `bool[B, P]`.
+    """
+    code = network.apply(weights, obs, method="encode")
+    lead = menu.mask.shape[:2]
+    flat_code, flat_menu = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (code, menu))
+    some = flat_menu.mask.any(-1)
+    (chosen,) = jnp.nonzero(some, size=math.ceil(some.size * share), fill_value=some.size)
+    part = jax.tree.map(lambda leaf: leaf[chosen], (flat_code, flat_menu))
+    appraisal = network.apply(weights, *part, method="appraise")
+
+    def spread(leaf: Array) -> Array:
+        full = jnp.zeros((some.size, *leaf.shape[1:]), leaf.dtype).at[chosen].set(leaf, mode="drop")
+        return full.reshape(*lead, *leaf.shape[1:])
+
+    heads = network.apply(weights, obs, menu, code, jax.tree.map(spread, appraisal), method="decide")
+    return heads, spread(jnp.ones(chosen.shape, bool)) | ~some.reshape(lead)

@@ -167,9 +167,9 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
         job_mask=resized(obs.job_mask, keep=1),
         forward_mask=resized(obs.forward_mask, p, keep=0),
     )
-    w, c = menu.mask.shape[1:]
+    options = menu.mask.shape[1]
     menu = jax.tree.map(lambda leaf: resized(leaf, keep=leaf.ndim - 1), menu)
-    return obs, menu.replace(workers=resized(menu.workers, w, c, n * k, keep=0))
+    return obs, menu.replace(workers=resized(menu.workers, options, n * k, keep=0))
 
 
 def load_checkpoint(path: str, config: EnvConfig | None = None) -> Checkpoint:

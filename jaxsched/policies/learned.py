@@ -23,14 +23,13 @@ class Choice:
     """One decision per scheduler; leading axis P."""
 
     act: Array  # bool[P], do something rather than wait
-    option: Array  # int32[P], index into placements (W * C) followed by forwards (P)
+    option: Array  # int32[P], index into placements (K) followed by forwards (P)
 
 
 def option_logits(heads: Heads, obs: Observation, menu: Menu) -> tuple[Array, Array]:
-    """Logits `float32[P, W * C + P]` of everything that can be done, and which of it is legal, `bool` likewise."""
-    p = heads.act.shape[0]
-    mask = jnp.concatenate([menu.mask.reshape(p, -1), obs.forward_mask], -1)
-    logits = jnp.concatenate([heads.place.reshape(p, -1), heads.forward], -1)
+    """Logits `float32[P, K + P]` of everything that can be done, and which of it is legal, `bool` likewise."""
+    mask = jnp.concatenate([menu.mask, obs.forward_mask], -1)
+    logits = jnp.concatenate([heads.place, heads.forward], -1)
     return jnp.where(mask, logits, _FAR), mask
 
 
@@ -64,14 +63,14 @@ def log_prob_and_entropy(heads: Heads, obs: Observation, menu: Menu, choice: Cho
 
 def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Action:
     """The environment's action for a choice: the GPU group of every worker and PS, a forward, or waiting."""
-    p, w, c, nk = menu.workers.shape
+    p, k = menu.mask.shape
     schedulers = jnp.arange(p)
-    place = choice.act & (choice.option < w * c)
-    placement = jnp.minimum(choice.option, w * c - 1)
-    workers = menu.workers.reshape(p, w * c, nk)[schedulers, placement].astype(jnp.int32)
-    slot = jnp.take_along_axis(obs.job_slot, (placement // c)[:, None], -1)[:, 0]
+    place = choice.act & (choice.option < k)
+    placement = jnp.minimum(choice.option, k - 1)
+    workers = menu.workers[schedulers, placement].astype(jnp.int32)
+    slot = obs.job_slot[schedulers, menu.rank[schedulers, placement]]
     forward = choice.act & ~place
-    target = jnp.clip(choice.option - w * c, 0, p - 1)
+    target = jnp.clip(choice.option - k, 0, p - 1)
     return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
 
 

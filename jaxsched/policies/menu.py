@@ -4,7 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
@@ -16,11 +16,15 @@ from jaxsched.policies.candidates import CAPS
 from jaxsched.policies.offers import Offers, Scene, offers, present, scene_of
 from jaxsched.policies.rules import per_server
 
+OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
 
 
 def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observation) -> Menu:
-    """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited."""
+    """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
+
+    If there are more than `OPTIONS` placements, the last of the last jobs are not offered.
+    """
     scene = scene_of(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1])
     return lane_by_lane(functools.partial(_build, config))(params, scene)
 
@@ -32,15 +36,17 @@ def _build(config: EnvConfig, params: EnvParams, scene: Scene) -> Menu:
     def of_job(place: Array) -> Menu:
         partition, window = place // w, place % w
         on = offers(config, params, scene, now, partition, window)
-        return _menu_of(on, scene.duration_s[partition, window], scene.wait_s[partition])
+        return _menu_of(on, window, scene.duration_s[partition, window], scene.wait_s[partition])
 
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0)))
     menus = only_where(scene.some.reshape(-1), of_job, lambda place: blank)
-    return jax.tree.map(lambda leaf: leaf.reshape(p, w, *leaf.shape[1:]), menus)
+    menus = jax.tree.map(lambda leaf: leaf.reshape(p, w * leaf.shape[1], *leaf.shape[2:]), menus)
+    _, chosen = lax.top_k(menus.mask.astype(jnp.int32), min(OPTIONS, menus.mask.shape[1]))  # of equals, the first
+    return jax.tree.map(lambda leaf: jax.vmap(lambda row, i: row[i])(leaf, chosen), menus)
 
 
-def _menu_of(on: Offers, duration: Array, wait: Array) -> Menu:
-    """The menu of one job; leading axis C."""
+def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
+    """The menu of the job at place `rank` of the window; leading axis C."""
     view, workers, mask = on.view, on.workers, on.valid
     layout = layout_of(view.cluster)
     servers = jax.vmap(lambda w: per_server(layout, w))(workers)
@@ -70,6 +76,7 @@ def _menu_of(on: Offers, duration: Array, wait: Array) -> Menu:
         -1,
     )
     return Menu(
+        rank=jnp.full(mask.shape, rank, jnp.int32),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
         log_effective=jnp.where(mask, jnp.log(on.effective), 0.0),

@@ -84,7 +84,8 @@ class PPOConfig:
     chunks: int = 60
     epochs: int = 3
     minibatches: int = 8
-    keep: float = 0.7  # share of the rounds that are learned from, those with real choices first
+    keep: float = 0.5  # share of the rounds that are learned from, those with real choices first
+    busy: float = 0.75  # share of the menus in a minibatch that may hold something; what is beyond is not learned from
     learning_rate: float = 2e-3
     gamma: float = 0.98  # per interval; 1 between rounds of one boundary
     gae_lambda: float = 0.9
@@ -188,6 +189,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps, chunks must be at least 1"),
         (ppo.epochs >= 1 and ppo.minibatches >= 1, "ppo: epochs and minibatches must be at least 1"),
         (0 < ppo.keep <= 1, "ppo: keep must be in (0, 1]"),
+        (0 < ppo.busy <= 1, "ppo: busy must be in (0, 1]"),
         (learned >= ppo.minibatches, f"ppo: {ppo.minibatches} minibatches of {learned} kept rounds are empty"),
         (0 < ppo.gamma < 1, "ppo: gamma must be in (0, 1), since jobs arrive without end"),
         (0 <= ppo.gae_lambda <= 1, "ppo: gae_lambda must be in [0, 1]"),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
 from jaxsched.training.config import PPOConfig
 from jaxsched.training.rollout import Experience
@@ -62,19 +62,16 @@ def loss(
     """Clipped surrogate, Huber value loss and entropy bonus; `learn_policy` 0 trains the critic alone."""
     rounds = batch.experience
 
-    def one(obs, menu, choice):
-        heads = network.apply(weights, obs, menu)
-        return heads.value, *log_prob_and_entropy(heads, obs, menu, choice)
-
-    value, log_prob, entropy = jax.vmap(one)(rounds.obs, rounds.menu, rounds.choice)
-    real = rounds.real.astype(jnp.float32)
+    heads, whole = apply_packed(network, weights, rounds.obs, rounds.menu, config.busy)
+    log_prob, entropy = jax.vmap(log_prob_and_entropy)(heads, rounds.obs, rounds.menu, rounds.choice)
+    real = (rounds.real & whole).astype(jnp.float32)
     count = jnp.maximum(real.sum(), 1.0)
-    change = log_prob - rounds.log_prob
-    ratio = jnp.exp(jnp.where(rounds.real, change, 0.0))
+    change = real * (log_prob - rounds.log_prob)
+    ratio = jnp.exp(change)
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
     gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
     policy_loss = -(real * gain).sum() / count
-    value_loss = optax.huber_loss(value, batch.target).mean()
+    value_loss = (whole * optax.huber_loss(heads.value, batch.target)).mean()
     mean_entropy = (real * entropy).sum() / count
     total = learn_policy * (policy_loss - config.entropy * mean_entropy) + config.value_weight * value_loss
     return total, Losses(

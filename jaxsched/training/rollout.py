@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.training.config import TrainConfig
@@ -59,10 +59,11 @@ def collect(
     """
     shape = config.reward
 
-    def one(key: Array, params: EnvParams, state: State):
+    def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
         obs = observe(static, params, state)
-        menu = build_menu(static, params, state, obs)
-        heads = network.apply(weights, obs, menu)
+        return obs, build_menu(static, params, state, obs)
+
+    def one(key: Array, params: EnvParams, state: State, obs: Observation, menu: Menu, heads: Heads):
         choice = sample(key, heads, obs, menu)
         log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
         _, mask = option_logits(heads, obs, menu)
@@ -78,7 +79,7 @@ def collect(
             obs=obs, menu=menu, choice=choice, log_prob=log_prob, value=heads.value, reward=shared,
             discount=discount, real=real,
         )  # fmt: skip
-        placed = real & choice.act & (choice.option < menu.mask[0].size)
+        placed = real & choice.act & (choice.option < menu.mask.shape[-1])
         counts = Tally(
             rounds=jnp.int32(1), decisions=real.sum(), placements=placed.sum(),
             forwards=(real & choice.act & ~placed).sum(), intervals=advanced.astype(jnp.int32),
@@ -86,20 +87,19 @@ def collect(
         )  # fmt: skip
         return after, step, counts
 
-    batched = jax.vmap(one, in_axes=(0, axes, 0))
+    look_at_all = jax.vmap(look, in_axes=(axes, 0))
+    step_all = jax.vmap(one, in_axes=(0, axes, 0, 0, 0, 0))
     environments = states.clock.shape[0]
 
     def step(states: State, key: Array):
-        after, experience, counts = batched(jax.random.split(key, environments), params, states)
+        obs, menu = look_at_all(params, states)
+        heads = network.apply(weights, obs, menu)
+        keys = jax.random.split(key, environments)
+        after, experience, counts = step_all(keys, params, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     states, (experience, counts) = lax.scan(step, states, jax.random.split(key, config.ppo.steps))
-
-    def last_value(params: EnvParams, state: State) -> Array:
-        obs = observe(static, params, state)
-        return network.apply(weights, obs, build_menu(static, params, state, obs)).value
-
-    bootstrap = jax.vmap(last_value, in_axes=(axes, 0))(params, states)
+    bootstrap = network.apply(weights, *look_at_all(params, states)).value
     return states, experience, bootstrap, jax.tree.map(jnp.sum, counts)
 
 

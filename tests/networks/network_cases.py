@@ -23,10 +23,10 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
     def floats(*shape):
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    group_mask, job_mask, mask = np.ones((p, n, k), bool), np.ones((p, w + 1), bool), np.ones((p, w, c), bool)
+    group_mask, job_mask, mask = np.ones((p, n, k), bool), np.ones((p, w + 1), bool), np.ones((p, w * c), bool)
     if padded:
         group_mask[-1, -1], group_mask[0, 0, -1] = False, False
-        job_mask[-1, 0], mask[0, :, -1], mask[-1] = False, False, False
+        job_mask[-1, 0], mask[0, c - 1 :: c], mask[-1] = False, False, False
     obs = Observation(
         group=floats(p, n, k, 8),
         group_mask=jnp.asarray(group_mask),
@@ -39,13 +39,14 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
         job_mask=jnp.asarray(job_mask),
         forward_mask=~jnp.eye(p, dtype=bool),
     )
-    workers = rng.integers(0, 3, (p, w, c, n, k)) * group_mask[:, None, None]
+    workers = rng.integers(0, 3, (p, w * c, n, k)) * group_mask[:, None]
     menu = Menu(
-        workers=jnp.asarray(workers.reshape(p, w, c, n * k), jnp.int8),
-        features=floats(p, w, c, 12) * mask[..., None],
-        log_effective=jnp.abs(floats(p, w, c)) * mask,
-        log_stake=floats(p, w, c) * mask,
-        brief=jnp.zeros((p, w, c), bool),  # where a job would soon be done, waiting is no choice
+        rank=jnp.broadcast_to(jnp.arange(w * c, dtype=jnp.int32) // c, (p, w * c)),
+        workers=jnp.asarray(workers.reshape(p, w * c, n * k), jnp.int8),
+        features=floats(p, w * c, 12) * mask[..., None],
+        log_effective=jnp.abs(floats(p, w * c)) * mask,
+        log_stake=floats(p, w * c) * mask,
+        brief=jnp.zeros((p, w * c), bool),  # where a job would soon be done, waiting is no choice
         mask=jnp.asarray(mask),
     )
     return obs, menu
@@ -54,7 +55,7 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
 @functools.cache
 def weights_of(network: SchedulerNetwork):
     """Random weights in the shapes of the smallest cluster, large enough that every part of the network counts."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(3)
 
     def random(leaf):
         spread = 1.0 / np.sqrt(leaf.shape[0]) if len(leaf.shape) > 1 else 0.3

@@ -29,7 +29,7 @@ def test_the_flat_network_differs_in_the_encoder_only_whose_shapes_are_those_of_
     heads = jit_apply(SchedulerNetwork(width=8, kind="flat"))(
         flat_weights(SchedulerNetwork(width=8, kind="flat")), *make()
     )
-    assert heads.place.shape == (3, SIZE[4], SIZE[5]) and heads.value.shape == (3,)
+    assert heads.place.shape == (3, SIZE[4] * SIZE[5]) and heads.value.shape == (3,)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -1,5 +1,7 @@
 """The graphs that the network passes messages over."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,9 +38,9 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
     rng = np.random.default_rng(3)
     children = rng.normal(size=(level.parent.shape[0], 8)).astype(np.float32)
     parents = rng.normal(size=(level.parents, 8)).astype(np.float32)
-    up, down = upward(level, jnp.asarray(children), parents), downward(level, jnp.asarray(children), parents)
+    up, down = functools.partial(upward, level), functools.partial(downward, level)
     module = Pass(8)
-    weights = module.init(jax.random.key(0), up)
+    weights = module.init(jax.random.key(0), up, children, parents)
     dense = weights["params"]
 
     def reference(child_hears: bool) -> np.ndarray:
@@ -57,17 +59,23 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
         own = nodes @ np.asarray(dense["own"]["kernel"]) + np.asarray(dense["own"]["bias"])
         return nodes + np.maximum(own + heard @ np.asarray(dense["heard"]["kernel"]), 0)
 
-    count = len(children)
-    np.testing.assert_allclose(module.apply(weights, up)[count:], reference(False), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(module.apply(weights, down)[:count], reference(True), rtol=1e-4, atol=1e-5)
+    for graph_of, speakers, listeners in ((up, children, parents), (down, parents, children)):
+        heard = module.apply(weights, graph_of, speakers, listeners)
+        np.testing.assert_allclose(heard, reference(graph_of is down), rtol=1e-4, atol=1e-5)
 
 
 def test_the_graph_of_schedulers_is_complete_and_without_loops():
-    graph = exchange(jnp.zeros((4, 8)), jnp.ones(4, bool))
+    graph = exchange(jnp.ones(4, bool), jnp.zeros((4, 8)))
     edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
     assert edges == {(i, j) for i in range(4) for j in range(4) if i != j}
 
 
 def test_a_scheduler_that_only_pads_is_not_heard():
-    graph = exchange(jnp.zeros((4, 8)), jnp.array([True, True, False, True]))
+    graph = exchange(jnp.array([True, True, False, True]), jnp.zeros((4, 8)))
     assert {int(s) for s, w in zip(graph.senders, graph.edges[:, 0]) if w > 0} == {0, 1, 3}
+
+
+def test_schedulers_of_different_environments_are_not_connected():
+    graph = exchange(jnp.ones((3, 2), bool), jnp.zeros((6, 8)))
+    edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
+    assert edges == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}

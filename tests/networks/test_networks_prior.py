@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from network_cases import NET, SIZE, apply, assert_same, jit_apply, make, weights_of
 
 from jaxsched.networks.hierarchy import SchedulerNetwork
@@ -16,11 +15,10 @@ def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
     )
     for lower in ("log_effective", "log_stake"):
         dearer = flat.replace(**{lower: jnp.full_like(menu.log_stake, 2.0)})
-        best = dearer.replace(**{lower: dearer[lower].at[:, 1, 2].set(-2.0)})
-        place = np.asarray(jit_apply(NET)(weights, obs, best).place).reshape(SIZE[0], -1)
-        assert (place.argmax(-1) == 1 * SIZE[5] + 2).all()
+        best = dearer.replace(**{lower: dearer[lower].at[:, 1 * SIZE[5] + 2].set(-2.0)})
+        assert (jit_apply(NET)(weights, obs, best).place.argmax(-1) == 1 * SIZE[5] + 2).all()
     heads = jit_apply(NET)(weights, obs, flat)
-    assert (heads.place[:, 0].min(-1) > heads.place[:, 1].max(-1)).all()
+    assert (heads.place[:, : SIZE[5]].min(-1) > heads.place[:, SIZE[5] :].max(-1)).all()
     dear = flat.replace(log_stake=jnp.full_like(menu.log_stake, 1.0))
     nowhere = obs.replace(forward_mask=jnp.zeros_like(obs.forward_mask))
     assert (heads.act > 0).all() and (jit_apply(NET)(weights, nowhere, dear).act < 0).all()
@@ -37,9 +35,9 @@ def test_a_scheduler_that_gains_nothing_by_waiting_always_acts():
     dear = menu.replace(log_stake=jnp.full_like(menu.log_stake, 9.0))
     idle = obs.replace(scheduler=obs.scheduler.at[1, 0].set(1.0))
     assert (jax.nn.sigmoid(apply(idle, dear).act) == 1).tolist() == [False, True, False]
-    brief = dear.replace(brief=dear.brief.at[2, 1, 0].set(True))
+    brief = dear.replace(brief=dear.brief.at[2, SIZE[5]].set(True))
     assert (jax.nn.sigmoid(apply(obs, brief).act) == 1).tolist() == [False, False, True]
-    not_offered = brief.replace(mask=brief.mask.at[2, 1, 0].set(False))
+    not_offered = brief.replace(mask=brief.mask.at[2, SIZE[5]].set(False))
     assert (jax.nn.sigmoid(apply(obs, not_offered).act) < 1).all()
 
 
@@ -58,7 +56,7 @@ def test_a_prior_of_zero_is_no_prior():
     obs, menu = make(padded=True)
     weights = weights_of(NET)
     bare = SchedulerNetwork(width=8, prior=False)
-    assert "prior" in weights["params"] and "prior" not in weights_of(bare)["params"]
-    silent = {"params": weights["params"] | {"prior": jnp.zeros(7)}}
-    without = {"params": {name: leaf for name, leaf in weights["params"].items() if name != "prior"}}
+    assert "belief" in weights["params"] and "belief" not in weights_of(bare)["params"]
+    silent = {"params": weights["params"] | {"belief": jnp.zeros(7)}}
+    without = {"params": {name: leaf for name, leaf in weights["params"].items() if name != "belief"}}
     assert_same(jit_apply(NET)(silent, obs, menu), jit_apply(bare)(without, obs, menu))

@@ -30,6 +30,7 @@ from jaxsched.dynamics import lanes
 from jaxsched.env.environment import transition
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
 from jaxsched.networks.hierarchy import Heads
+from jaxsched.policies import menu as menu_room
 from jaxsched.policies.learned import Choice, option_logits, to_action
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
@@ -80,22 +81,20 @@ def test_whatever_the_weights_every_action_is_legal(seed):
 def test_to_action_places_forwards_and_waits():
     case, state = busy_case(), mid_run_state()
     obs, menu = jit_offered()(case.params, state)
-    p, w, c, nk = menu.workers.shape
+    p, k, nk = menu.workers.shape
     columns = np.arange(p)
     for kind in (PLACE, FORWARD, WAIT):
-        option = {PLACE: np.argmax(np.asarray(menu.mask).reshape(p, -1), -1), FORWARD: w * c + (columns + 1) % p}.get(
-            kind, np.zeros(p)
-        )
+        option = {PLACE: np.argmax(menu.mask, -1), FORWARD: k + (columns + 1) % p}.get(kind, np.zeros(p))
         choice = Choice(act=jnp.full(p, kind != WAIT), option=jnp.asarray(option, jnp.int32))
         action = to_action(state, obs, menu, choice)
         assert (action.kind == kind).all()
         if kind == PLACE:
-            taken = np.asarray(menu.workers).reshape(p, w * c, nk)[columns, option]
-            slot = np.asarray(obs.job_slot)[columns, option // c]
+            taken = np.asarray(menu.workers)[columns, option]
+            slot = np.asarray(obs.job_slot)[columns, np.asarray(menu.rank)[columns, option]]
             np.testing.assert_array_equal(np.asarray(action.workers).reshape(p, nk), taken)
             np.testing.assert_array_equal(action.slot, slot)
             ps = np.asarray(state.jobs.ps)[np.maximum(np.asarray(state.queue)[columns, slot], 0)]
-            some = np.asarray(menu.mask).any((1, 2))
+            some = np.asarray(menu.mask).any(1)
             np.testing.assert_array_equal(np.asarray(action.ps).sum((1, 2))[some], ps[some])
         if kind == FORWARD:
             np.testing.assert_array_equal(action.target, (columns + 1) % p)
@@ -140,3 +139,19 @@ def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     for name in ("features", "log_effective", "log_stake"):
         np.testing.assert_allclose(alone[name], beside[name], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(*(jnp.where(menu.mask[..., None], menu.workers, 0) for menu in (alone, beside)))
+
+
+def test_a_long_menu_loses_the_last_placements_and_keeps_the_order_of_the_others(monkeypatch):
+    case, state = busy_case(), mid_run_state()
+    _, long = jit_offered()(case.params, state)
+    count = int(long.mask.sum(-1).max())
+    assert 2 < count < menu_room.OPTIONS  # nothing was left out
+    monkeypatch.setattr(menu_room, "OPTIONS", count - 1)
+    _, short = jax.jit(lambda params, state: offered(params, state))(case.params, state)
+    assert short.mask.shape[-1] == count - 1
+    np.testing.assert_array_equal(short.mask.sum(-1), np.minimum(long.mask.sum(-1), count - 1))
+    for p in range(short.mask.shape[0]):
+        some = np.asarray(short.mask[p])
+        assert (np.diff(short.rank[p][some]) >= 0).all()
+        for name in ("rank", "workers", "log_effective"):
+            np.testing.assert_array_equal(short[name][p][some], long[name][p][: count - 1][some], err_msg=name)

@@ -11,8 +11,8 @@ from jaxsched.env.observation import Observation
 from jaxsched.networks.hierarchy import Heads, Menu
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, most_likely, option_logits, sample
 
-P, W, C, NK = 4, 2, 3, 4
-OPTIONS = W * C + P
+P, K, W, NK = 4, 6, 2, 4
+OPTIONS = K + P
 
 
 def made_up(seed: int = 0, spread: float = 1.0) -> tuple[Heads, Observation, Menu]:
@@ -22,8 +22,8 @@ def made_up(seed: int = 0, spread: float = 1.0) -> tuple[Heads, Observation, Men
     def floats(*shape):
         return jnp.asarray(spread * rng.normal(size=shape), jnp.float32)
 
-    mask = rng.random((P, W, C)) < 0.7
-    mask[0, 0, 0] = mask[1, 1, 1] = True
+    mask = rng.random((P, K)) < 0.7
+    mask[0, 0] = mask[1, 4] = True
     mask[2:] = False
     forward_mask = ~np.eye(P, dtype=bool)
     forward_mask[1], forward_mask[2, 1], forward_mask[3] = False, False, False
@@ -33,20 +33,21 @@ def made_up(seed: int = 0, spread: float = 1.0) -> tuple[Heads, Observation, Men
         job_mask=None, forward_mask=jnp.asarray(forward_mask),
     )  # fmt: skip
     menu = Menu(
-        workers=jnp.asarray(rng.integers(0, 3, (P, W, C, NK)), jnp.int8),
+        rank=jnp.asarray(np.tile(np.arange(K) * W // K, (P, 1)), jnp.int32),
+        workers=jnp.asarray(rng.integers(0, 3, (P, K, NK)), jnp.int8),
         features=None, log_effective=None, log_stake=None, brief=None, mask=jnp.asarray(mask),
     )  # fmt: skip
-    return Heads(place=floats(P, W, C), forward=floats(P, P), act=floats(P), value=floats(P)), obs, menu
+    return Heads(place=floats(P, K), forward=floats(P, P), act=floats(P), value=floats(P)), obs, menu
 
 
 def legal_options(obs: Observation, menu: Menu) -> np.ndarray:
-    return np.concatenate([np.asarray(menu.mask).reshape(P, -1), np.asarray(obs.forward_mask)], -1)
+    return np.concatenate([menu.mask, obs.forward_mask], -1)
 
 
 def brute_force(heads: Heads, obs: Observation, menu: Menu) -> np.ndarray:
     """Probabilities float64[P, 1 + OPTIONS]: of waiting, then of every option."""
     legal = legal_options(obs, menu)
-    logits = np.concatenate([np.asarray(heads.place).reshape(P, -1), np.asarray(heads.forward)], -1).astype(np.float64)
+    logits = np.concatenate([heads.place, heads.forward], -1).astype(np.float64)
     probabilities = np.zeros((P, 1 + OPTIONS))
     for p in range(P):
         acts = 1 / (1 + math.exp(-float(heads.act[p]))) if legal[p].any() else 0.0

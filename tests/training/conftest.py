@@ -44,7 +44,7 @@ CONFIG = TrainConfig(
     network=NetworkConfig(width=8),
     ppo=PPOConfig(
         num_envs=ENVIRONMENTS, steps=STEPS, chunks=8, epochs=2, minibatches=2, critic_only_chunks=1, restart_share=0.25,
-        learning_rate=1e-2,
+        learning_rate=1e-2, keep=0.7, busy=1.0,
     ),
     validation=ValidationConfig(every=3, seeds=2, jobs=8),
 )  # fmt: skip
@@ -187,7 +187,7 @@ def easy_worlds(setting):
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * ENVIRONMENTS), world)
 
 
-POLICY_HEADS = ("place", "forward", "act", "wait", "to", "from", "prior")
+POLICY_HEADS = ("place", "forward", "act", "wait", "source", "target", "belief")
 CRITIC = ("critic", "value")
 
 

@@ -20,7 +20,7 @@ DOWN = {"scheduler_to_rack", "rack_to_server", "server_to_group"}
 NETWORK = {  # switch: its value, and the parameters that are gone
     "network.hierarchy": (False, {f"encoder/{name}" for name in UP | DOWN}),
     "network.exchange_rounds": (0, {"encoder/exchange_0"}),
-    "network.prior": (False, {"prior"}),
+    "network.prior": (False, {"belief"}),
     "network.may_wait": (False, set()),
 }
 

@@ -1,0 +1,56 @@
+"""A batch of environments, and the appraisal of menus that are not empty alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from network_cases import NET, SIZE, apply, assert_same, make, weights_of
+
+from jaxsched.networks.hierarchy import apply_packed
+
+COUNT = 5
+
+
+def batch(kept: float):
+    """Environments of which some schedulers, drawn by lot, have an empty menu."""
+    obs, menu = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[make(SIZE, seed) for seed in range(COUNT)])
+    some = jnp.asarray(np.random.default_rng(0).random(menu.mask.shape[:2]) < kept)
+    return obs, jax.tree.map(lambda leaf: jnp.where(some.reshape(*some.shape, *[1] * (leaf.ndim - 2)), leaf, 0), menu)
+
+
+@functools.cache
+def jit_packed(share: float):
+    return jax.jit(lambda obs, menu: apply_packed(NET, weights_of(NET), obs, menu, share))
+
+
+def one_by_one(obs, menu):
+    heads = [apply(*jax.tree.map(lambda leaf, i=i: leaf[i], (obs, menu))) for i in range(COUNT)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
+
+
+def test_environments_side_by_side_do_not_hear_of_each_other():
+    obs, menu = batch(1.0)
+    assert_same(apply(obs, menu), one_by_one(obs, menu))
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4, 1.0])
+def test_packed_is_the_same_where_there_is_room(kept):
+    obs, menu = batch(kept)
+    heads, whole = jit_packed(1.0)(obs, menu)
+    assert whole.all()
+    expected = one_by_one(obs, menu)
+    assert_same(heads, expected, "forward", "act", "value")
+    np.testing.assert_allclose(
+        jnp.where(menu.mask, heads.place, 0.0), jnp.where(menu.mask, expected.place, 0.0), rtol=2e-5, atol=2e-5
+    )
+
+
+def test_menus_beyond_the_room_are_said_to_be_missing_and_spoil_no_other():
+    obs, menu = batch(0.8)
+    heads, whole = jit_packed(0.2)(obs, menu)
+    some = menu.mask.any(-1)
+    assert whole.dtype == bool and int((whole & some).sum()) == 3 and bool(whole[~some].all())
+    expected = one_by_one(obs, menu)
+    assert_same(*(jax.tree.map(lambda leaf: leaf[whole], x) for x in (heads, expected)), "act", "forward", "value")
