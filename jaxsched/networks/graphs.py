@@ -1,7 +1,7 @@
 """From an observation to graphs: containment (group, server, rack, scheduler) and the graph of schedulers.
 
 Each level is a bipartite `jraph.GraphsTuple` whose nodes are those that speak followed by those that listen. All sizes
-are static, so nothing is padded at run time; padding entries of the cluster keep an edge of weight 0, which is not heard.
+are static, so nothing is padded at run time; padding entries of the cluster keep an edge of weight 0, not heard.
 """
 
 from typing import NamedTuple
