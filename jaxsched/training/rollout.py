@@ -52,7 +52,7 @@ def collect(
     axes: EnvParams,
     states: State,
 ) -> tuple[State, Experience, Array, Tally]:
-    """`config.ppo.steps` rounds of every environment.
+    """`config.ppo.steps` rounds of every environment to learn from, and one more for its value.
 
     Args: `params` with the leaves that `axes` marks batched over environments.
     Returns: states, experience, the value after the last round `float32[E, P]`, and a tally.
@@ -98,9 +98,10 @@ def collect(
         after, experience, counts = step_all(keys, params, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
-    states, (experience, counts) = lax.scan(step, states, jax.random.split(key, config.ppo.steps))
-    bootstrap = network.apply(weights, *look_at_all(params, states)).value
-    return states, experience, bootstrap, jax.tree.map(jnp.sum, counts)
+    # of the round after the last one only the value is used: to look once more would compile all of the looking twice
+    states, (rounds, counts) = lax.scan(step, states, jax.random.split(key, config.ppo.steps + 1))
+    experience, counts = jax.tree.map(lambda leaf: leaf[:-1], (rounds, counts))
+    return states, experience, rounds.value[-1], jax.tree.map(jnp.sum, counts)
 
 
 def advantages(experience: Experience, bootstrap: Array, return_scale: Array, decay: float) -> tuple[Array, Array]:

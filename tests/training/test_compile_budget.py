@@ -1,0 +1,44 @@
+"""How long the programs take to compile: a budget, without the cache of compiled programs.
+
+In CPU seconds, which other work on the machine moves less than the clock on the wall: XLA compiles on all cores, so
+that the budgets of 10 s for a step and 40 s for a training chunk on two idle cores are up to twice as many.
+"""
+
+import time
+
+import jax
+import pytest
+
+from jaxsched.env.environment import ClusterEnv
+from jaxsched.env.state import wait_action
+from jaxsched.training.config import quickstart_config
+from jaxsched.training.loop import chunk, initial, make_setting
+
+STEP_S, CHUNK_S = 15.0, 70.0
+
+
+@pytest.fixture
+def uncached(compiled_before):
+    jax.config.update("jax_enable_compilation_cache", False)
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+
+
+def cpu_seconds_to_compile(function, *args) -> float:
+    started = time.process_time()
+    jax.jit(function).lower(*args).compile()
+    return time.process_time() - started
+
+
+@pytest.mark.slow
+def test_step_and_chunk_compile_within_their_budgets(uncached):
+    setting = make_setting(quickstart_config())
+    state = jax.eval_shape(lambda: initial(setting))
+    params, env = setting.worlds.params, ClusterEnv(setting.static)
+    one = jax.eval_shape(lambda worlds: jax.tree.map(lambda leaf: leaf[0], worlds), state.worlds)
+    action = jax.eval_shape(lambda: wait_action(params.cluster))
+    step_s = cpu_seconds_to_compile(
+        lambda state, action: env.step(jax.random.key(0), state, action, params), one, action
+    )
+    chunk_s = cpu_seconds_to_compile(lambda state: chunk(setting, state), state)
+    assert step_s < STEP_S and chunk_s < CHUNK_S, (step_s, chunk_s)
