@@ -36,7 +36,9 @@ class Bench:
     simulate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("pack", "greedy-wait")
     """Policies of the simulations."""
     training: bool = True
-    """Measure training, too, with the configuration of the quickstart."""
+    """Measure training, too, with the configuration of the quickstart on another cluster."""
+    training_cluster: str = "leaf-spine-32"
+    """That cluster; it has 4 schedulers, or --schedulers."""
     json: Output = None
     """Also write the rows as JSON."""
 
@@ -57,6 +59,8 @@ class Bench:
             raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")
         for cluster in self.clusters:
             get_cluster(cluster, self.schedulers)
+        if self.training:
+            get_cluster(self.training_cluster, self.schedulers or 4)
         for policy in (*self.policies, *self.simulate):
             hand_written(policy, EnvConfig())
         print(_line(HEADER), flush=True)
@@ -66,7 +70,7 @@ class Bench:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
-            rows.append(_shown(_training()))
+            rows.append(_shown(_training(self.training_cluster, self.schedulers or 4)))
         if self.json is not None:
             write_text(self.json, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
             print(f"wrote {self.json}")
@@ -94,14 +98,15 @@ def _shown(row: "Timing") -> "Timing":
     return row
 
 
-def _training() -> "Timing":
-    """Training's decisions/s on the quickstart's configuration."""
+def _training(cluster: str, schedulers: int) -> "Timing":
+    """Training's decisions/s on the quickstart's configuration, on another cluster."""
     from jaxsched.cluster.presets import get_inventory
     from jaxsched.evaluation.bench import Timing, device_name
     from jaxsched.training.config import quickstart_config
     from jaxsched.training.loop import bench_chunk
 
     config = quickstart_config()
+    config = dataclasses.replace(config, env=dataclasses.replace(config.env, cluster=cluster, schedulers=schedulers))
     figures = bench_chunk(config)
     return Timing(
         name="training",

@@ -83,17 +83,13 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
     Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
     """
-    cluster = get_cluster(cluster_name, schedulers)
-    largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
-    slots = max(min(64, largest), largest // GPUS_PER_SLOT)
-    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
-    params = make_params(cluster, interval_s=INTERVAL_S)
-    states = _start_states(cluster, config, params, num_envs)
+    config, cluster, params = environment_of(cluster_name, schedulers)
+    states = start_states(cluster, config, params, num_envs)
     rounds = next((rounds for most, rounds in ROUNDS_PER_CALL.items() if num_envs <= most), 8)
-    run = _scan(config, hand_written(policy, config), rounds)
+    run = program_of_rounds(config, hand_written(policy, config), rounds)
     key = jax.random.key(0)
     begin = time.perf_counter()
-    pool = _start_states(cluster, config, params, POOL)
+    pool = start_states(cluster, config, params, POOL)
     compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile()
     compile_s = time.perf_counter() - begin
     while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
@@ -149,7 +145,16 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
     )
 
 
-def _scan(
+def environment_of(cluster_name: str, schedulers: int | None = None) -> tuple[EnvConfig, Cluster, EnvParams]:
+    """The environment that is timed on a cluster."""
+    cluster = get_cluster(cluster_name, schedulers)
+    largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+    slots = max(min(64, largest), largest // GPUS_PER_SLOT)
+    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
+    return config, cluster, make_params(cluster, interval_s=INTERVAL_S)
+
+
+def program_of_rounds(
     config: EnvConfig, policy: Policy, rounds: int
 ) -> Callable[[State, EnvParams, State, Array], tuple[State, Array, Array]]:
     """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
@@ -186,7 +191,7 @@ def _scan(
     return run
 
 
-def _start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
+def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
     """Empty clusters, leading axis `count`, each with its own jobs."""
     jobs = sampler_for_load(
         LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
