@@ -38,6 +38,7 @@ class EnvironmentConfig:
     more_clusters: tuple[str, ...] = ()  # every environment draws one of all
     schedulers: int = 2
     interval_s: float = 300.0
+    interval_factor: tuple[float, float] = (1.0, 1.0)  # of the interval alone, drawn per environment; log-uniform
     running_slots: int = 32
     queue_slots: int = 64
     rounds: int = 16
@@ -87,7 +88,7 @@ class PPOConfig:
     keep: float = 0.5  # share of the rounds that are learned from, those with real choices first
     busy: float = 0.75  # share of the menus in a minibatch that may hold something; what is beyond is not learned from
     learning_rate: float = 2e-3
-    gamma: float = 0.98  # per interval; 1 between rounds of one boundary
+    gamma: float = 0.98  # per `env.interval_s` at pace 1; 1 between rounds of one boundary
     gae_lambda: float = 0.9
     clip: float = 0.2
     entropy: float = 0.003
@@ -204,6 +205,10 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (0 <= jobs.home_skew[0] <= jobs.home_skew[1], "workload: home_skew must be two rising numbers"),
         (jobs.gang_tilt[0] <= jobs.gang_tilt[1], "workload: gang_tilt must be two rising numbers"),
         (0 < jobs.pace[0] <= jobs.pace[1], "workload: pace must be two rising positive numbers"),
+        (
+            0 < env.interval_factor[0] <= env.interval_factor[1],
+            "env: interval_factor must be two rising positive numbers",
+        ),
         (jobs.jobs >= 1, "workload: jobs must be at least 1"),
         (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
         (env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),

@@ -110,7 +110,7 @@ def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Ar
     key, play, pick, learn, again = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
     worlds, experience, bootstrap, tally = rollout.collect(
-        play, config, static, network, state.weights, params, axes, state.worlds
+        play, config, static, network, state.weights, params, axes, state.draws.interval, state.worlds
     )
     first = state.return_scale == 0
     scale = jnp.where(first, 1.0, state.return_scale)

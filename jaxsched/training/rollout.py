@@ -50,11 +50,13 @@ def collect(
     weights: chex.ArrayTree,
     params: EnvParams,
     axes: EnvParams,
+    factors: Array,
     states: State,
 ) -> tuple[State, Experience, Array, Tally]:
     """`config.ppo.steps` rounds of every environment to learn from, and one more for its value.
 
-    Args: `params` with the leaves that `axes` marks batched over environments.
+    Args: `params` with the leaves that `axes` marks batched over environments; `factors: float32[E]`
+    of the environments' intervals, so that rewards and discounts are those of the same time in all.
     Returns: states, experience, the value after the last round `float32[E, P]`, and a tally.
     """
     shape = config.reward
@@ -63,15 +65,17 @@ def collect(
         obs = observe(static, params, state)
         return obs, build_menu(static, params, state, obs)
 
-    def one(key: Array, params: EnvParams, state: State, obs: Observation, menu: Menu, heads: Heads):
+    def one(
+        key: Array, params: EnvParams, factor: Array, state: State, obs: Observation, menu: Menu, heads: Heads
+    ) -> tuple[State, Experience, Tally]:
         choice = sample(key, heads, obs, menu)
         log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
         _, mask = option_logits(heads, obs, menu)
         before = potential(shape, params, state, jnp.array(False))
         after, gain = transition(static, params, state, to_action(state, obs, menu, choice))
         advanced = after.clock != state.clock
-        discount = jnp.where(advanced, config.ppo.gamma, 1.0)
-        own = gain + discount * potential(shape, params, after, advanced) - before
+        discount = jnp.where(advanced, config.ppo.gamma**factor, 1.0)
+        own = factor * (gain + discount * potential(shape, params, after, advanced) - before)
         share = shape.team_share
         shared = (1.0 - share) * own + share * own.mean()
         real = mask.any(-1) & ~state.waited
@@ -88,14 +92,14 @@ def collect(
         return after, step, counts
 
     look_at_all = jax.vmap(look, in_axes=(axes, 0))
-    step_all = jax.vmap(one, in_axes=(0, axes, 0, 0, 0, 0))
+    step_all = jax.vmap(one, in_axes=(0, axes, 0, 0, 0, 0, 0))
     environments = states.clock.shape[0]
 
     def step(states: State, key: Array):
         obs, menu = look_at_all(params, states)
         heads = network.apply(weights, obs, menu)
         keys = jax.random.split(key, environments)
-        after, experience, counts = step_all(keys, params, states, obs, menu, heads)
+        after, experience, counts = step_all(keys, params, factors, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice

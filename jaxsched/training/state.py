@@ -17,7 +17,7 @@ from jaxsched.errors import UserError
 from jaxsched.training.config import TrainConfig, from_dict, to_dict
 from jaxsched.training.worlds import Draw
 
-SCHEMA = 2
+SCHEMA = 3
 KEEP_STEPS = 2
 
 

@@ -23,6 +23,7 @@ class Draw:
 
     strength: Array  # float32, contention in units of the model's own
     pace: Array  # float32, factor of all times: run times, gaps and the interval
+    interval: Array  # float32, a further factor of the interval alone
     cluster: Array  # int32, index into `Worlds.clusters`
 
 
@@ -98,7 +99,7 @@ def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
     model = worlds.params.interference
     return worlds.params.replace(
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
-        interval_s=worlds.params.interval_s * draw.pace,
+        interval_s=worlds.params.interval_s * draw.pace * draw.interval,
         interference=model.replace(kappa=model.kappa * draw.strength),
     )
 
@@ -126,11 +127,11 @@ def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) 
     jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
     jobs = jobs.replace(
-        jobs_per_interval=base.jobs_per_interval * load * gpus * mean_area(base) / mean_area(jobs),
-        interval_s=base.interval_s * draw.pace,
+        jobs_per_interval=base.jobs_per_interval * draw.interval * load * gpus * mean_area(base) / mean_area(jobs),
+        interval_s=base.interval_s * draw.pace * draw.interval,
         duration_scale=base.duration_scale * draw.pace,
         duration_cap_s=base.duration_cap_s * draw.pace,
-        diurnal_period=base.diurnal_period / draw.pace,
+        diurnal_period=base.diurnal_period / (draw.pace * draw.interval),
         home_skew=_within(skew_key, rule.home_skew, ()),
     )
     params = params_of(worlds, draw)
@@ -152,13 +153,19 @@ def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
 
 def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
     """`count` draws; leaves [count]."""
-    strength_key, pace_key, cluster_key = jax.random.split(key, 3)
-    env, (low, high) = worlds.config.env, worlds.config.workload.pace
+    strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
+    env, jobs = worlds.config.env, worlds.config.workload
     return Draw(
         strength=_within(strength_key, env.contention, (count,)),
-        pace=jnp.exp(_within(pace_key, (jnp.log(low), jnp.log(high)), (count,))),
+        pace=_log_within(pace_key, jobs.pace, count),
+        interval=_log_within(interval_key, env.interval_factor, count),
         cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
     )
+
+
+def _log_within(key: Array, limits: tuple, count: int) -> Array:
+    low, high = limits
+    return jnp.exp(_within(key, (jnp.log(low), jnp.log(high)), (count,)))
 
 
 def _within(key: Array, limits: tuple, shape: tuple[int, ...]) -> Array:

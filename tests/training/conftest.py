@@ -34,7 +34,7 @@ ENVIRONMENTS, STEPS = 4, 16
 CONFIG = TrainConfig(
     env=EnvironmentConfig(
         cluster="leaf-spine-4", more_clusters=("torus2d-6",), schedulers=2, running_slots=12, queue_slots=24, rounds=6,
-        window=2,
+        window=2, interval_factor=(0.8, 1.0),
     ),
     workload=WorkloadConfig(
         load=(1.2, 2.0), mean_duration_s=900.0, duration_cap_s=3600.0, jobs=64,
@@ -110,7 +110,9 @@ def play(setting, compiled_before) -> Callable:
     def run(key, weights, states, params, draws):
         worlds = setting.worlds._replace(params=params)
         many, axes = params_of_all(worlds, draws), params_axes(worlds)
-        return rollout.collect(key, CONFIG, setting.static, setting.network, weights, many, axes, states)
+        return rollout.collect(
+            key, CONFIG, setting.static, setting.network, weights, many, axes, draws.interval, states
+        )
 
     return jax.jit(run)
 

@@ -111,7 +111,8 @@ def history(config, state, played, replay):
 @pytest.fixture(scope="module")
 def intervals_s(setting, state) -> list[float]:
     """The interval of every environment."""
-    intervals = (float(setting.worlds.params.interval_s) * np.asarray(state.draws.pace)).tolist()
+    draws = state.draws
+    intervals = (float(setting.worlds.params.interval_s) * np.asarray(draws.pace * draws.interval)).tolist()
     assert len(set(intervals)) == len(intervals)
     return intervals
 
@@ -140,7 +141,7 @@ def test_the_history_is_worth_looking_at(config, history, played):
     assert any((np.asarray(world.running.slowdown) > 1.05).any() for many in states for world in many)
 
 
-def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_s, history, played):
+def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_s, history, played, state):
     states, gains = history
     _, experience, _, _ = played
     rule = config.reward
@@ -148,21 +149,23 @@ def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_
         for e, (before, after) in enumerate(zip(now, then, strict=True)):
             interval_s = intervals_s[e]
             advanced = int(after.clock) != int(before.clock)
-            discount = config.ppo.gamma if advanced else 1.0
-            assert float(experience.discount[t, e]) == np.float32(discount)
+            factor = float(state.draws.interval[e])
+            discount = config.ppo.gamma**factor if advanced else 1.0
+            np.testing.assert_allclose(experience.discount[t, e], discount, rtol=1e-6)
             phi = potential_of(config, interval_s, after) - arrivals_potential(config, interval_s, before, after)
-            own = gains[t, e] + discount * phi - potential_of(config, interval_s, before)
+            own = factor * (gains[t, e] + discount * phi - potential_of(config, interval_s, before))
             shared = (1 - rule.team_share) * own + rule.team_share * own.mean()
             np.testing.assert_allclose(experience.reward[t, e], shared, rtol=1e-4, atol=1e-5)
 
 
-def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, played):
+def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, played, state):
     """What shaping adds up to does not depend on what was decided, but for the state at the end."""
     states, gains = history
     _, experience, _, _ = played
     for e, interval_s in enumerate(intervals_s):
         # sharing between schedulers keeps their sum
-        shaping = np.asarray(experience.reward, np.float64)[:, e].sum(-1) - gains[:, e].astype(np.float64).sum(-1)
+        rewards = np.asarray(experience.reward, np.float64)[:, e].sum(-1) / float(state.draws.interval[e])
+        shaping = rewards - gains[:, e].astype(np.float64).sum(-1)
         added, factor, expected = 0.0, 1.0, -potential_of(config, interval_s, states[0][e]).sum()
         for t in range(config.ppo.steps):
             added += factor * shaping[t]

@@ -25,10 +25,10 @@ def drawn(worlds, compiled_before):
     return jax.device_get(jax.jit(lambda key: draw_worlds(key, worlds, COUNT))(jax.random.key(3)))
 
 
-def draws_of(strength=1.0, pace=1.0, cluster=0, count: int = 1) -> Draw:
+def draws_of(strength=1.0, pace=1.0, interval=1.0, cluster=0, count: int = 1) -> Draw:
     """The same draw `count` times."""
-    values = (jnp.float32(strength), jnp.float32(pace), jnp.int32(cluster))
-    return Draw(**{name: jnp.full(count, leaf) for name, leaf in zip(("strength", "pace", "cluster"), values)})
+    values = dict(strength=jnp.float32(strength), pace=jnp.float32(pace), interval=jnp.float32(interval))
+    return Draw(**{name: jnp.full(count, leaf) for name, leaf in (values | {"cluster": jnp.int32(cluster)}).items()})
 
 
 def states_of(config, draws: Draw):
@@ -44,7 +44,12 @@ def changed(config, **workload):
 
 def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
     _, draws = drawn
-    for values, (low, high) in ((draws.strength, config.env.contention), (np.log(draws.pace), np.log([0.5, 2.0]))):
+    drawn_from = [
+        (draws.strength, config.env.contention),
+        (np.log(draws.pace), np.log(config.workload.pace)),
+        (np.log(draws.interval), np.log(config.env.interval_factor)),
+    ]
+    for values, (low, high) in drawn_from:
         assert (values >= low - 1e-5).all() and (values <= high + 1e-5).all()
         for share in range(4):  # in every quarter of the range
             left = low + (high - low) * share / 4
@@ -59,7 +64,9 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
     for e in range(COUNT):
         cluster = get_cluster(names[draws.cluster[e]], config.env.schedulers)
         assert int(params.cluster.group_gpus[e].sum()) == total_gpus(cluster) == int(states.free[e].sum())
-        np.testing.assert_allclose(params.interval_s[e], config.env.interval_s * draws.pace[e], rtol=1e-6)
+        np.testing.assert_allclose(
+            params.interval_s[e], config.env.interval_s * draws.pace[e] * draws.interval[e], rtol=1e-6
+        )
         kappa = worlds.params.interference.kappa * draws.strength[e]
         np.testing.assert_allclose(params.interference.kappa[e], kappa, rtol=1e-6)
     assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
@@ -75,11 +82,11 @@ def test_a_lone_cluster_is_shared(config):
 @pytest.mark.parametrize("cluster", [0, 1])
 @pytest.mark.parametrize("tilt", [-0.5, 0.0, 0.6])
 def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
-    """Whatever the cluster's size, the pace and the mix of gangs; SE of the mean over 40 lists about 1%."""
+    """Whatever the cluster's size, the pace, the interval and the mix of gangs; SE of the mean over 40 lists about 1%."""
     count = 40
     config = changed(config, gang_tilt=(tilt, tilt), mean_duration_s=900.0, burstiness=1.0)
-    states = states_of(config, draws_of(pace=1.7, cluster=cluster, count=count))
-    jobs, interval_s = states.jobs, 1.7 * config.env.interval_s
+    states = states_of(config, draws_of(pace=1.7, interval=0.5, cluster=cluster, count=count))
+    jobs, interval_s = states.jobs, 1.7 * 0.5 * config.env.interval_s
     area = (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum(-1)
     seen = area / (jobs.arrival[:, -1] * interval_s * float(worlds.gpus[cluster]))
     np.testing.assert_allclose(seen.mean(), LOAD, rtol=0.04)
