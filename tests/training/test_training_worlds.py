@@ -82,7 +82,7 @@ def test_a_lone_cluster_is_shared(config):
 @pytest.mark.parametrize("cluster", [0, 1])
 @pytest.mark.parametrize("tilt", [-0.5, 0.0, 0.6])
 def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
-    """Whatever the cluster's size, the pace, the interval and the mix of gangs; SE of the mean over 40 lists about 1%."""
+    """Whatever the cluster, the pace, the interval and the mix of gangs; SE of the mean over 40 lists about 1%."""
     count = 40
     config = changed(config, gang_tilt=(tilt, tilt), mean_duration_s=900.0, burstiness=1.0)
     states = states_of(config, draws_of(pace=1.7, interval=0.5, cluster=cluster, count=count))
