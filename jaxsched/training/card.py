@@ -26,9 +26,9 @@ def limits(config: TrainConfig) -> str:
     return (
         f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
         f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
-        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean run time {jobs.mean_duration_s:g} s"
-        f" and at most {jobs.duration_cap_s:g} s times the first of these, exact durations. Beyond these nothing is"
-        " known but what is measured."
+        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
+        f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
+        " durations. Beyond these nothing is known but what is measured."
         + (" For clusters of the same sizes only." if config.network.kind == "flat" else "")
     )
 
