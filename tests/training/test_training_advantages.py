@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.env.observation import observe
 from jaxsched.training import rollout
 from jaxsched.training.rollout import Experience
+from jaxsched.training.worlds import params_axes, params_of_all
 
 # ----------------------------------------------------------------------------------------------------------- advantages
 
@@ -188,10 +190,15 @@ def test_the_tally_counts_what_happened(config, history, played):
     assert int(tally.rounds) == config.ppo.steps * config.ppo.num_envs
 
 
-def test_the_states_after_a_rollout_are_those_of_its_choices(history, played):
+def test_what_is_seen_in_a_round_is_the_state_after_the_choices_before_it(setting, state, history, played):
     states, _ = history
-    ends = jax.device_get(played[0])
-    for e, world in enumerate(states[-1]):
-        np.testing.assert_array_equal(ends.records.start[e], world.records.start)
-        np.testing.assert_array_equal(ends.records.finish[e], world.records.finish)
-        np.testing.assert_array_equal(ends.queue[e], world.queue)
+    _, experience, _, _ = played
+    params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
+    look = jax.jit(jax.vmap(lambda params, world: observe(setting.static, params, world), in_axes=(axes, 0)))
+    for t, worlds in enumerate(states[:-1]):
+        seen = look(params, jax.tree.map(lambda *leaves: jnp.stack(leaves), *worlds))
+        recorded = jax.tree.map(lambda leaf, t=t: leaf[t], experience.obs)
+        for name in ("group", "server", "rack", "scheduler", "job"):
+            np.testing.assert_allclose(recorded[name], seen[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        for name in ("job_slot", "job_mask", "forward_mask"):
+            np.testing.assert_array_equal(recorded[name], seen[name], err_msg=name)
