@@ -6,7 +6,9 @@ All but `random`, whose draws no independent implementation could share.
 import math
 
 import numpy as np
-import oracle
+from oracle_cluster import Job
+from oracle_contention import demand, slowdown
+from oracle_state import State
 
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
 NAMES = (*RULES, "greedy-wait")
@@ -31,7 +33,7 @@ def make_policy(
     if name not in NAMES or order not in ORDERS:
         raise ValueError((name, order))
 
-    def policy(state: oracle.State, p: int):
+    def policy(state: State, p: int):
         queue = sorted(state.queue[p], key=lambda j: (order_key(state, order, j), j))
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if state.feasible(p, j)]
@@ -50,7 +52,7 @@ def make_policy(
 # -------------------------------------------------------------------------------------------------- order and forward
 
 
-def order_key(state: oracle.State, order: str, j: int) -> float:
+def order_key(state: State, order: str, j: int) -> float:
     """Lower is earlier; ties by submit order are the caller's."""
     job = state.jobs[j]
     if order == "fifo":
@@ -69,17 +71,17 @@ def order_key(state: oracle.State, order: str, j: int) -> float:
     return float(np.float32(received))
 
 
-def share(job: oracle.Job) -> np.float32:
+def share(job: Job) -> np.float32:
     """The fraction of a GPU that a job wants, 1 for whole ones."""
     return np.float32(job.milli) * np.float32(0.001)
 
 
-def reserved(job: oracle.Job) -> float:
+def reserved(job: Job) -> float:
     """GPUs that a job holds."""
     return float(job.W * job.g * share(job))
 
 
-def forward_action(state: oracle.State, p: int, queue: list[int], rule: str):
+def forward_action(state: State, p: int, queue: list[int], rule: str):
     """`forward`: the first job of the order that is not feasible here and has forwards left, to an idle scheduler.
 
     `spread`: the first such job that is feasible somewhere else, to any scheduler whose queue has a free slot.
@@ -99,7 +101,7 @@ def forward_action(state: oracle.State, p: int, queue: list[int], rule: str):
     return ("wait",)
 
 
-def ps_of(job: oracle.Job, w: dict[int, int]) -> dict[int, int]:
+def ps_of(job: Job, w: dict[int, int]) -> dict[int, int]:
     """PS follow the workers."""
     u, before = {}, 0
     for a in sorted(w):
@@ -115,7 +117,7 @@ def ps_of(job: oracle.Job, w: dict[int, int]) -> dict[int, int]:
 class Pressure:
     """Total use of a partition's resources by the running jobs."""
 
-    def __init__(self, state: oracle.State, p: int):
+    def __init__(self, state: State, p: int):
         """Sum it up once for a decision."""
         self.hw, self.p, self.total = state.hw, p, state.total_use()
 
@@ -159,7 +161,7 @@ def one_by_one(cap: list[int], need: int, key) -> dict[int, int]:
     return w
 
 
-def place(state: oracle.State, p: int, j: int, name: str) -> dict[int, int]:
+def place(state: State, p: int, j: int, name: str) -> dict[int, int]:
     """The workers of a feasible job by one of the rules of the table."""
     hw, job = state.hw, state.jobs[j]
     free = [int(x) for x in state.free(p)]
@@ -229,7 +231,7 @@ def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
 # ---------------------------------------------------------------------------------------- candidates and greedy-wait
 
 
-def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | None]:
+def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
     """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
     hw, job = state.hw, state.jobs[j]
     cap = state.capacity(p, j)
@@ -260,29 +262,29 @@ def candidates(state: oracle.State, p: int, j: int) -> list[dict[int, int] | Non
     return out
 
 
-def effect(state: oracle.State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> float:
+def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> float:
     """`eff` of a candidate: the job's own slowdown and what it costs the jobs that run here.
 
     `before` and `now` are the present total use and slowdowns.
     """
     hw, job = state.hw, state.jobs[j]
-    new = oracle.demand(hw, p, job, w, ps_of(job, w))
+    new = demand(hw, p, job, w, ps_of(job, w))
     after = dict(before)
     for m, x in new.use.items():
         after[m] = after.get(m, 0.0) + x
     a = min(w)
     beside = state.beside(p, a, state.gpu_for(p, j, a))
     on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
-    eff = oracle.slowdown(hw, p, job, new, after, state.stretch, on_gpu)
+    eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
     for r in state.running[p]:
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
             more = (job.model,) if any(r is x for x in beside) else ()
-            slower = oracle.slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
+            slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
             eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
     return eff
 
 
-def greedy_wait(state: oracle.State, p: int, jobs: list[int], threshold: float, patience: float):
+def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patience: float):
     """(job, workers) of the first job whose best candidate is good enough, or None."""
     before, now = state.total_use(), state.slowdowns()
     ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]

@@ -1,8 +1,10 @@
 """The oracle's policies, against numbers worked out with a pencil."""
 
-import oracle
 from oracle_cases import RING, TWO, close, make_cluster, make_jobs, make_profiles, run
+from oracle_cluster import Hardware, read_jobs
+from oracle_contention import demand, make_interference
 from oracle_policies import candidates, make_policy, place, q
+from oracle_state import Running, State
 
 # ----------------------------------------------------------------------------------------------------------- policies
 
@@ -97,17 +99,17 @@ def test_least_interference_and_contention_aware():
 
 def make_state(cluster, jobs, profiles, running=()):
     """A state in which the first jobs run in partition 0 as given by `running`, (w, u) each, and the others queue."""
-    table = oracle.read_jobs(jobs, profiles)
-    state = oracle.State(oracle.Hardware(cluster), table, oracle.make_interference("analytic"), 99, 99, 2)
+    table = read_jobs(jobs, profiles)
+    state = State(Hardware(cluster), table, make_interference("analytic"), 99, 99, 2)
     state.queue[0] = list(range(len(running), len(table)))
     for j, (w, u) in enumerate(running):
         state.running[0].append(
-            oracle.Running(
+            Running(
                 job=j,
                 partition=0,
                 w=w,
                 u=u,
-                demand=oracle.demand(state.hw, 0, table[j], w, u),
+                demand=demand(state.hw, 0, table[j], w, u),
                 start_s=0.0,
                 remaining_s=table[j].duration_s,
             )

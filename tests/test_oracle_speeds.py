@@ -1,8 +1,9 @@
 """The oracle's traffic, contention and durations, against numbers worked out with a pencil."""
 
 import numpy as np
-import oracle
 from oracle_cases import FIFO, RACKS, RING, SPREAD, TWO, close, make_cluster, make_jobs, make_profiles, run, scripted
+from oracle_cluster import Hardware, read_jobs
+from oracle_contention import ideal_step, traffic
 from oracle_policies import ps_of
 
 
@@ -29,17 +30,20 @@ def test_one_gpu_has_no_traffic_and_slow_gpus_count():
 
 def test_ideal_of_a_job_larger_than_a_server():
     # n = 8, b = 2 * 7/8 * 10 = 17.5; m_g = 2 = m_s: no QPI, slow as it is; max(PCIe 1.75, NIC 3.5): ideal 4.5 s.
-    hw = oracle.Hardware(make_cluster([[[4], [4]]], qpi=1))
-    close(oracle.ideal_step(hw, oracle.read_jobs(make_jobs({"W": 8}), RING)[0]), 4.5)
+    hw = Hardware(make_cluster([[[4], [4]]], qpi=1))
+    close(ideal_step(hw, read_jobs(make_jobs({"W": 8}), RING)[0]), 4.5)
     # With 2 groups of 2 per server and QPI 4: W = 4: m_g = 2, m_s = 1: b = 15, max(1.5, 15/4) = 3.75.
-    hw = oracle.Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4))
-    close(oracle.ideal_step(hw, oracle.read_jobs(make_jobs({"W": 4}), RING)[0]), 4.75)
+    hw = Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4))
+    close(ideal_step(hw, read_jobs(make_jobs({"W": 4}), RING)[0]), 4.75)
     # PS, W = 8: m_g = 4, m_s = 2, k = min(4, 2): PCIe 80/4/10 = 2; QPI 80/4 * 1/2 / 4 = 2.5;
     # NIC 2 * 80/2 * 1/2 / 5 = 8: ideal 9.
-    job = oracle.read_jobs(make_jobs({"W": 8, "U": 3}), RING)[0]
-    close(oracle.ideal_step(hw, job), 9)
+    job = read_jobs(make_jobs({"W": 8, "U": 3}), RING)[0]
+    close(ideal_step(hw, job), 9)
     # And with a fast NIC: 1 + 2.5.
-    close(oracle.ideal_step(oracle.Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4, nic=1000)), job), 3.5)
+    close(
+        ideal_step(Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4, nic=1000)), job),
+        3.5,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ traffic
@@ -49,10 +53,10 @@ def test_ps_bytes():
     # Three servers of one group, W = 4 as (2, 1, 1), U = 2. C U/W = 1, 1.5, 2: u = (1, 0, 1).
     # NIC: (2*1 + 1*2) B/2 = 2B; (1*2 + 0) B/2 = B; (1*1 + 1*3) B/2 = 2B. PCIe: w B.
     cluster = make_cluster([[[4], [4], [4]]])
-    job = oracle.read_jobs(make_jobs({"W": 4, "U": 2}), RING)[0]
+    job = read_jobs(make_jobs({"W": 4, "U": 2}), RING)[0]
     w = {0: 2, 1: 1, 2: 1}
     assert ps_of(job, w) == {0: 1, 2: 1}
-    assert oracle.traffic(oracle.Hardware(cluster), 0, job, w, {0: 1, 2: 1}) == {
+    assert traffic(Hardware(cluster), 0, job, w, {0: 1, 2: 1}) == {
         ("pcie", 0, 0): 20,
         ("pcie", 0, 1): 10,
         ("pcie", 0, 2): 10,
@@ -68,14 +72,14 @@ def test_ps_bytes():
 
 
 def test_qpi_bytes():
-    hw = oracle.Hardware(make_cluster([[[2, 2], [2, 2]]]))
+    hw = Hardware(make_cluster([[[2, 2], [2, 2]]]))
     # PS: server 0 has w = (2, 1), u = (1, 0): (3*1 - 2) B/2 = 5; server 1 has w = (1, 0), u = (0, 1): (1 - 0) B/2 = 5.
-    job = oracle.read_jobs(make_jobs({"W": 4, "U": 2}), RING)[0]
-    x = oracle.traffic(hw, 0, job, {0: 2, 1: 1, 2: 1}, {0: 1, 3: 1})
+    job = read_jobs(make_jobs({"W": 4, "U": 2}), RING)[0]
+    x = traffic(hw, 0, job, {0: 2, 1: 1, 2: 1}, {0: 1, 3: 1})
     assert (x["qpi", 0, 0], x["qpi", 0, 1]) == (5, 5) and ("pcie", 0, 3) not in x
     # Ring of 4: b = 15; server 0 uses two sockets, server 1 one.
-    job = oracle.read_jobs(make_jobs({"W": 4}), RING)[0]
-    x = oracle.traffic(hw, 0, job, {0: 2, 1: 1, 2: 1}, {})
+    job = read_jobs(make_jobs({"W": 4}), RING)[0]
+    x = traffic(hw, 0, job, {0: 2, 1: 1, 2: 1}, {})
     assert x["qpi", 0, 0] == 15 and ("qpi", 0, 1) not in x and x["nic", 0, 1] == 15
 
 
@@ -84,24 +88,24 @@ def test_link_bytes():
     cluster = make_cluster(
         [[[2], [2], [2]]] * 2, racks=[[0, 1, 2]] * 2, links=[4.0] * 6, link_id=[list(range(6))] * 2, route=RACKS
     )
-    hw = oracle.Hardware(cluster)
+    hw = Hardware(cluster)
     # Ring over racks 0 and 2, n = 2, b = 10: 0 -> 2 and 2 -> 0: up0, down2, up2, down0.
-    job = oracle.read_jobs(make_jobs({"W": 2}), RING)[0]
-    x = oracle.traffic(hw, 1, job, {0: 1, 2: 1}, {})
+    job = read_jobs(make_jobs({"W": 2}), RING)[0]
+    x = traffic(hw, 1, job, {0: 1, 2: 1}, {})
     assert {m: v for m, v in x.items() if m[0] == "link"} == {("link", e): 10 for e in (0, 1, 4, 5)}
     # Ring over 3 racks, n = 3, b = 40/3: each link once.
-    job = oracle.read_jobs(make_jobs({"W": 3}), RING)[0]
-    x = oracle.traffic(hw, 0, job, {0: 1, 1: 1, 2: 1}, {})
+    job = read_jobs(make_jobs({"W": 3}), RING)[0]
+    x = traffic(hw, 0, job, {0: 1, 1: 1, 2: 1}, {})
     close([x["link", e] for e in range(6)], [40 / 3] * 6)
     # It goes round in ascending order: of one-way links 0 -> 1 and 0 -> 2, the ring takes the first.
     one_way = np.zeros((1, 3, 3, 2))
     one_way[0, 0, 1, 0] = one_way[0, 0, 2, 1] = 1
     one = make_cluster([[[2], [2], [2]]], racks=[[0, 1, 2]], links=[4.0] * 2, link_id=[[0, 1]], route=one_way)
-    x = oracle.traffic(oracle.Hardware(one), 0, job, {0: 1, 1: 1, 2: 1}, {})
+    x = traffic(Hardware(one), 0, job, {0: 1, 1: 1, 2: 1}, {})
     assert [m for m in x if m[0] == "link"] == [("link", 0)]
     # PS: w = (2, 1, 0), u = (1, 0, 0): each way between racks 0 and 1: (2*0 + 1*1) B = B.
-    job = oracle.read_jobs(make_jobs({"W": 3, "U": 1}), RING)[0]
-    x = oracle.traffic(hw, 0, job, {0: 2, 1: 1}, {0: 1})
+    job = read_jobs(make_jobs({"W": 3, "U": 1}), RING)[0]
+    x = traffic(hw, 0, job, {0: 2, 1: 1}, {0: 1})
     assert {m: v for m, v in x.items() if m[0] == "link"} == {("link", e): 10 for e in range(4)}
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_contention
 import oracle_policies
 import pytest
 import strategies
@@ -111,7 +112,7 @@ def test_a_users_own_model():
     by_model = np.linspace(0.1, 1.0, len(profiles().compute_s))
 
     def steep_oracle(channel, model, own, others):
-        return 1.0 + float(np.float32(by_model[model])) * others**2 * (oracle.CHANNELS.index(channel) + 1)
+        return 1.0 + float(np.float32(by_model[model])) * others**2 * (oracle_contention.CHANNELS.index(channel) + 1)
 
     check_against_the_oracle(steep, {"by_model": jnp.asarray(by_model, jnp.float32)}, steep_oracle)
 

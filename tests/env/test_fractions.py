@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_contention
 import oracle_policies
 import pytest
 import strategies
@@ -107,7 +108,7 @@ def random_table(rng) -> SharingTable:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, None if leaf.dtype == bool else jnp.float32), table)
 
 
-def by_hand(table: SharingTable) -> oracle.Law:
+def by_hand(table: SharingTable) -> oracle_contention.Law:
     """The law in float64, one member and one job at a time."""
     t = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), table)
 

@@ -1,0 +1,118 @@
+"""The oracle's cluster and jobs (sections 1 and 2 of `docs/semantics.md`): the pytrees as float64 and plain Python."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+WHOLE = 1000  # thousandths of a GPU
+# A resource is a tuple: ("cpu" | "pcie", p, group), ("qpi" | "nic", p, server) or ("link", global link).
+Resource = tuple
+
+
+class Hardware:
+    """The cluster (section 1) as float64 arrays; groups of a partition are flattened to `a = n * K + k`."""
+
+    def __init__(self, cluster):
+        """Convert the pytree."""
+        gpus = np.asarray(cluster.group_gpus).astype(int)
+        self.P, self.N, self.K = gpus.shape
+        flat = (self.P, self.N * self.K)
+        self.gpus = gpus.reshape(flat)
+        self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
+        self.speed = np.asarray(cluster.group_speed, np.float64).reshape(flat)
+        self.cores = np.asarray(cluster.group_cores, np.float64).reshape(flat)
+        self.pcie = np.asarray(cluster.pcie_bytes_s, np.float64).reshape(flat)
+        self.qpi = np.asarray(cluster.qpi_bytes_s, np.float64)
+        self.nic = np.asarray(cluster.nic_bytes_s, np.float64)
+        self.rack = np.asarray(cluster.server_rack).astype(int)
+        self.link = np.asarray(cluster.link_bytes_s, np.float64)
+        self.link_id = np.asarray(cluster.link_id).astype(int)
+        self.route = np.asarray(cluster.route, np.float64)
+        # The best hardware, for `ideal` (section 5). Padding does not count.
+        real_group, real_server = self.gpus > 0, gpus.sum(-1) > 0
+        self.gmax = int(self.gpus.max())
+        self.smax = int(gpus.sum(-1).max())
+        self.kmax = int((gpus > 0).sum(-1).max())
+        self.pcie_max = float(self.pcie[real_group].max())
+        self.qpi_max = float(self.qpi[real_server].max())
+        self.nic_max = float(self.nic[real_server].max())
+
+    def capacity(self, resource: Resource) -> float:
+        """Bytes/s of a PCIe, QPI, NIC or link resource."""
+        if resource[0] == "link":
+            return self.link[resource[1]]
+        return {"pcie": self.pcie, "qpi": self.qpi, "nic": self.nic}[resource[0]][resource[1], resource[2]]
+
+    def groups_of(self, server: int) -> range:
+        """The groups of a server."""
+        return range(server * self.K, (server + 1) * self.K)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job together with its profile (section 2)."""
+
+    submit_s: float
+    duration_s: float
+    estimate_s: float
+    W: int
+    g: int
+    U: int
+    model: int
+    tenant: int
+    home: int
+    compute_s: float
+    B: float
+    cpu_cores: float
+    ps_cores: float
+    input_bytes: float
+    sens_cpu: float
+    sens_pcie: float
+    milli: int = WHOLE
+
+    @property
+    def fraction(self) -> bool:
+        """It shares its GPU."""
+        return self.milli < WHOLE
+
+    @property
+    def ring_bytes(self) -> float:
+        """`b` of section 3."""
+        n = self.W * self.g
+        return 2 * (n - 1) / n * self.B
+
+
+def read_jobs(jobs, profiles) -> list[Job]:
+    """One `Job` for each row of the list, which must be in order of submission."""
+    prof = {
+        k: np.asarray(getattr(profiles, k), np.float64)
+        for k in ("compute_s", "gradient_bytes", "cpu_cores", "ps_cores", "input_bytes", "sens_cpu", "sens_pcie")
+    }
+    out = []
+    for j in range(len(jobs)):
+        m = int(jobs.model[j])
+        out.append(
+            Job(
+                submit_s=float(jobs.submit_s[j]),
+                duration_s=float(jobs.duration_s[j]),
+                estimate_s=float(jobs.duration_s[j] * jobs.estimate_ratio[j]),
+                W=int(jobs.workers[j]),
+                g=int(jobs.gpus_per_worker[j]),
+                U=int(jobs.ps[j]),
+                model=m,
+                tenant=int(jobs.tenant[j]),
+                home=int(jobs.home[j]),
+                compute_s=prof["compute_s"][m],
+                B=prof["gradient_bytes"][m],
+                cpu_cores=prof["cpu_cores"][m],
+                ps_cores=prof["ps_cores"][m],
+                input_bytes=prof["input_bytes"][m],
+                sens_cpu=prof["sens_cpu"][m],
+                sens_pcie=prof["sens_pcie"][m],
+                milli=int(jobs.milli[j]),
+            )
+        )
+    if any(a.submit_s > b.submit_s for a, b in itertools.pairwise(out)):
+        raise ValueError("the jobs are not in order of submission")
+    return out
