@@ -10,6 +10,7 @@ from jaxsched.cli.options import Output, optional
 if TYPE_CHECKING:
     from jaxsched.evaluation.bench import Timing
 
+TRAINING_SCHEDULERS = 4
 HELP = """Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.
 
 Wall and CPU seconds are of the run alone, compilation stands apart. Takes a few minutes.
@@ -59,8 +60,9 @@ class Bench:
             raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")
         for cluster in self.clusters:
             get_cluster(cluster, self.schedulers)
+        training_schedulers = self.schedulers or TRAINING_SCHEDULERS
         if self.training:
-            get_cluster(self.training_cluster, self.schedulers or 4)
+            get_cluster(self.training_cluster, training_schedulers)
         for policy in (*self.policies, *self.simulate):
             hand_written(policy, EnvConfig())
         print(_line(HEADER), flush=True)
@@ -70,7 +72,7 @@ class Bench:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
-            rows.append(_shown(_training(self.training_cluster, self.schedulers or 4)))
+            rows.append(_shown(_training(self.training_cluster, training_schedulers)))
         if self.json is not None:
             write_text(self.json, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
             print(f"wrote {self.json}")

@@ -56,6 +56,7 @@ class Train:
         """Train and say where the policy is. UserError on any mistake."""
         from jaxsched.cli.progress import Display
         from jaxsched.errors import UserError
+        from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import STATE_FOLDER, train
         from jaxsched.training.state import saved_config
@@ -74,7 +75,10 @@ class Train:
         with Display(["train"], config.ppo.chunks, "chunks") as display:
             report = reporter(display, config)
             policy = train(config, folder, resume=self.resume is not None, report=report, command=self.command())
-        print(f"the best policy by validation is in {policy}; compare it with others:")
+        if read_card(policy)["validation_jct_s"] is None:
+            print(f"no validation run came to its end: the last weights are in {policy}; compare them with others:")
+        else:
+            print(f"the best policy by validation is in {policy}; compare it with others:")
         print(f"  jaxsched evaluate --policies pack greedy-wait {policy}")
 
     def command(self) -> str:

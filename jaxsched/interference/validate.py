@@ -67,11 +67,6 @@ def out_of_fold(
     return predicted
 
 
-def cross_validate(measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None) -> dict:
-    """The errors of `out_of_fold`: {"model": errors, "none": errors, ...}."""
-    return {name: errors(measured, ratios) for name, ratios in out_of_fold(measured, count, seed, settings).items()}
-
-
 def leave_family_out(
     measured: Measurements, shots: tuple[int, ...] = (0, 2, 5), draws: int = 2, seed: int = 0, members: int = 4
 ) -> dict[int, dict[str, Errors]]:

@@ -237,6 +237,7 @@ def apply_packed(
     lead = menu.mask.shape[:2]
     flat_code, flat_menu = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (code, menu))
     some = flat_menu.mask.any(-1)
+    # Places that are left over point beyond the end: read as the last menu, and written nowhere.
     (chosen,) = jnp.nonzero(some, size=math.ceil(some.size * share), fill_value=some.size)
     part = jax.tree.map(lambda leaf: leaf[chosen], (flat_code, flat_menu))
     appraisal = network.apply(weights, *part, method="appraise")

@@ -122,7 +122,7 @@ class Shared:
         def play(state: TrainState) -> rollout.Experience:
             params, axes = params_of_all(worlds, state.draws), params_axes(worlds)
             key = jax.random.key(0)
-            start = (setting.network, state.weights, params, axes, state.draws.interval, state.worlds)
+            start = (setting.network, state.weights, params, axes, state.draws.interval_factor, state.worlds)
             return rollout.collect(key, config, setting.static, *start)[1]
 
         experience = _bytes(jax.eval_shape(play, state))

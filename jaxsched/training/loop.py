@@ -110,7 +110,7 @@ def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Ar
     key, play, pick, learn, again = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
     worlds, experience, bootstrap, tally = rollout.collect(
-        play, config, static, network, state.weights, params, axes, state.draws.interval, state.worlds
+        play, config, static, network, state.weights, params, axes, state.draws.interval_factor, state.worlds
     )
     first = state.return_scale == 0
     scale = jnp.where(first, 1.0, state.return_scale)
@@ -150,7 +150,7 @@ def train(
     programs: Programs | None = None,
     command: str = "",
 ) -> Path:
-    """Train to the end of the config's chunks and return the folder of the best policy by validation.
+    """Train to the end of the config's chunks and return the folder of the best policy by validation (see `finish`).
 
     `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
@@ -189,7 +189,7 @@ def train(
             save(run_dir / STATE_FOLDER, state, config)
         if report:
             report(row | timing)
-    finish_card(run_dir)
+    finish(run_dir, setting, state)
     return run_dir / POLICY_FOLDER
 
 
@@ -204,13 +204,13 @@ def train_or_resume(config: TrainConfig, run_dir: Path, *, report: Report | None
 
 
 def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
-    """The best policy so far and its card, into the run's folder."""
+    """The policy of `state.best_weights` and its card, into the run's folder."""
     config, params = setting.config, setting.worlds.params
     racks = params.cluster.rack_id.shape[1]
     card = {
         "config": to_dict(config),
         "chunk": int(state.chunk),
-        "validation_jct_s": float(state.best_jct_s),
+        "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,
         "max_forwards": config.env.max_forwards,
         "sizes": [*params.cluster.shape, racks],
@@ -219,10 +219,13 @@ def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
     save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card, setting.static)
 
 
-def finish_card(run_dir: Path) -> None:
-    """Puts into the policy's card what is known at the run's end: its curve and the command that started it."""
+def finish(run_dir: Path, setting: Setting, state: TrainState) -> None:
+    """Puts into the policy's card what is known at the run's end: its curve and the command that started it.
+
+    If no validation run came to its end, the last weights are the policy, and its card has no validation JCT.
+    """
     if not (run_dir / POLICY_FOLDER).is_dir():
-        return  # no validation run came to its end
+        write_policy(run_dir, setting, state.replace(best_weights=state.weights))
     rows = read_rows(run_dir / METRICS_FILE)
     jct = lambda row: row["validation_jct_s"] if math.isfinite(row["validation_jct_s"]) else None
     curve = [[row["chunk"], jct(row)] for row in rows if "validation_jct_s" in row]

@@ -31,6 +31,7 @@ class Losses:
     kl: Array
     clipped: Array
     gradient: Array
+    left_out: Array  # share of the real decisions for which a minibatch had no room
 
 
 def optimizer(config: PPOConfig) -> optax.GradientTransformation:
@@ -71,7 +72,7 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
     gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
     policy_loss = -(real * gain).sum() / count
-    value_loss = (whole * optax.huber_loss(heads.value, batch.target)).mean()
+    value_loss = optax.huber_loss(heads.value, batch.target).mean(where=whole)
     mean_entropy = (real * entropy).sum() / count
     total = learn_policy * (policy_loss - config.entropy * mean_entropy) + config.value_weight * value_loss
     return total, Losses(
@@ -81,6 +82,7 @@ def loss(
         kl=(real * (ratio - 1.0 - change)).sum() / count,
         clipped=(real * (jnp.abs(ratio - 1.0) > config.clip)).sum() / count,
         gradient=jnp.float32(0.0),
+        left_out=(rounds.real & ~whole).sum() / jnp.maximum(rounds.real.sum(), 1),
     )
 
 

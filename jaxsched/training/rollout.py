@@ -50,14 +50,14 @@ def collect(
     weights: chex.ArrayTree,
     params: EnvParams,
     axes: EnvParams,
-    factors: Array,
+    interval_factors: Array,
     states: State,
 ) -> tuple[State, Experience, Array, Tally]:
     """`config.ppo.steps` rounds of every environment to learn from, and one more for its value.
 
-    Args: `params` with the leaves that `axes` marks batched over environments; `factors: float32[E]`
-    of the environments' intervals, so that rewards and discounts are those of the same time in all.
-    Returns: states, experience, the value after the last round `float32[E, P]`, and a tally.
+    Args: `params` with the leaves that `axes` marks batched over environments; `interval_factors:
+    float32[E]` of their intervals, so that rewards and discounts are those of the same time in all.
+    Returns: states after the further round, experience `[T, E]`, the value after round T `float32[E, P]`, and a tally.
     """
     shape = config.reward
 
@@ -99,7 +99,7 @@ def collect(
         obs, menu = look_at_all(params, states)
         heads = network.apply(weights, obs, menu)
         keys = jax.random.split(key, environments)
-        after, experience, counts = step_all(keys, params, factors, states, obs, menu, heads)
+        after, experience, counts = step_all(keys, params, interval_factors, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice

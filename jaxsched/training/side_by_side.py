@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.training.leaves import Shared
-from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish_card, write_policy
+from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish, write_policy
 from jaxsched.training.rows import append, read_rows, truncate
 from jaxsched.training.state import TrainState, has_step, restore, save
 
@@ -60,8 +60,8 @@ def train_side_by_side(
             save(state_folder, state, config, chunks=done)
         if report:
             report(done, time.perf_counter() - wall)
-    for folder in run_dirs:
-        finish_card(folder)
+    for lane, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
+        finish(folder, shared.settings[index], _lane(state, lane))
 
 
 def _validated(
@@ -85,9 +85,12 @@ def _validated(
     for lane, index in enumerate(indices):
         rows[lane]["validation_jct_s"] = float(jct_s[lane])
         if better[lane]:
-            own = jax.tree.map(lambda leaf, i=lane: leaf[i], state)
-            write_policy(run_dirs[lane], shared.settings[index], own)
+            write_policy(run_dirs[lane], shared.settings[index], _lane(state, lane))
     return state
+
+
+def _lane(state: TrainState, lane: int) -> TrainState:
+    return jax.tree.map(lambda leaf: leaf[lane], state)
 
 
 def seconds_of(run_dir: Path) -> dict[str, float]:

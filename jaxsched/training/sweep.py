@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import versions
 from jaxsched.training.config import to_dict
 from jaxsched.training.leaves import Shared, shape_key
@@ -118,11 +117,6 @@ def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
     for point in points:
         folder = _folder(sweep, point)
         policy = folder / POLICY_FOLDER
-        if not policy.is_dir():
-            raise UserError(
-                f"{sweep.path}: {point.name}: no validation run came to its end, so that there is no policy to measure;"
-                " train longer, or validate at a lower load"
-            )
         wall, cpu = time.perf_counter(), time.process_time()
         tests = measure(sweep, point.config, policy)
         curve = [

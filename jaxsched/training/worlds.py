@@ -23,7 +23,7 @@ class Draw:
 
     strength: Array  # float32, contention in units of the model's own
     pace: Array  # float32, factor of all times: run times, gaps and the interval
-    interval: Array  # float32, a further factor of the interval alone
+    interval_factor: Array  # float32, a further factor of the interval alone
     cluster: Array  # int32, index into `Worlds.clusters`
 
 
@@ -99,7 +99,7 @@ def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
     model = worlds.params.interference
     return worlds.params.replace(
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
-        interval_s=worlds.params.interval_s * draw.pace * draw.interval,
+        interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
         interference=model.replace(kappa=model.kappa * draw.strength),
     )
 
@@ -126,12 +126,13 @@ def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) 
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
     jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
+    rate = base.jobs_per_interval * draw.interval_factor
     jobs = jobs.replace(
-        jobs_per_interval=base.jobs_per_interval * draw.interval * load * gpus * mean_area(base) / mean_area(jobs),
-        interval_s=base.interval_s * draw.pace * draw.interval,
+        jobs_per_interval=rate * load * gpus * mean_area(base) / mean_area(jobs),
+        interval_s=base.interval_s * draw.pace * draw.interval_factor,
         duration_scale=base.duration_scale * draw.pace,
         duration_cap_s=base.duration_cap_s * draw.pace,
-        diurnal_period=base.diurnal_period / (draw.pace * draw.interval),
+        diurnal_period=base.diurnal_period / (draw.pace * draw.interval_factor),
         home_skew=_within(skew_key, rule.home_skew, ()),
     )
     params = params_of(worlds, draw)
@@ -158,7 +159,7 @@ def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
     return Draw(
         strength=_within(strength_key, env.contention, (count,)),
         pace=_log_within(pace_key, jobs.pace, count),
-        interval=_log_within(interval_key, env.interval_factor, count),
+        interval_factor=_log_within(interval_key, env.interval_factor, count),
         cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
     )
 

@@ -163,7 +163,8 @@ def test_options_of_train_replace_what_the_configuration_says():
     )
     assert changed.workload.load == (0.9, 0.9) and changed.seed == 3 and changed.ppo == config.ppo
     worlds = make_setting(changed).worlds
-    draw = Draw(strength=jnp.float32(2.0), pace=jnp.float32(1.0), interval=jnp.float32(1.0), cluster=jnp.int32(0))
+    one = jnp.float32(1.0)
+    draw = Draw(strength=jnp.float32(2.0), pace=one, interval_factor=one, cluster=jnp.int32(0))
     stronger = params_of(worlds, draw).interference
     np.testing.assert_allclose(stronger.kappa, 2 * worlds.params.interference.kappa)
     np.testing.assert_array_equal(stronger.power, worlds.params.interference.power)

@@ -111,7 +111,7 @@ def play(setting, compiled_before) -> Callable:
         worlds = setting.worlds._replace(params=params)
         many, axes = params_of_all(worlds, draws), params_axes(worlds)
         return rollout.collect(
-            key, CONFIG, setting.static, setting.network, weights, many, axes, draws.interval, states
+            key, CONFIG, setting.static, setting.network, weights, many, axes, draws.interval_factor, states
         )
 
     return jax.jit(run)

@@ -114,7 +114,7 @@ def history(config, state, played, replay):
 def intervals_s(setting, state) -> list[float]:
     """The interval of every environment."""
     draws = state.draws
-    intervals = (float(setting.worlds.params.interval_s) * np.asarray(draws.pace * draws.interval)).tolist()
+    intervals = (float(setting.worlds.params.interval_s) * np.asarray(draws.pace * draws.interval_factor)).tolist()
     assert len(set(intervals)) == len(intervals)
     return intervals
 
@@ -151,7 +151,7 @@ def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_
         for e, (before, after) in enumerate(zip(now, then, strict=True)):
             interval_s = intervals_s[e]
             advanced = int(after.clock) != int(before.clock)
-            factor = float(state.draws.interval[e])
+            factor = float(state.draws.interval_factor[e])
             discount = config.ppo.gamma**factor if advanced else 1.0
             np.testing.assert_allclose(experience.discount[t, e], discount, rtol=1e-6)
             phi = potential_of(config, interval_s, after) - arrivals_potential(config, interval_s, before, after)
@@ -166,7 +166,7 @@ def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, pl
     _, experience, _, _ = played
     for e, interval_s in enumerate(intervals_s):
         # sharing between schedulers keeps their sum
-        rewards = np.asarray(experience.reward, np.float64)[:, e].sum(-1) / float(state.draws.interval[e])
+        rewards = np.asarray(experience.reward, np.float64)[:, e].sum(-1) / float(state.draws.interval_factor[e])
         shaping = rewards - gains[:, e].astype(np.float64).sum(-1)
         added, factor, expected = 0.0, 1.0, -potential_of(config, interval_s, states[0][e]).sum()
         for t in range(config.ppo.steps):

@@ -25,9 +25,9 @@ def drawn(worlds, compiled_before):
     return jax.device_get(jax.jit(lambda key: draw_worlds(key, worlds, COUNT))(jax.random.key(3)))
 
 
-def draws_of(strength=1.0, pace=1.0, interval=1.0, cluster=0, count: int = 1) -> Draw:
+def draws_of(strength=1.0, pace=1.0, interval_factor=1.0, cluster=0, count: int = 1) -> Draw:
     """The same draw `count` times."""
-    values = dict(strength=jnp.float32(strength), pace=jnp.float32(pace), interval=jnp.float32(interval))
+    values = dict(strength=jnp.float32(strength), pace=jnp.float32(pace), interval_factor=jnp.float32(interval_factor))
     return Draw(**{name: jnp.full(count, leaf) for name, leaf in (values | {"cluster": jnp.int32(cluster)}).items()})
 
 
@@ -47,7 +47,7 @@ def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
     drawn_from = [
         (draws.strength, config.env.contention),
         (np.log(draws.pace), np.log(config.workload.pace)),
-        (np.log(draws.interval), np.log(config.env.interval_factor)),
+        (np.log(draws.interval_factor), np.log(config.env.interval_factor)),
     ]
     for values, (low, high) in drawn_from:
         assert (values >= low - 1e-5).all() and (values <= high + 1e-5).all()
@@ -65,7 +65,7 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
         cluster = get_cluster(names[draws.cluster[e]], config.env.schedulers)
         assert int(params.cluster.group_gpus[e].sum()) == total_gpus(cluster) == int(states.free[e].sum())
         np.testing.assert_allclose(
-            params.interval_s[e], config.env.interval_s * draws.pace[e] * draws.interval[e], rtol=1e-6
+            params.interval_s[e], config.env.interval_s * draws.pace[e] * draws.interval_factor[e], rtol=1e-6
         )
         kappa = worlds.params.interference.kappa * draws.strength[e]
         np.testing.assert_allclose(params.interference.kappa[e], kappa, rtol=1e-6)
@@ -85,7 +85,7 @@ def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
     """Whatever the cluster, the pace, the interval and the mix of gangs; SE of the mean over 40 lists about 1%."""
     count = 40
     config = changed(config, gang_tilt=(tilt, tilt), mean_duration_s=900.0, burstiness=1.0)
-    states = states_of(config, draws_of(pace=1.7, interval=0.5, cluster=cluster, count=count))
+    states = states_of(config, draws_of(pace=1.7, interval_factor=0.5, cluster=cluster, count=count))
     jobs, interval_s = states.jobs, 1.7 * 0.5 * config.env.interval_s
     area = (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum(-1)
     seen = area / (jobs.arrival[:, -1] * interval_s * float(worlds.gpus[cluster]))
