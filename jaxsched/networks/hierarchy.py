@@ -19,6 +19,8 @@ from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
 
 KINDS = ("graph", "flat")
+# What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
+BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
 
@@ -27,9 +29,9 @@ class Menu:
     """Placements on offer; leading axes P and K, those of the window's first job first."""
 
     rank: Array  # int32[P, K], the job's place in the window
+    order: Array  # int32[P, K], place among the job's candidates in greedy-wait's order, 0 for its choice
     workers: Array  # int8[P, K, NK], workers per group
     features: Array  # float32[P, K, Fc], what the placement would do, see `policies.menu`
-    log_effective: Array  # float32[P, K], log of the effective slowdown, as greedy-wait computes it
     log_stake: Array  # float32[P, K], log of the seconds lost over those until the next completion, within +-4
     brief: Array  # bool[P, K], the job would be done before the next completion
     mask: Array  # bool[P, K]
@@ -144,11 +146,12 @@ class FlatEncoder(nn.Module):
 class SchedulerNetwork(nn.Module):
     """Observation and menu of one environment, or of several on leading axes, to `Heads`.
 
-    The placement and waiting logits start from a prior, a soft greedy-wait: prefer low effective slowdown and early
-    jobs, act when some placement loses less than the wait for the next completion, or a job that is blocked here could
-    start elsewhere. Its few weights are trained with
-    everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is idle or some job
-    would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it always does.
+    The logits start from a prior, a soft `greedy-wait:sjf+spread`: prefer what it would choose and early jobs; act
+    when some placement loses less than the wait for the next completion, or a job that is
+    blocked here could start elsewhere; forward it to where most is free, if nothing good is on offer. Its few weights
+    are trained with everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is
+    idle or some job would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it
+    always does.
     `kind` is one of `KINDS`; the flat one has no hierarchy.
     """
 
@@ -176,7 +179,7 @@ class SchedulerNetwork(nn.Module):
         self.place, self.act, self.forward = logit(), logit(), logit()
         self.value = nn.Dense(1)
         if self.prior:
-            self.belief = self.param("belief", lambda _: jnp.array([4.0, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0], jnp.float32))
+            self.belief = self.param("belief", lambda _: jnp.array(BELIEF, jnp.float32))
 
     def __call__(self, obs: Observation, menu: Menu) -> Heads:
         code = self.encode(obs)
@@ -209,14 +212,14 @@ class SchedulerNetwork(nn.Module):
         forward = self.forward(nn.relu(to))[..., 0]
 
         if self.prior:
-            per_log, per_rank, per_stake, steep, accept, against, eager = self.belief
-            place += -per_log * menu.log_effective - per_rank * menu.rank - per_stake * nn.relu(menu.log_stake)
+            per_order, per_rank, per_stake, steep, accept, eager, per_free, against = self.belief
+            place -= per_order * menu.order + per_rank * menu.rank + per_stake * nn.relu(menu.log_stake)
             offered = menu.mask.any(-1)
             lowest = jnp.where(menu.mask, menu.log_stake, jnp.inf).min(-1)
             worth = jnp.where(offered, steep * (accept - jnp.where(offered, lowest, 0.0)), -jnp.inf)
             movable = obs.forward_mask.any(-1)
             act += jnp.where(offered | movable, jnp.maximum(worth, jnp.where(movable, eager, -jnp.inf)), 0.0)
-            forward -= against
+            forward += per_free * obs.scheduler[..., None, :, 0] - against
         idle = obs.scheduler[..., 0] >= 1.0  # all GPUs free
         pressing = idle | (menu.brief & menu.mask).any(-1)
         act = jnp.where(pressing | (not self.may_wait), _CERTAIN, act)

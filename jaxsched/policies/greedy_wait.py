@@ -15,7 +15,7 @@ from jaxsched.env.queues import feasible, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State
 from jaxsched.policies.base import TO_IDLE, ActFn, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Scene, offers, present, scene_of
+from jaxsched.policies.offers import Scene, choice_score, offers, present, scene_of
 
 
 def greedy_wait(
@@ -53,7 +53,7 @@ def _choose(
 
     def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
         on = offers(config, params, scene, now, p, w)
-        score = jnp.where(on.valid, quantise(on.effective), jnp.iinfo(jnp.int32).max)
+        score = choice_score(on)
         choice = jnp.argmin(score)
         good = (score <= quantise(jnp.float32(threshold))) | (quantise(on.stake) <= quantise(jnp.float32(patience)))
         return (good[choice] | (idle[p] & (w == 0))) & on.valid[choice], on.workers[choice]

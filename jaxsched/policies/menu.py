@@ -13,7 +13,7 @@ from jaxsched.env.observation import Observation
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.candidates import CAPS
-from jaxsched.policies.offers import Offers, Scene, offers, present, scene_of
+from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
 from jaxsched.policies.rules import per_server
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
@@ -77,9 +77,9 @@ def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
     )
     return Menu(
         rank=jnp.full(mask.shape, rank, jnp.int32),
+        order=jnp.argsort(jnp.argsort(choice_score(on))).astype(jnp.int32),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
-        log_effective=jnp.where(mask, jnp.log(on.effective), 0.0),
         log_stake=jnp.where(mask, stake, 0.0),
         brief=mask & (on.effective * duration <= wait),
         mask=mask,

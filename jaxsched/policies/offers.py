@@ -29,7 +29,7 @@ from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
-from jaxsched.policies.filling import place_ps
+from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View
 from jaxsched.workload.jobs import MILLI
 
@@ -140,6 +140,11 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
         effective=effective,
         stake=stake,
     )
+
+
+def choice_score(on: Offers) -> Array:
+    """int32[C]: greedy-wait takes the candidate of the lowest, of equals the first; invalid ones come last."""
+    return jnp.where(on.valid, quantise(on.effective), jnp.iinfo(jnp.int32).max)
 
 
 @chex.dataclass(frozen=True)

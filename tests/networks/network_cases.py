@@ -42,9 +42,9 @@ def make(size=SIZE, seed: int = 0, padded: bool = False) -> tuple[Observation, M
     workers = rng.integers(0, 3, (p, w * c, n, k)) * group_mask[:, None]
     menu = Menu(
         rank=jnp.broadcast_to(jnp.arange(w * c, dtype=jnp.int32) // c, (p, w * c)),
+        order=jnp.broadcast_to(jnp.arange(w * c, dtype=jnp.int32) % c, (p, w * c)),
         workers=jnp.asarray(workers.reshape(p, w * c, n * k), jnp.int8),
         features=floats(p, w * c, 12) * mask[..., None],
-        log_effective=jnp.abs(floats(p, w * c)) * mask,
         log_stake=floats(p, w * c) * mask,
         brief=jnp.zeros((p, w * c), bool),  # where a job would soon be done, waiting is no choice
         mask=jnp.asarray(mask),

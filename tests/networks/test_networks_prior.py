@@ -4,18 +4,16 @@ import jax
 import jax.numpy as jnp
 from network_cases import NET, SIZE, apply, assert_same, jit_apply, make, weights_of
 
-from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.networks.hierarchy import BELIEF, SchedulerNetwork
 
 
-def test_prior_prefers_low_slowdown_early_jobs_and_acting_on_good_offers():
+def test_prior_prefers_what_greedy_wait_would_choose_early_jobs_and_acting_on_good_offers():
     obs, menu = make()
     weights = jax.jit(NET.init)(jax.random.key(0), obs, menu)
-    flat = menu.replace(
-        log_effective=jnp.full_like(menu.log_effective, 0.1), log_stake=jnp.full_like(menu.log_stake, -1.0)
-    )
-    for lower in ("log_effective", "log_stake"):
-        dearer = flat.replace(**{lower: jnp.full_like(menu.log_stake, 2.0)})
-        best = dearer.replace(**{lower: dearer[lower].at[:, 1 * SIZE[5] + 2].set(-2.0)})
+    flat = menu.replace(order=jnp.zeros_like(menu.order), log_stake=jnp.full_like(menu.log_stake, -1.0))
+    for lower in ("order", "log_stake"):
+        dearer = flat.replace(**{lower: jnp.full_like(menu[lower], 2)})
+        best = dearer.replace(**{lower: dearer[lower].at[:, 1 * SIZE[5] + 2].set(0)})
         assert (jit_apply(NET)(weights, obs, best).place.argmax(-1) == 1 * SIZE[5] + 2).all()
     heads = jit_apply(NET)(weights, obs, flat)
     assert (heads.place[:, : SIZE[5]].min(-1) > heads.place[:, SIZE[5] :].max(-1)).all()
@@ -57,6 +55,6 @@ def test_a_prior_of_zero_is_no_prior():
     weights = weights_of(NET)
     bare = SchedulerNetwork(width=8, prior=False)
     assert "belief" in weights["params"] and "belief" not in weights_of(bare)["params"]
-    silent = {"params": weights["params"] | {"belief": jnp.zeros(7)}}
+    silent = {"params": weights["params"] | {"belief": jnp.zeros(len(BELIEF))}}
     without = {"params": {name: leaf for name, leaf in weights["params"].items() if name != "belief"}}
     assert_same(jit_apply(NET)(silent, obs, menu), jit_apply(bare)(without, obs, menu))

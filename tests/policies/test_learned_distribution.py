@@ -35,7 +35,7 @@ def made_up(seed: int = 0, spread: float = 1.0) -> tuple[Heads, Observation, Men
     menu = Menu(
         rank=jnp.asarray(np.tile(np.arange(K) * W // K, (P, 1)), jnp.int32),
         workers=jnp.asarray(rng.integers(0, 3, (P, K, NK)), jnp.int8),
-        features=None, log_effective=None, log_stake=None, brief=None, mask=jnp.asarray(mask),
+        order=None, features=None, log_stake=None, brief=None, mask=jnp.asarray(mask),
     )  # fmt: skip
     return Heads(place=floats(P, K), forward=floats(P, P), act=floats(P), value=floats(P)), obs, menu
 

@@ -143,7 +143,7 @@ def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
 def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
     """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""
     weights = noisy(1, 0.1)
-    to_act_and_forward = jnp.array([4.0, 2.0, 4.0, 1.0, 100.0, -100.0, 100.0])
+    to_act_and_forward = jnp.array([2.0, 2.0, 4.0, 1.0, 100.0, 100.0, 0.0, -100.0])
     keen = {"params": weights["params"] | {"belief": to_act_and_forward}}
     case, state = busy_case(), mid_run_state()
     save_policy(tmp_path, NET, keen, {} if most is None else {"max_forwards": most}, CONFIG)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.state import reward_weights
+from jaxsched.networks.hierarchy import BELIEF
 from jaxsched.policies.learned import Choice, log_prob_and_entropy
 from jaxsched.training.config import PPOConfig
 from jaxsched.training.ppo import Batch, optimizer, select
@@ -203,7 +204,7 @@ def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     params = setting.worlds.params.replace(reward=reward_weights(lost=worth))
     zero = jnp.zeros_like(state.draws.strength)
     draws = state.draws.replace(strength=zero, pace=zero + 1.0, cluster=jnp.zeros_like(state.draws.cluster))
-    weights = {"params": state.weights["params"] | {"belief": jnp.zeros(7)}}
+    weights = {"params": state.weights["params"] | {"belief": jnp.zeros(len(BELIEF))}}
     moments = learner.moments(weights)
 
     def chance(weights) -> float:
