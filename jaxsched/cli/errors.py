@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 from jaxsched.errors import UserError
 
-EXIT_MISTAKE = 2
+EXIT_MISTAKE, EXIT_PIPE = 2, 141  # the latter as a shell has it: 128 + SIGPIPE
 _FRAME = "│|╭╮╰╯+ "
 _RULE = re.compile("[─-]{4}")  # tyro draws with ASCII where the output knows nothing else
 _WRONG_VALUE = re.compile(
@@ -26,14 +27,20 @@ def fail(message: object) -> NoReturn:
 
 @contextlib.contextmanager
 def mistakes() -> Iterator[None]:
-    """Turns a `UserError` of the block into its one line."""
+    """Turns a `UserError` of the block into its one line; ends quietly if the reader, like `head`, has had enough."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         fail(error)
     except KeyboardInterrupt:
         print("jaxsched: interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        sys.exit(EXIT_PIPE)
 
 
 def parsed(parse: Callable[[], T]) -> T:

@@ -54,13 +54,13 @@ def _choice(arguments: Sequence[str]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted."""
+    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"jaxsched {__version__}")
         return
-    command = parsed(lambda: tyro.cli(_choice(arguments), prog="jaxsched", description=DESCRIPTION, args=arguments))
     with mistakes():
+        command = parsed(lambda: tyro.cli(_choice(arguments), prog="jaxsched", description=DESCRIPTION, args=arguments))
         enable_cache()
         command.run()
 

@@ -132,3 +132,15 @@ def test_boxes_become_a_line():
     box = "+- Oh ------+\n| Wrong: it |\n| --is      |\n| --------- |\n| See help  |\n+-----------+\n"
     assert first_paragraph(box) == "Wrong: it --is"
     assert first_paragraph("") == ""
+
+
+@pytest.mark.parametrize("arguments", ["simulate --help", "cluster show leaf-spine-8"])
+def test_a_reader_that_has_had_enough_is_no_mistake(arguments, tmp_path):
+    """As in `jaxsched ... | head`; the pipe is closed before anything is written."""
+    command, root = [sys.executable, "-m", "jaxsched.cli", *arguments.split()], Path(__file__).parents[2]
+    environment = {"JAXSCHED_CACHE": str(tmp_path)}
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root, env=environment)
+    assert running.stdout is not None and running.stderr is not None
+    running.stdout.close()
+    assert running.stderr.read() == b"" and running.wait() == 141
+    running.stderr.close()
