@@ -40,10 +40,7 @@ def test_ideal_of_a_job_larger_than_a_server():
     job = read_jobs(make_jobs({"W": 8, "U": 3}), RING)[0]
     close(ideal_step(hw, job), 9)
     # And with a fast NIC: 1 + 2.5.
-    close(
-        ideal_step(Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4, nic=1000)), job),
-        3.5,
-    )
+    close(ideal_step(Hardware(make_cluster([[[2, 2], [2, 2]]], qpi=4, nic=1000)), job), 3.5)
 
 
 # ------------------------------------------------------------------------------------------------------------ traffic

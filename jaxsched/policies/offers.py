@@ -143,7 +143,10 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
 
 
 def choice_score(on: Offers) -> Array:
-    """int32[C]: greedy-wait takes the candidate of the lowest, of equals the first; invalid ones come last."""
+    """int32[C], the effective slowdown as `quantise` has it: greedy-wait takes the lowest, of equals the first.
+
+    Candidates that are not valid come last.
+    """
     return jnp.where(on.valid, quantise(on.effective), jnp.iinfo(jnp.int32).max)
 
 

@@ -63,7 +63,7 @@ def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
 
 
 def test_untrained_it_decides_like_the_rule_that_it_starts_from():
-    """In 19 of 20 turns in which one of them acts: what it starts, where, down to the choice among equals."""
+    """In 9 of 10 turns in which one of them acts, among like servers 19 of 20, down to the choice among equals."""
     rule = hand_written(f"greedy-wait:{CONFIG.order}+spread", CONFIG)
     soft = learned_policy("soft", CONFIG, NET, untrained())
 
@@ -81,13 +81,14 @@ def test_untrained_it_decides_like_the_rule_that_it_starts_from():
 
         return jax.tree.map(jnp.sum, lax.scan(step, state, length=200)[1])
 
-    agreed = total = 0
-    for seed in range(12):
-        case = a_case(seed, homogeneous=True)
-        same, counted = turns(case.params, strategies.jit_start(CONFIG)(case.params, case.table))
-        agreed, total = agreed + int(same), total + int(counted)
-    assert total > 150
-    assert agreed >= 0.95 * total, f"{agreed} of {total}"
+    for alike, share in ((True, 0.95), (False, 0.9)):
+        agreed = total = 0
+        for seed in range(12):
+            case = a_case(seed, homogeneous=alike)
+            same, counted = turns(case.params, strategies.jit_start(CONFIG)(case.params, case.table))
+            agreed, total = agreed + int(same), total + int(counted)
+        assert total > 150
+        assert agreed >= share * total, f"{agreed} of {total}"
 
 
 @pytest.mark.parametrize("seed", range(2))
