@@ -6,6 +6,11 @@ import platform
 from pathlib import Path
 
 
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cpu_kind() -> str:
     """Architecture, usable cores and a digest of the CPU's features, such as `x86_64-2-0123456789ab`.
 
@@ -17,5 +22,4 @@ def cpu_kind() -> str:
         features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         features = platform.processor()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.machine()}-{cores}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
+    return f"{platform.machine()}-{cores()}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"

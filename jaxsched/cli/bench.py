@@ -1,6 +1,7 @@
 """`jaxsched bench`: how fast this machine simulates and trains."""
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -53,7 +54,9 @@ class Bench:
         from jaxsched.evaluation.bench import bench_environment, bench_simulation
         from jaxsched.evaluation.files import check_writable, write_text
         from jaxsched.policies.registry import hand_written
+        from jaxsched.training.shards import provide_devices
 
+        provide_devices()
         if self.json is not None:
             check_writable(self.json, "--json")
         if any(count < 1 for count in self.num_envs):
@@ -101,15 +104,22 @@ def _shown(row: "Timing") -> "Timing":
 
 
 def _training(cluster: str, schedulers: int) -> "Timing":
-    """Training's decisions/s on the quickstart's configuration, on another cluster."""
+    """Training's decisions/s on the quickstart's configuration, on another cluster and with a shard per device."""
+    import jax
+
     from jaxsched.cluster.presets import get_inventory
     from jaxsched.evaluation.bench import Timing, device_name
-    from jaxsched.training.config import quickstart_config
+    from jaxsched.training.config import quickstart_config, validate
     from jaxsched.training.loop import bench_chunk
 
     config = quickstart_config()
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, cluster=cluster, schedulers=schedulers))
-    figures = bench_chunk(config)
+    shards = math.gcd(len(jax.local_devices()), math.gcd(config.ppo.num_envs, config.validation.seeds))
+    config = dataclasses.replace(
+        config,
+        env=dataclasses.replace(config.env, cluster=cluster, schedulers=schedulers),
+        ppo=dataclasses.replace(config.ppo, shards=shards),
+    )
+    figures = bench_chunk(validate(config))
     return Timing(
         name="training",
         num_envs=int(figures["num_envs"]),

@@ -57,7 +57,9 @@ class Quickstart:
         from jaxsched.evaluation.files import write_text
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import METRICS_FILE, train_or_resume
+        from jaxsched.training.shards import provide_devices
 
+        provide_devices()
         figures.check_figure(CURVE)
         config = quickstart_config() if self.config is None else load_config(self.config)
         print(f"1/3 training on {config.env.cluster}, in {self.out}", flush=True)

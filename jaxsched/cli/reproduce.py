@@ -39,7 +39,9 @@ class Reproduce:
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.card import config_of, side_by_side
         from jaxsched.training.loop import train_or_resume
+        from jaxsched.training.shards import provide_devices
 
+        provide_devices()
         folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)
         card = read_card(folder)
         config, notes = config_of(card.get("config", {}), f"checkpoint {folder}: config")

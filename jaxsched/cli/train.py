@@ -26,7 +26,7 @@ Examples:
 """
 
 
-OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "seed")
+OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "shards", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,8 @@ class Train:
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""
+    shards: Annotated[int | None, optional("N")] = None
+    """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
 
@@ -59,8 +61,10 @@ class Train:
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import STATE_FOLDER, train
+        from jaxsched.training.shards import provide_devices
         from jaxsched.training.state import saved_config
 
+        provide_devices()
         if self.resume is not None:
             given = [name for name in ("config", "out", *OVERRIDES) if getattr(self, name) is not None]
             if given:
@@ -101,7 +105,8 @@ class Train:
         env = dataclasses.replace(config.env, **given("cluster", "schedulers", "interference", "interval_s"))
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load)
-        return validate(dataclasses.replace(config, env=env, workload=jobs, **given("seed")), "options")
+        ppo = dataclasses.replace(config.ppo, **given("shards"))
+        return validate(dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, **given("seed")), "options")
 
 
 def reporter(display: "Display", config: "TrainConfig") -> "Report":

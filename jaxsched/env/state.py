@@ -8,7 +8,7 @@ import dataclasses
 
 import chex
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.gpu_sharing import SharingTable
@@ -193,7 +193,8 @@ def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
     `home` counts modulo the partitions that have servers, so that padding partitions change nothing.
     """
     p = cluster.group_gpus.shape[0]
-    fits = could_hold(cluster, jobs.workers, jobs.gpus_per_worker)
+    # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
+    fits = could_hold(cluster, jobs.workers, lax.optimization_barrier(jobs.gpus_per_worker))
     distance = jnp.where(fits, (jnp.arange(p) - jobs.home[..., None] % real_partitions(cluster)) % p, p)
     home = jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
     return jobs.replace(home=home)

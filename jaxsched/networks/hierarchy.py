@@ -7,16 +7,19 @@ which is there to compare with.
 import functools
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jraph
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
+
+T = TypeVar("T", bound=chex.ArrayTree)
 
 KINDS = ("graph", "flat")
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
@@ -72,14 +75,17 @@ class Pass(nn.Module):
 
     @nn.compact
     def __call__(self, graph_of: Callable[[Array], jraph.GraphsTuple], speakers: Array, listeners: Array) -> Array:
+        weigh = nn.Dense(self.width, use_bias=False, name="heard")
+        first = speakers.shape[0] < listeners.shape[0]  # linear, so it may as well weigh what the fewer nodes say
         signals = nn.relu(nn.Dense(self.width, name="message")(speakers))
+        signals = weigh(signals) if first else signals
         listen = jraph.GraphNetwork(
             update_edge_fn=lambda loudness, sent, received, globals_: loudness * sent,
             update_node_fn=lambda nodes, sent, received, globals_: received,
         )
         heard = listen(graph_of(signals)).nodes[-listeners.shape[0] :]
         own = nn.Dense(self.width, name="own")(listeners)
-        return listeners + nn.relu(own + nn.Dense(self.width, use_bias=False, name="heard")(heard))
+        return listeners + nn.relu(own + (heard if first else weigh(heard)))
 
 
 class Encoder(nn.Module):
@@ -237,17 +243,57 @@ def apply_packed(
     Returns: heads with leading axes B, P, and which of them are whole, `bool[B, P]`.
     """
     code = network.apply(weights, obs, method="encode")
+    some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
+    chosen = _those(some, math.ceil(some.size * share))
+    appraisal = _put(_unappraised(network, weights, flat), chosen, _appraised(network, weights, flat, chosen))
     lead = menu.mask.shape[:2]
-    flat_code, flat_menu = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (code, menu))
-    some = flat_menu.mask.any(-1)
-    # Places that are left over point beyond the end: read as the last menu, and written nowhere.
-    (chosen,) = jnp.nonzero(some, size=math.ceil(some.size * share), fill_value=some.size)
-    part = jax.tree.map(lambda leaf: leaf[chosen], (flat_code, flat_menu))
-    appraisal = network.apply(weights, *part, method="appraise")
+    heads = network.apply(weights, obs, menu, code, _unflat(appraisal, lead), method="decide")
+    return heads, _unflat(jnp.zeros(some.size, bool).at[chosen].set(True, mode="drop") | ~some, lead)
 
-    def spread(leaf: Array) -> Array:
-        full = jnp.zeros((some.size, *leaf.shape[1:]), leaf.dtype).at[chosen].set(leaf, mode="drop")
-        return full.reshape(*lead, *leaf.shape[1:])
 
-    heads = network.apply(weights, obs, menu, code, jax.tree.map(spread, appraisal), method="decide")
-    return heads, spread(jnp.ones(chosen.shape, bool)) | ~some.reshape(lead)
+def apply_in_blocks(
+    network: SchedulerNetwork, weights: chex.ArrayTree, obs: Observation, menu: Menu, share: float = 0.25
+) -> Heads:
+    """`network` on a batch of environments, appraising `share` of all menus at a time until only empty ones are left.
+
+    It has no gradient, since how many times is known only then. Args: `obs`, `menu` with leading axes B, P.
+    """
+    code = network.apply(weights, obs, method="encode")
+    some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
+    size = math.ceil(some.size * share)
+
+    def block(carry: tuple[Array, Appraisal]) -> tuple[Array, Appraisal]:
+        left, appraisal = carry
+        chosen = _those(left, size)
+        part = _appraised(network, weights, flat, chosen)
+        return left.at[chosen].set(False, mode="drop"), _put(appraisal, chosen, part)
+
+    start = (some, _unappraised(network, weights, flat))
+    _, appraisal = lax.while_loop(lambda carry: carry[0].any(), block, start)
+    return network.apply(weights, obs, menu, code, _unflat(appraisal, menu.mask.shape[:2]), method="decide")
+
+
+def _those(some: Array, size: int) -> Array:
+    """int32[size]: the first indices where `some`, then ones beyond the end, read as the last and written nowhere."""
+    return jnp.nonzero(some, size=size, fill_value=some.size)[0]
+
+
+def _appraised(network: SchedulerNetwork, weights: chex.ArrayTree, flat: tuple[Code, Menu], chosen: Array) -> Appraisal:
+    return network.apply(weights, *jax.tree.map(lambda leaf: leaf[chosen], flat), method="appraise")
+
+
+def _unappraised(network: SchedulerNetwork, weights: chex.ArrayTree, flat: tuple[Code, Menu]) -> Appraisal:
+    shapes = jax.eval_shape(functools.partial(network.apply, method="appraise"), weights, *flat)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _put(all_of_them: Appraisal, chosen: Array, some: Appraisal) -> Appraisal:
+    return jax.tree.map(lambda full, part: full.at[chosen].set(part, mode="drop"), all_of_them, some)
+
+
+def _flat(tree: T) -> T:
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+
+def _unflat(tree: T, lead: tuple[int, ...]) -> T:
+    return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), tree)

@@ -4,7 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
@@ -41,8 +41,16 @@ def _build(config: EnvConfig, params: EnvParams, scene: Scene) -> Menu:
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0)))
     menus = only_where(scene.some.reshape(-1), of_job, lambda place: blank)
     menus = jax.tree.map(lambda leaf: leaf.reshape(p, w * leaf.shape[1], *leaf.shape[2:]), menus)
-    _, chosen = lax.top_k(menus.mask.astype(jnp.int32), min(OPTIONS, menus.mask.shape[1]))  # of equals, the first
-    return jax.tree.map(lambda leaf: jax.vmap(lambda row, i: row[i])(leaf, chosen), menus)
+    return jax.vmap(_compacted)(menus)
+
+
+def _compacted(menu: Menu) -> Menu:
+    """The first `OPTIONS` entries of one scheduler's menu that hold something; leading axis K."""
+    size = menu.mask.shape[0]
+    place = jnp.cumsum(menu.mask) - 1
+    wanted = menu.mask & (place == jnp.arange(min(OPTIONS, size))[:, None])
+    chosen, some = jnp.argmax(wanted, -1), wanted.any(-1)
+    return jax.tree.map(lambda leaf: leaf[chosen], menu).replace(mask=some)
 
 
 def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
@@ -75,9 +83,10 @@ def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
         ],
         -1,
     )
+    in_order = jnp.argsort(choice_score(on))
     return Menu(
         rank=jnp.full(mask.shape, rank, jnp.int32),
-        order=jnp.argsort(jnp.argsort(choice_score(on))).astype(jnp.int32),
+        order=jnp.zeros(mask.shape, jnp.int32).at[in_order].set(jnp.arange(mask.shape[0], dtype=jnp.int32)),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
         log_stake=jnp.where(mask, stake, 0.0),

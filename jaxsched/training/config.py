@@ -96,6 +96,7 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     critic_only_chunks: int = 2
     restart_share: float = 1 / 6  # of the environments, between chunks
+    shards: int = 1  # of the environments, each on a device of its own if there are enough, see `training.shards`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +185,7 @@ def load_config(path: str | Path) -> TrainConfig:
 def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     """`config`, if its numbers make sense together; UserError otherwise."""
     ppo, env, jobs, net, check = config.ppo, config.env, config.workload, config.network, config.validation
-    learned = int(ppo.num_envs * ppo.steps * ppo.keep)
+    learned = int(ppo.num_envs // max(ppo.shards, 1) * ppo.steps * ppo.keep)
     rules = [
         (0 <= config.seed < 2**63, "seed must be a whole number from 0 to 2^63 - 1"),
         (ppo.num_envs >= 1 and ppo.steps >= 1 and ppo.chunks >= 1, "ppo: num_envs, steps, chunks must be at least 1"),
@@ -199,6 +200,11 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (ppo.entropy >= 0 and ppo.value_weight >= 0, "ppo: entropy and value_weight must be at least 0"),
         (ppo.critic_only_chunks >= 0, "ppo: critic_only_chunks must be at least 0"),
         (0 <= ppo.restart_share <= 1, "ppo: restart_share must be in [0, 1]"),
+        (ppo.shards >= 1, "ppo: shards must be at least 1"),
+        (
+            ppo.shards < 1 or (ppo.num_envs % ppo.shards == 0 and check.seeds % ppo.shards == 0),
+            f"ppo: {ppo.shards} shards must divide num_envs ({ppo.num_envs}) and validation: seeds ({check.seeds})",
+        ),
         (config.reward.scale > 0, "reward: scale must be above 0"),
         (0 <= config.reward.team_share <= 1, "reward: team_share must be in [0, 1]"),
         (0 < jobs.load[0] <= jobs.load[1], "workload: load must be two rising positive numbers"),

@@ -1,6 +1,7 @@
 """The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.observation import observe
-from jaxsched.env.state import EnvConfig
+from jaxsched.env.state import EnvConfig, State
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import add_to_card, save_policy
@@ -23,13 +24,15 @@ from jaxsched.training.card import limits
 from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.ppo import optimizer, select, update
 from jaxsched.training.rows import append, read_rows, truncate
+from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import Worlds, draw_worlds, make_worlds, params_axes, params_of_all
+from jaxsched.training.worlds import Draw, Worlds, draw_worlds, make_worlds, params_axes, params_of_all
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
 Report = Callable[[dict[str, float]], None]
+Environments = tuple[State, Draw]
 
 
 class Setting(NamedTuple):
@@ -90,54 +93,80 @@ def initial(setting: Setting) -> TrainState:
     )
 
 
-def _restart(key: Array, setting: Setting, state: TrainState) -> TrainState:
-    """Replace the next share of the environments, in turn, by fresh ones."""
+def _restart(key: Array, setting: Setting, done: Array, environments: Environments) -> Environments:
+    """Replace the next share of a shard's environments, in turn, by fresh ones. `done: int32`, chunks before this."""
     ppo = setting.config.ppo
-    count = int(ppo.num_envs * ppo.restart_share)
+    size = ppo.num_envs // ppo.shards
+    count = int(size * ppo.restart_share)
     if count == 0:
-        return state
-    fresh = draw_worlds(key, setting.worlds, count)
-    index = (state.chunk * count + jnp.arange(count)) % ppo.num_envs
+        return environments
+    index = (done * count + jnp.arange(count)) % size
     put = lambda old, new: old.at[index].set(new)
-    worlds, draws = jax.tree.map(put, (state.worlds, state.draws), fresh)
-    return state.replace(worlds=worlds, draws=draws)
+    return jax.tree.map(put, environments, draw_worlds(key, setting.worlds, count))
 
 
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Array]]:
     """One chunk: collect, estimate, update, restart some environments. Pure; to be jitted with `state` donated."""
+    learn = per_shard(functools.partial(_chunk, setting), setting.config.ppo.shards)
+    (state, metrics), environments = learn(*_split(state))
+    return _joined(state, environments), metrics
+
+
+def _split(state: TrainState) -> tuple[TrainState, Environments]:
+    """What all shards have in common, and the environments that they share out."""
+    return state.replace(worlds=None, draws=None), (state.worlds, state.draws)
+
+
+def placed(state: TrainState, config: TrainConfig) -> TrainState:
+    """The state on the devices where `chunk` leaves it."""
+    return _joined(*place(*_split(state), config.ppo.shards))
+
+
+def _joined(state: TrainState, environments: Environments) -> TrainState:
+    worlds, draws = environments
+    return state.replace(worlds=worlds, draws=draws)
+
+
+def _chunk(
+    setting: Setting, state: TrainState, environments: Environments
+) -> tuple[tuple[TrainState, dict[str, Array]], Environments]:
+    """`chunk` of one shard, in and out of which come the environments apart."""
     config, static, network = setting.config, setting.static, setting.network
-    ppo = config.ppo
-    key, play, pick, learn, again = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
-    params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
+    ppo, (worlds, draws) = config.ppo, environments
+    total, mean = (functools.partial(over, shards=ppo.shards) for over in (sum_over_shards, mean_over_shards))
+    key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
+    play, pick, learn, again = (own_key(one, ppo.shards) for one in keys)
+    params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
     worlds, experience, bootstrap, tally = rollout.collect(
-        play, config, static, network, state.weights, params, axes, state.draws.interval_factor, state.worlds
+        play, config, static, network, state.weights, params, axes, draws.interval_factor, worlds
     )
     first = state.return_scale == 0
     scale = jnp.where(first, 1.0, state.return_scale)
     advantage, returns = rollout.advantages(experience, bootstrap, scale, ppo.gae_lambda)
-    spread = jnp.maximum(returns.std(), 1e-3)
+    variance = mean(((returns - mean(returns.mean())) ** 2).mean())
+    spread = jnp.maximum(jnp.sqrt(variance), 1e-3)
     new_scale = jnp.where(first, spread, 0.95 * state.return_scale + 0.05 * spread)
     batch = select(pick, ppo, experience, advantage, returns, new_scale)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
     weights, moments, losses = update(learn, network, ppo, state.weights, state.moments, batch, learn_policy)
 
-    rounds = tally.rounds.astype(jnp.float32)
+    tally = total(tally)
     metrics = {
-        "reward": experience.reward.mean(),
+        "reward": mean(experience.reward.mean()),
         "decisions": tally.decisions,
         "placements": tally.placements,
         "forwards": tally.forwards,
         "intervals": tally.intervals,
-        "jobs_in_system": tally.jobs / rounds,
+        "jobs_in_system": tally.jobs / tally.rounds.astype(jnp.float32),
         "illegal": tally.illegal,
         "return_scale": new_scale,
-        **{f"loss_{name}": value for name, value in losses.items()},
+        **{f"loss_{name}": value for name, value in mean(losses).items()},
     }
-    state = state.replace(
-        weights=weights, moments=moments, worlds=worlds, return_scale=new_scale, key_data=jax.random.key_data(key),
+    after = state.replace(
+        weights=weights, moments=moments, return_scale=new_scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,
     )  # fmt: skip
-    return _restart(again, setting, state), metrics
+    return (after, metrics), _restart(again, setting, state.chunk, (worlds, draws))
 
 
 def train(
@@ -169,6 +198,7 @@ def train(
     else:
         save(run_dir / STATE_FOLDER, state, config)
         (run_dir / COMMAND_FILE).write_text(command)
+    state = placed(state, config)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, int(state.chunk))
     chunks = config.ppo.chunks
@@ -240,7 +270,7 @@ def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
     A decision is a choice that a scheduler really had (some placement or forward was legal).
     """
     setting = make_setting(config)
-    state = jax.jit(lambda: initial(setting))()
+    state = placed(jax.jit(lambda: initial(setting))(), config)
     started = time.perf_counter()
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile()
     compiled = time.perf_counter()

@@ -10,6 +10,7 @@ from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
 from jaxsched.training.config import PPOConfig
 from jaxsched.training.rollout import Experience
+from jaxsched.training.shards import mean_over_shards, sum_over_shards
 
 
 @chex.dataclass(frozen=True)
@@ -43,7 +44,10 @@ def optimizer(config: PPOConfig) -> optax.GradientTransformation:
 
 def select(key: Array, config: PPOConfig, experience: Experience, advantage: Array, returns: Array,
            return_scale: Array) -> Batch:  # fmt: skip
-    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to [B]."""
+    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to [B].
+
+    Advantages are normalised over all shards.
+    """
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (experience, advantage, returns))
     rounds, advantage, returns = flat
     real = rounds.real.any(-1)
@@ -51,9 +55,13 @@ def select(key: Array, config: PPOConfig, experience: Experience, advantage: Arr
     chosen = jnp.argsort(jax.random.uniform(key, real.shape) + jnp.where(real, 0.0, 1.0))[:size]
     rounds, advantage, returns = jax.tree.map(lambda leaf: leaf[chosen], (rounds, advantage, returns))
     weight = rounds.real.astype(jnp.float32)
-    count = jnp.maximum(weight.sum(), 1.0)
-    mean = (advantage * weight).sum() / count
-    deviation = jnp.sqrt((weight * (advantage - mean) ** 2).sum() / count)
+
+    def total(array: Array) -> Array:
+        return sum_over_shards((weight * array).sum(), config.shards)
+
+    count = jnp.maximum(total(jnp.ones_like(advantage)), 1.0)
+    mean = total(advantage) / count
+    deviation = jnp.sqrt(total((advantage - mean) ** 2) / count)
     return Batch(experience=rounds, advantage=(advantage - mean) / (deviation + 1e-6), target=returns / return_scale)
 
 
@@ -95,14 +103,15 @@ def update(
     batch: Batch,
     learn_policy: Array,
 ) -> tuple[chex.ArrayTree, optax.OptState, Losses]:
-    """`epochs` passes over `batch` in `minibatches` shuffled parts."""
+    """`epochs` passes over `batch` in `minibatches` shuffled parts, with the mean gradient of all shards."""
     transform = optimizer(config)
     size = batch.advantage.shape[0]
 
     def minibatch(carry, index: Array):
         weights, moments = carry
         part = jax.tree.map(lambda leaf: leaf[index], batch)
-        (_, losses), gradient = jax.value_and_grad(loss, has_aux=True)(weights, network, config, part, learn_policy)
+        gradient, losses = jax.grad(loss, has_aux=True)(weights, network, config, part, learn_policy)
+        gradient = mean_over_shards(gradient, config.shards)
         change, moments = transform.update(gradient, moments, weights)
         weights = optax.apply_updates(weights, change)
         return (weights, moments), losses.replace(gradient=optax.global_norm(gradient))

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.training.config import TrainConfig
@@ -97,7 +97,7 @@ def collect(
 
     def step(states: State, key: Array):
         obs, menu = look_at_all(params, states)
-        heads = network.apply(weights, obs, menu)
+        heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, interval_factors, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))

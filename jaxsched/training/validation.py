@@ -11,7 +11,8 @@ from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import learned_policy
-from jaxsched.training.worlds import Worlds, draw_some, draw_state, params_axes, params_of_all
+from jaxsched.training.shards import per_shard
+from jaxsched.training.worlds import Draw, Worlds, draw_some, draw_state, params_axes, params_of_all
 
 MOST_ROUNDS = 20_000
 
@@ -51,6 +52,12 @@ def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: chex.Ar
     draws = draw_some(draw_key, worlds, rule.seeds)
     start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
     states = start(jax.random.split(job_key, rule.seeds), draws)
-    policy = learned_policy("validation", worlds.static, network, weights)
-    params, axes = params_of_all(worlds, draws), params_axes(worlds)
-    return (mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace).mean()
+
+    def measured(weights: chex.ArrayTree, own: tuple[Draw, State]) -> tuple[None, Array]:
+        draws, states = own
+        policy = learned_policy("validation", worlds.static, network, weights)
+        params, axes = params_of_all(worlds, draws), params_axes(worlds)
+        return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
+
+    _, jct = per_shard(measured, worlds.config.ppo.shards)(weights, (draws, states))
+    return jct.mean()

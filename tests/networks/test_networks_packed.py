@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
-from jaxsched.networks.hierarchy import apply_packed
+from jaxsched.networks.hierarchy import apply_in_blocks, apply_packed
 
 COUNT = 5
 
@@ -40,6 +40,18 @@ def test_packed_is_the_same_where_there_is_room(kept):
     obs, menu = batch(kept)
     heads, whole = jit_packed(1.0)(obs, menu)
     assert whole.all()
+    expected = one_by_one(obs, menu)
+    assert_same(heads, expected, "forward", "act", "value")
+    np.testing.assert_allclose(
+        jnp.where(menu.mask, heads.place, 0.0), jnp.where(menu.mask, expected.place, 0.0), rtol=2e-5, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("kept", [0.0, 0.4, 1.0])
+def test_in_blocks_nothing_is_missing_however_many_menus_there_are(kept, share):
+    obs, menu = batch(kept)
+    heads = jax.jit(lambda obs, menu: apply_in_blocks(NET, weights_of(NET), obs, menu, share))(obs, menu)
     expected = one_by_one(obs, menu)
     assert_same(heads, expected, "forward", "act", "value")
     np.testing.assert_allclose(

@@ -1,0 +1,88 @@
+"""Data parallelism: environments in equal shards, each on a device of its own where there are enough devices.
+
+A shard collects experience and estimates gradients by itself; what all of them share is a mean over the shards. Where
+there are too few devices the shards are lanes of one program: the same up to rounding.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import chex
+import jax
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxsched.machine import cores
+
+AXIS = "shard"
+EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
+T = TypeVar("T", bound=chex.ArrayTree)
+Common = TypeVar("Common", bound=chex.ArrayTree)
+Own = TypeVar("Own", bound=chex.ArrayTree)
+Result = TypeVar("Result", bound=chex.ArrayTree)
+Part = TypeVar("Part", bound=chex.ArrayTree)
+
+
+def mesh_of(shards: int) -> Mesh | None:
+    """A mesh of the first `shards` devices of this process; None if there are not as many, or one shard needs none."""
+    devices = jax.local_devices()
+    return Mesh(np.array(devices[:shards]), (AXIS,)) if 1 < shards <= len(devices) else None
+
+
+def provide_devices() -> None:
+    """Have every CPU core count as a device, unless JAX has looked at its devices already."""
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", cores())
+
+
+def per_shard(
+    function: Callable[[Common, Own], tuple[Result, Part]], shards: int
+) -> Callable[[Common, Own], tuple[Result, Part]]:
+    """`function` of what is common and of one shard's own, as one of all shards' own.
+
+    Leaves of the own argument and result have a leading axis of environments, which `shards` divides. The common result
+    must be the same in every shard.
+    """
+    if shards == 1:
+        return function
+    mesh = mesh_of(shards)
+    if mesh is not None:
+        specs = (EVERYWHERE, DIVIDED)
+        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+
+    def run(common: Common, own: Own) -> tuple[Result, Part]:
+        own = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), own)
+        result, part = jax.vmap(function, in_axes=(None, 0), axis_name=AXIS)(common, own)
+        first = jax.tree.map(lambda leaf: leaf[0], result)
+        return first, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
+
+    return run
+
+
+def place(common: Common, own: Own, shards: int) -> tuple[Common, Own]:
+    """Both on the devices where `per_shard` leaves its results, so that it compiles once."""
+    mesh = mesh_of(shards)
+    if mesh is None:
+        return common, own
+    return jax.device_put(common, NamedSharding(mesh, EVERYWHERE)), jax.device_put(own, NamedSharding(mesh, DIVIDED))
+
+
+def mean_over_shards(tree: T, shards: int) -> T:
+    """The mean over shards of every leaf, float32; inside `per_shard`."""
+    if shards == 1:
+        return tree
+    flat, unravel = ravel_pytree(tree)
+    return unravel(lax.pmean(flat, AXIS))
+
+
+def sum_over_shards(tree: T, shards: int) -> T:
+    """The sum over shards of every leaf; inside `per_shard`."""
+    return tree if shards == 1 else lax.psum(tree, AXIS)
+
+
+def own_key(key: Array, shards: int) -> Array:
+    """A key for this shard alone; inside `per_shard`."""
+    return key if shards == 1 else jax.random.fold_in(key, lax.axis_index(AXIS))

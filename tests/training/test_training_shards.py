@@ -1,0 +1,94 @@
+"""Shards: means over them, the same chunk on one device each as on one device for all, and what they may divide."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.errors import UserError
+from jaxsched.training.config import TrainConfig, to_dict, validate
+from jaxsched.training.shards import mean_over_shards, own_key, per_shard, sum_over_shards
+
+CHUNK = """
+import json, sys
+import jax, numpy as np
+from jaxsched.training import loop
+from jaxsched.training.config import TrainConfig, from_dict
+from jaxsched.training.shards import mesh_of, provide_devices
+
+if sys.argv[2] == "each":
+    provide_devices()
+config = from_dict(TrainConfig, json.loads(sys.argv[1]))
+programs = loop.programs_of(loop.make_setting(config))
+state, metrics = programs.step(loop.placed(programs.initial(), config))
+jct = programs.validate(state.weights)
+state, _ = programs.step(state)
+out = {
+    "devices": 1 if mesh_of(config.ppo.shards) is None else config.ppo.shards,
+    "metrics": {name: value.item() for name, value in metrics.items()},
+    "clock": np.asarray(state.worlds.clock).tolist(),
+    "weights": np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.weights)]).tolist(),
+    "jct": float(jct),
+    "programs": programs.step._cache_size(),
+}
+print(json.dumps(out))
+"""
+
+
+def sharded(config: TrainConfig, shards: int = 2) -> TrainConfig:
+    return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, shards=shards))
+
+
+def test_means_and_sums_are_those_of_all_environments_and_keys_differ():
+    values = jnp.arange(12.0).reshape(6, 2)
+
+    def learn(common, own):
+        told = {"mean": mean_over_shards({"a": own.mean(), "b": own.max(0)}, 3), "sum": sum_over_shards(own.sum(), 3)}
+        key = jax.random.key_data(own_key(jax.random.key(5), 3))
+        return told, (own + common, jnp.broadcast_to(key, (2, 2)))
+
+    told, (moved, keys) = per_shard(learn, 3)(jnp.float32(10.0), values)
+    assert float(told["mean"]["a"]) == 5.5 and float(told["sum"]) == 66.0
+    np.testing.assert_array_equal(told["mean"]["b"], [6.0, 7.0])  # of 2 and 3, 6 and 7, 10 and 11
+    np.testing.assert_array_equal(moved, values + 10.0)
+    assert len({tuple(row) for row in np.asarray(keys).tolist()}) == 3
+
+
+def test_one_shard_is_the_function_itself():
+    def learn(common, own):
+        return common, own
+
+    assert per_shard(learn, 1) is learn
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_chunk_is_the_same_on_a_device_per_shard_as_on_one_for_all(config, compiled_before):
+    def run(devices: str) -> dict:
+        command = [sys.executable, "-c", CHUNK, json.dumps(to_dict(sharded(config))), devices]
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled_before)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    each, all_on_one = run("each"), run("one")
+    assert each["devices"] == 2 and all_on_one["devices"] == 1
+    assert each["programs"] == all_on_one["programs"] == 1
+    assert each["metrics"]["decisions"] == all_on_one["metrics"]["decisions"] > 10
+    for name, value in each["metrics"].items():
+        assert all_on_one["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    assert each["jct"] == pytest.approx(all_on_one["jct"], rel=1e-4)
+    assert each["clock"] == all_on_one["clock"]
+    np.testing.assert_allclose(each["weights"], all_on_one["weights"], atol=2e-3)
+
+
+@pytest.mark.parametrize("shards", [0, 3, 4])
+def test_shards_must_divide_environments_and_validation(config, shards):
+    with pytest.raises(UserError, match="shards"):
+        validate(sharded(config, shards))
+    validate(sharded(config, 2))
