@@ -21,6 +21,7 @@ The options from --cluster on replace what the configuration says.
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
   jaxsched train --config configs/quickstart.yaml --cluster leaf-spine-16 --load 0.9 --seed 1 --out runs/larger
+  jaxsched train --config configs/default.yaml --shards 2 --out runs/on-two-cores
   jaxsched train --resume runs/mine
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
