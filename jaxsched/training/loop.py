@@ -94,7 +94,7 @@ def initial(setting: Setting) -> TrainState:
 
 
 def _restart(key: Array, setting: Setting, done: Array, environments: Environments) -> Environments:
-    """Replace the next share of a shard's environments, in turn, by fresh ones. `done: int32`, chunks before this."""
+    """Replace the next share of a shard's environments, in turn, by fresh ones. `done: int32`, chunks so far."""
     ppo = setting.config.ppo
     size = ppo.num_envs // ppo.shards
     count = int(size * ppo.restart_share)
@@ -166,7 +166,7 @@ def _chunk(
         weights=weights, moments=moments, return_scale=new_scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,
     )  # fmt: skip
-    return (after, metrics), _restart(again, setting, state.chunk, (worlds, draws))
+    return (after, metrics), _restart(again, setting, after.chunk, (worlds, draws))
 
 
 def train(
