@@ -40,6 +40,9 @@ class ScenarioOptions:
     """Mean run time of synthetic jobs (default: the workload's own)."""
     duration_cap_s: Annotated[float | None, optional("X")] = None
     """Longest run time of synthetic jobs (default: no limit)."""
+    mix: Annotated[str, tyro.conf.arg(metavar="NAME|MODELS")] = "default"
+    """Models of the jobs where no trace names them: default (all alike), network-heavy, cpu-heavy, muri, or the names
+    of models with commas between."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
     interference: Annotated[str, tyro.conf.arg(metavar="default|none|analytic|fitted|DIR")] = "default"
@@ -65,6 +68,7 @@ class ScenarioOptions:
             num_jobs=self.num_jobs,
             mean_duration_s=self.mean_duration_s,
             duration_cap_s=self.duration_cap_s,
+            mix=self.mix,
             duration_error=self.duration_error,
             seed=self.seed,
             seeds=seeds,

@@ -34,6 +34,7 @@ def load_scenario(
     num_jobs: int | None = None,
     mean_duration_s: float | None = None,
     duration_cap_s: float | None = None,
+    mix: str = "default",
     duration_error: float = 0.0,
     seed: int = 0,
     seeds: int | None = None,
@@ -43,6 +44,7 @@ def load_scenario(
     `load` is the offered load that submit times are rescaled to (None: a trace keeps its pace); `seeds` job lists are
     made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
     only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
+    `mix` says which models jobs have that no trace tells (`workload.mixes`).
     Policies see durations with an error of `duration_error` (`workload.estimates`), drawn with the list's seed.
     UserError on any mistake.
     """
@@ -63,6 +65,7 @@ def load_scenario(
             load=load,
             total_gpus=gpus,
             seed=number,
+            mix=mix,
             schedulers=partitions,
             mean_duration_s=mean_duration_s,
             duration_cap_s=math.inf if duration_cap_s is None else duration_cap_s,
@@ -79,6 +82,7 @@ def load_scenario(
         "load": load,
         "mean_duration_s": mean_duration_s,
         "duration_cap_s": duration_cap_s,
+        "mix": mix,
         "duration_error": duration_error,
         "offered_load": _offered(lists[0], gpus),
         "skipped_rows": skipped,

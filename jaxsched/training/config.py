@@ -11,6 +11,7 @@ from typing import Any
 from jaxsched.env.queues import ORDERS
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import KINDS
+from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
 
 
@@ -23,6 +24,7 @@ class WorkloadConfig:
     duration_cap_s: float = 28800.0
     gpu_counts: tuple[tuple[int, float], ...] = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))
     ps_fraction: float = 0.5
+    mix: str = "default"  # of models: a name of `workload.mixes`, or models with commas between
     burstiness: float = 1.5
     home_skew: tuple[float, float] = (0.3, 0.3)  # home h has weight (h + 1)^-skew
     gang_tilt: tuple[float, float] = (0.0, 0.0)  # gangs are drawn with weights times size^tilt
@@ -229,6 +231,10 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     for holds, message in rules:
         if not holds:
             raise UserError(f"{where}: {message}")
+    try:
+        get_mix(jobs.mix)
+    except UserError as error:
+        raise UserError(f"{where}: workload: {error}") from None
     return config
 
 

@@ -64,6 +64,7 @@ def _test(tests: Tests, config: TrainConfig, load: float) -> tuple[Scenario, Set
         "cluster": cluster,
         "workload": tests.workload,
         "schedulers": schedulers,
+        "mix": tests.mix,
         "load": load,
         "num_jobs": tests.num_jobs,
         "seed": tests.seed,

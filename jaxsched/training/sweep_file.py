@@ -23,6 +23,7 @@ class Tests:
     cluster: str = ""
     schedulers: int = 0
     workload: str = "philly-like"
+    mix: str = "default"
     loads: tuple[float, ...] = (0.85,)
     num_jobs: int = 300
     seed: int = 1000  # of the first job list

@@ -90,6 +90,7 @@ def sampler(config: TrainConfig, gpus: int) -> SamplerParams:
         duration_cap_s=jobs.duration_cap_s,
         gpu_counts=dict(jobs.gpu_counts),
         ps_fraction=jobs.ps_fraction,
+        mix=jobs.mix,
         burstiness=jobs.burstiness,
     )
 

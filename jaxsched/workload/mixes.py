@@ -56,11 +56,16 @@ MIXES: dict[str, Mix] = {
 
 
 def get_mix(mix: str | Mix | Mapping[str, float]) -> Mix:
-    """A mix by name, from weights, or as it is. UserError names the unknown mix and the known ones."""
+    """A mix by name, of models with commas between in equal shares, from weights, or as it is.
+
+    UserError names the unknown mix or model and the known ones.
+    """
     if isinstance(mix, Mix):
         return mix
     if not isinstance(mix, str):
         return Mix("custom", dict(mix))
-    if mix not in MIXES:
-        raise UserError(f"mix: unknown mix {mix!r}; known mixes are {', '.join(MIXES)}")
-    return MIXES[mix]
+    if mix in MIXES:
+        return MIXES[mix]
+    if "," not in mix and mix not in MODEL_NAMES:
+        raise UserError(f"mix: unknown mix {mix!r}; known mixes are {', '.join(MIXES)}, or models with commas between")
+    return Mix(mix, dict.fromkeys(mix.split(","), 1.0))

@@ -63,6 +63,8 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--cluster", "missing.csv"], "missing.csv: no such file"),
         (["evaluate", "--schedulers", "0"], "schedulers"),
         (["evaluate", "--load", "nan"], "load: nan"),
+        (["evaluate", "--mix", "heavy"], "unknown mix 'heavy'"),
+        (["evaluate", "--mix", "bert,alexnet"], "unknown model 'alexnet'"),
         (["evaluate", "--load", "-1"], "load: -1"),
         (["evaluate", "--load", "x"], "--load: 'x' should be FLOAT"),
         (["evaluate", "--seeds", "0"], "seeds: 0"),

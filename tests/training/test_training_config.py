@@ -118,6 +118,8 @@ MISTAKES = [  # text of the file, what the message must say
     ("workload: {gang_tilt: [0.5, 0.0]}", ["workload", "gang_tilt", "rising"]),
     ("workload: {pace: [0.0, 1.0]}", ["workload", "pace", "positive"]),
     ("workload: {pace: [2.0, 1.0]}", ["workload", "pace", "rising"]),
+    ("workload: {mix: heavy}", ["workload", "mix", "'heavy'", "network-heavy"]),
+    ("workload: {mix: 'bert,alexnet'}", ["workload", "'alexnet'", "vgg16"]),
     ("env: {rounds: 0}", ["env", "rounds", "at least 1"]),
     ("env: {window: 0}", ["env", "window", "at least 1"]),
     ("env: {order: tallest}", ["env", "order", "fifo"]),

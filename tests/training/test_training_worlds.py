@@ -10,6 +10,7 @@ import pytest
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.training.worlds import Draw, draw_state, draw_worlds, make_worlds, params_axes, params_of, params_of_all
+from jaxsched.workload.models import model_index
 
 COUNT, JOBS, LOAD = 64, 2000, 0.8
 
@@ -70,6 +71,11 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
         kappa = worlds.params.interference.kappa * draws.strength[e]
         np.testing.assert_allclose(params.interference.kappa[e], kappa, rtol=1e-6)
     assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
+
+
+def test_jobs_are_of_the_models_of_the_mix(config):
+    states = states_of(changed(config, mix="bert,dqn"), draws_of())
+    assert set(states.jobs.model.ravel().tolist()) == {model_index("bert"), model_index("dqn")}
 
 
 def test_a_lone_cluster_is_shared(config):

@@ -67,6 +67,14 @@ def test_mix_by_weights_merges_aliases():
     assert probabilities[model_index("shufflenet_v2")] == 0.5 and probabilities[model_index("bert")] == 0.5
 
 
+def test_mix_of_named_models_has_them_in_equal_shares():
+    probabilities = get_mix("vgg16,bert").probabilities
+    assert probabilities[model_index("vgg16")] == probabilities[model_index("bert")] == 0.5
+    assert get_mix("dqn").probabilities[model_index("dqn")] == 1.0
+    with pytest.raises(UserError, match=r"unknown model 'alexnet'"):
+        get_mix("vgg16,alexnet")
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
