@@ -85,9 +85,14 @@ def _explicit(function: Callable, *args: chex.ArrayTree) -> tuple[Callable, list
 
 def only_where(needed: Array, compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:
     """`compute(i)` where `needed: bool[S]`, else `otherwise(i)`, stacked; on a CPU the rest is not computed."""
-
-    def one(index: Array) -> T:
-        return lax.cond(needed[index], compute, otherwise, index)
-
     index = jnp.arange(needed.shape[0])
-    return lax.map(one, index) if _on_cpu() else jax.vmap(one)(index)
+    if not _on_cpu():
+        return jax.vmap(lambda i: lax.cond(needed[i], compute, otherwise, i))(index)
+
+    def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:
+        left, results = carry
+        i = jnp.argmax(left)
+        results = jax.tree.map(lambda leaf, new: leaf.at[i].set(new), results, compute(i))
+        return left.at[i].set(False), results
+
+    return lax.while_loop(lambda carry: carry[0].any(), next_one, (needed, jax.vmap(otherwise)(index)))[1]

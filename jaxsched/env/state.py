@@ -18,6 +18,7 @@ from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD = range(3)
+ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # at which boundaries schedulers are asked
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -35,6 +36,7 @@ class EnvConfig:
     skip_blocked: bool = True  # show jobs behind one that cannot start
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
+    asked: str = ALWAYS  # with `skip_idle`: boundaries to pass over while jobs are queued, see `intervals_ahead`
     record_placements: bool = False  # keep every job's placement in the state
     interference: Interference = MODELS["analytic"]
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up

@@ -8,23 +8,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsched.cluster.hardware import partition_axes
+from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.lanes import only_where, with_shared
 from jaxsched.dynamics.speed import Footprint, best_hardware, footprint
 from jaxsched.env import shares
 from jaxsched.env.load import Load, load_of, sharers_of
+from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import Flow, add_flow, flow_rate, no_flow
 from jaxsched.env.state import (
+    ALWAYS,
     FINISHED,
     FORWARD,
     PLACE,
+    POSSIBLE,
     RUNNING,
     Action,
     EnvConfig,
     EnvParams,
     State,
-    could_hold,
     job_spec,
 )
 from jaxsched.workload.jobs import NEVER
@@ -184,7 +186,8 @@ def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tu
     p = jnp.arange(partitions)
     row = state.queue[p, action.slot]
     job = job_spec(state.jobs, row)
-    fits = could_hold(params.cluster, job.workers, job.gpus_per_worker)[p, action.target]
+    capacity = group_capacity(params.cluster.group_gpus[action.target], job.gpus_per_worker[:, None, None])
+    fits = capacity.sum((1, 2)) >= job.workers
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
     legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
@@ -224,13 +227,40 @@ def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> t
 
 
 def intervals_ahead(config: EnvConfig, params: EnvParams, state: State) -> Array:
-    """int32: how many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued."""
+    """int32: how many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued.
+
+    Where jobs are queued, but no scheduler did anything at this boundary, none of the next ones differs until a job
+    arrives or ends. A policy whose choice does not depend on time need only be asked after that (`CHANGE`); one that
+    would rather wait than take what there is, also while something is possible (`POSSIBLE`): some queued job could
+    start, or be forwarded to where it could.
+    """
     if not config.skip_idle:
         return jnp.int32(1)
     last = state.jobs.arrival.shape[-1] - 1
     following = jnp.where(state.next_job <= last, state.jobs.arrival[jnp.minimum(state.next_job, last)], NEVER)
-    idle = jnp.minimum(jnp.minimum(following, params.horizon) - state.clock, LONGEST_SKIP)
-    return jnp.where((state.queue >= 0).any(), 1, jnp.maximum(idle, 1)).astype(jnp.int32)
+    arrival = jnp.minimum(jnp.minimum(following, params.horizon) - state.clock, LONGEST_SKIP)
+    queued = (state.queue >= 0).any()
+    ahead = jnp.where(queued, 1, arrival)
+    if config.asked != ALWAYS:
+        same = queued & (state.round == 1) & state.waited.all()
+        if config.asked == POSSIBLE:
+            same = lax.cond(same, lambda: ~_something_possible(config, params, state), lambda: same)
+        ahead = jnp.where(same, jnp.minimum(arrival, _intervals_to_completion(params, state)), ahead)
+    return jnp.maximum(ahead, 1).astype(jnp.int32)
+
+
+def _something_possible(config: EnvConfig, params: EnvParams, state: State) -> Array:
+    """bool: some queued job could start, or be forwarded to where it could."""
+    can_start = feasible(config, state)
+    return can_start.any() | movable(config, state, params, can_start).any()
+
+
+def _intervals_to_completion(params: EnvParams, state: State) -> Array:
+    """int32: whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
+    running = state.running
+    left = (running.remaining_s + running.remaining_low_s) * running.slowdown
+    first = jnp.where(running.job >= 0, left, jnp.inf).min()
+    return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
 
 
 def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, intervals: Array) -> tuple[State, Flow]:

@@ -94,7 +94,7 @@ class Program:
         def step(weights: chex.ArrayTree, state: State, params: EnvParams, key: Array, index: Array) -> State:
             policy = self.contender.policy(config, weights)
             action = policy(jax.random.fold_in(key, index), observe(config, params, state), state, params)
-            return transition(config, params, state, action)[0]
+            return transition(dataclasses.replace(config, asked=policy.asked), params, state, action)[0]
 
         def signals(state: State, params: EnvParams) -> tuple[Array, Array, Array]:
             over = is_finished(state) | (state.clock >= params.horizon)

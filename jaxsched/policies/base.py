@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.observation import Observation
 from jaxsched.env.queues import first, movable
 from jaxsched.env.shares import room_of
-from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, FORWARD, PLACE, WAIT, Action, EnvConfig, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
 
@@ -26,6 +26,7 @@ class Policy:
 
     name: str
     act: ActFn
+    asked: str = ALWAYS  # the boundaries at which it must be asked, if others are to be skipped: see `intervals_ahead`
 
     def __call__(self, key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
         return self.act(key, obs, state, params)

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxsched.env.observation import Observation
 from jaxsched.env.queues import feasible, first, order_keys
@@ -32,7 +32,10 @@ def heuristic(
             place = can_start[jnp.arange(p), slot]
         job = job_spec(state.jobs, state.queue[jnp.arange(p), slot])
         view, axes = views(state, params)
-        workers = jax.vmap(place_workers, in_axes=(0, axes, 0))(jax.random.split(group_key, p), view, job)
+        place_all = jax.vmap(place_workers, in_axes=(0, axes, 0))
+        keys_of_groups = jax.random.split(group_key, p)
+        nowhere = jnp.zeros_like(view.free)
+        workers = lax.cond(place.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
         forward_slot, target, possible = forward_choice(config, state, params, keys, can_start, forward)
         return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
 

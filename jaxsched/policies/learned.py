@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State, wait_action
+from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.base import Policy, place_or_forward
@@ -107,7 +107,7 @@ def learned_policy(
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
-    return Policy(name, act)
+    return Policy(name, act, POSSIBLE)
 
 
 def sizes_of(obs: Observation) -> Sizes:

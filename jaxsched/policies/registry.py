@@ -6,7 +6,7 @@ for `greedy-wait` `tX`, its threshold, and `pX`, its patience. `pack` alone is F
 """
 
 from jaxsched.env.queues import ORDERS
-from jaxsched.env.state import EnvConfig
+from jaxsched.env.state import CHANGE, POSSIBLE, EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Policy
 from jaxsched.policies.greedy_wait import greedy_wait
@@ -53,5 +53,6 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
             known = (*ORDERS, *_SWITCHES, *(("tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if greedy:
-        return Policy(spec, greedy_wait(config, threshold, patience, order, forward))
-    return Policy(spec, heuristic(config, name, order, backfill, forward))
+        return Policy(spec, greedy_wait(config, threshold, patience, order, forward), POSSIBLE)
+    timeless = name != "random" and order != "las"
+    return Policy(spec, heuristic(config, name, order, backfill, forward), CHANGE if timeless else POSSIBLE)

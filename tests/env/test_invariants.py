@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_state, watcher
 
+from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import take
 
 # test_oracle runs all the others, and looks at `illegal`, too.
@@ -18,6 +19,8 @@ WATCHED = {
     "two": ("pack:area+backfill+forward", "tetris:las", "greedy-wait"),
     "three": ("random:forward", "load-balance"),
 }
+TIMELESS = ("pack", "pack:area+backfill+forward", "tetris:sjf+backfill+spread")
+WAITING = ("greedy-wait", "pack:las+backfill+spread")
 TIMED = ("pack:area+backfill+forward", "load-balance", "greedy-wait")
 
 
@@ -62,6 +65,31 @@ def test_early_stop_and_skipping_change_no_time(case, spec):
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
     assert one.workers == other.workers and one.status == other.status
+
+
+@pytest.mark.parametrize("specs", [TIMELESS, WAITING], ids=["heuristics", "those that wait"])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, data):
+    case, spec = data.draw(strategies.cases("two")), data.draw(st.sampled_from(specs))
+    case = dataclasses.replace(case, interval_s=max(case.interval_s, 20.0))
+    always = case.shape.config()
+    (asked,) = {hand_written(spec, always).asked for spec in specs}
+    one = strategies.outcome(case, strategies.run(case, spec, dataclasses.replace(always, asked=asked), specs))
+    other = strategies.outcome(case, strategies.run(case, spec, always, specs))
+    np.testing.assert_array_equal(one.start_s, other.start_s)
+    np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
+    assert one.workers == other.workers and one.status == other.status
+
+
+@pytest.mark.parametrize(("spec", "share"), [("pack", 0.5), ("pack:las+backfill+spread", 0.8)])
+def test_boundaries_at_which_nothing_changes_are_passed_over(spec, share):
+    """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""
+    case = strategies.random_case(3, "two", interval_s=20.0)
+    always = case.shape.config()
+    configs = always, dataclasses.replace(always, asked=hand_written(spec, always).asked)
+    every, some = (int(strategies.jit_run(c, (spec,), 10**6)(case.params, case.table, 0)[1]) for c in configs)
+    assert some < share * every
 
 
 def test_a_state_that_breaks_the_rules_is_noticed():
