@@ -85,7 +85,7 @@ class PPOConfig:
     num_envs: int = 64
     steps: int = 96  # decision rounds per chunk and environment
     chunks: int = 60
-    epochs: int = 3
+    epochs: int = 2
     minibatches: int = 8
     keep: float = 0.5  # share of the rounds that are learned from, those with real choices first
     busy: float = 0.75  # share of the menus in a minibatch that may hold something; what is beyond is not learned from
