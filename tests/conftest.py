@@ -1,5 +1,12 @@
-"""Shared by all test rooms: hypothesis profiles. Being here also puts `tests/` on the path, for `import oracle`."""
+"""Shared by all test rooms: hypothesis profiles, and a limit to what compiled programs pile up.
 
+Being here also puts `tests/` on the path, for `import oracle`.
+"""
+
+from pathlib import Path
+
+import jax
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams.
@@ -7,3 +14,13 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_QUIET)
 settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile("fixed")
+
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps():
+    """Forgets compiled programs before the process has as many memory maps as Linux allows: then compiling crashes."""
+    yield
+    if _MOST_MAPS.exists() and len(_MAPS.read_bytes().splitlines()) > int(_MOST_MAPS.read_text()) // 3:
+        jax.clear_caches()
