@@ -11,7 +11,7 @@ from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, slowdown
+from jaxsched.dynamics.speed import Footprint, StepTime, slowdown_of, step_time
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
 
@@ -21,6 +21,7 @@ class Load:
 
     own: Array  # float32[P, M], as in `State`
     total: Array  # float32[P, M], likewise
+    step: StepTime  # leaves float32[P, R], 0 in free slots
     slowdown: Array  # float32[P, R], 1 in free slots
     stretch: Array | None  # float32[P, R], on shared GPUs, as in `Running`
 
@@ -61,9 +62,14 @@ def load_of(
 
         stretch = only_where(changed, stretch_in, lambda p: old.stretch[p])
 
-    def slowdown_in(p: Array) -> Array:
-        on_gpu = None if stretch is None else stretch[p]
-        return jnp.where(active[p], slowdown(model, weights, layout, print_of(p), total[p, :, None], on_gpu), 1.0)
+    def speed_in(p: Array) -> tuple[StepTime, Array]:
+        rows, on_gpu = print_of(p), None if stretch is None else stretch[p]
+        step = step_time(model, weights, layout, rows, total[p, :, None])
+        step = jax.tree.map(lambda leaf: jnp.where(active[p], leaf, 0.0), step)
+        return step, jnp.where(active[p], slowdown_of(step, rows.ideal, on_gpu), 1.0)
 
-    rate = only_where(changed | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])
-    return Load(own=own, total=total, slowdown=rate, stretch=stretch)
+    def as_before(p: Array) -> tuple[StepTime, Array]:
+        return jax.tree.map(lambda leaf: leaf[p], (old.step, old.slowdown))
+
+    step, slowdown = only_where(changed | (total != old.total).any(-1), speed_in, as_before)
+    return Load(own=own, total=total, step=step, slowdown=slowdown, stretch=stretch)

@@ -19,10 +19,17 @@ def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
 
     Args: `key: int32[NK]`, `capacity: int32[NK]` workers that still fit, `need: int32` workers.
     """
-    index = jnp.arange(key.shape[0])
-    ahead = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
-    before = jnp.where(ahead, capacity[None, :], 0).sum(-1)
-    return jnp.clip(need - before, 0, capacity)
+
+    def halve(limits: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = limits
+        middle = low + (high - low) // 2
+        enough = jnp.where(key <= middle, capacity, 0).sum() >= need
+        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+
+    # Bisection for the last key that is needed: neither a sort nor a comparison of every group with every other.
+    last, _ = lax.while_loop(lambda limits: limits[0] < limits[1], halve, (key.min(), key.max()))
+    before, tied = jnp.where(key < last, capacity, 0), jnp.where(key == last, capacity, 0)
+    return before + jnp.clip(need - before.sum() - (jnp.cumsum(tied) - tied), 0, tied)
 
 
 def fill_one_by_one(key: Callable[[Array], Array], capacity: Array, need: Array) -> Array:

@@ -148,6 +148,20 @@ def test_quantise():
     np.testing.assert_array_equal(quantise(jnp.asarray(values, jnp.float32)), [0, 0, 1, 1000, 0, 10**9, 100, 100])
 
 
+@pytest.mark.parametrize("span", [1, 3, 2**31 - 2])
+def test_fill_in_order_is_the_order_of_a_stable_sort(span):
+    rng = np.random.default_rng(span)
+    for _ in range(50):
+        size = rng.integers(1, 40)
+        key = (rng.integers(0, span, size, endpoint=True) - (5 if span < 9 else 0)).astype(np.int32)
+        capacity, need = rng.integers(0, 4, size).astype(np.int32), rng.integers(0, 70)
+        expected = np.zeros(size, np.int32)
+        for group in np.argsort(key, kind="stable"):
+            expected[group] = min(capacity[group], need - expected.sum())
+        filled = fill_in_order(jnp.array(key), jnp.array(capacity), jnp.int32(need))
+        np.testing.assert_array_equal(filled, expected)
+
+
 def test_fill_in_order():
     filled = fill_in_order(jnp.array([2, 1, 1, 0]), jnp.array([5, 1, 2, 0]), jnp.int32(4))
     np.testing.assert_array_equal(filled, [1, 1, 2, 0])
