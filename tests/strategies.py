@@ -20,6 +20,7 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
 from jaxsched.dynamics.interference import MODELS, Strengths
 from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.load import FEW
 from jaxsched.env.observation import observe
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State, make_params
 from jaxsched.policies.registry import hand_written
@@ -70,13 +71,15 @@ class Shape:
         return EnvConfig(**(values | changes))
 
 
-# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `three` has
-# servers of up to three sockets; its jobs have whole GPUs.
+# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `two` has so many
+# running slots that only jobs whose resources change are looked at (`load.FEW`); `three` has servers of up to three
+# sockets; its jobs have whole GPUs.
 SHAPES = {
     "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2, shared=8),
-    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=32, queue_slots=40, rounds=8, shared=8),
+    "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=72, queue_slots=40, rounds=8, shared=8),
     "three": Shape(partitions=3, servers=5, groups=3, jobs=32, running_slots=32, queue_slots=32, rounds=3),
 }
+assert SHAPES["three"].running_slots <= FEW < SHAPES["two"].running_slots
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters

@@ -12,6 +12,7 @@ from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
 from jaxsched.workload.models import Profiles
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
+BLOCK = 16  # jobs whose slowdowns are computed together, where not all are
 
 
 @chex.dataclass(frozen=True)
@@ -139,6 +140,41 @@ def slowdown(
 ) -> Array:
     """float32: step time over ideal step time, at least 1; arguments and shape as `step_time` and `slowdown_of`."""
     return slowdown_of(step_time(interference, weights, layout, rows, total), rows.ideal, stretch)
+
+
+def slowdown_of_some(
+    interference: Interference,
+    weights: chex.ArrayTree,
+    layout: Layout,
+    rows: Footprint,
+    total: Array,
+    stale: Array,
+    before: Array,
+    stretch: Array | None = None,
+) -> Array:
+    """`slowdown` of the jobs `stale: bool[R]` under `total: float32[M]`, and `before: float32[R]` of the others."""
+    slots = stale.shape[0]
+    index, count = jnp.nonzero(stale, size=slots + BLOCK, fill_value=slots)[0], stale.sum()
+
+    def block(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, after = carry
+        chosen = lax.dynamic_slice(index, (start,), (BLOCK,))
+        some, on_gpu = jax.tree.map(lambda leaf: leaf[..., chosen], (rows, stretch))
+        new = slowdown(interference, weights, layout, some, total[:, None], on_gpu)
+        return start + BLOCK, after.at[chosen].set(new, mode="drop")
+
+    return lax.while_loop(lambda carry: carry[0] < count, block, (jnp.int32(0), before))[1]
+
+
+def users_of(use: Array, resources: Array) -> Array:
+    """bool[R]: which jobs use any of `resources: bool[M]`, by `use: float32[M, R]`; reads only those rows."""
+    index, count = jnp.nonzero(resources, size=resources.shape[0], fill_value=0)[0], resources.sum()
+
+    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, found = carry
+        return k + 1, found | (use[index[k]] > 0)
+
+    return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), jnp.zeros(use.shape[1], bool)))[1]
 
 
 def step_time(

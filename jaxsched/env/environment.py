@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, StepTime
+from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.reward import reward
 from jaxsched.env.state import Action, EnvConfig, EnvParams, Records, Running, State, assign_homes, with_fractions
@@ -43,7 +43,6 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         remaining_s=floats(p, r),
         remaining_low_s=floats(p, r),
         slowdown=floats(p, r) + 1.0,
-        step=StepTime(compute=floats(p, r), comm=floats(p, r)),
         print=Footprint(
             use=floats(p, layout.size, r),
             base=floats(p, layout.size - layout.nk, r),

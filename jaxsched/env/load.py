@@ -11,8 +11,10 @@ from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, StepTime, slowdown_of, step_time
+from jaxsched.dynamics.speed import Footprint, slowdown, slowdown_of_some, users_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
+
+FEW = 64  # running slots of a partition whose slowdowns are all computed again whenever something changes
 
 
 @chex.dataclass(frozen=True)
@@ -21,7 +23,6 @@ class Load:
 
     own: Array  # float32[P, M], as in `State`
     total: Array  # float32[P, M], likewise
-    step: StepTime  # leaves float32[P, R], 0 in free slots
     slowdown: Array  # float32[P, R], 1 in free slots
     stretch: Array | None  # float32[P, R], on shared GPUs, as in `Running`
 
@@ -43,13 +44,15 @@ def load_of(
 
     Args:
         print_of: from a partition to the footprints in its running slots, slots last.
-        changed: bool[P], partitions in which other jobs are active than when the load was `old`. Those in which nothing
-            has changed, links that other partitions use included, keep what they had.
+        changed: bool[P, R], jobs that came or went since the load was `old`. Partitions in which nothing has changed,
+            links that other partitions use included, keep what they had; so do jobs of a partition with more than `FEW`
+            slots, if nothing that they use has changed.
         sharers: the jobs in the running slots, leaves [P, R], where GPUs may be shared.
     """
     layout = layout_of(params.cluster)
     model, weights = config.interference, params.interference
-    own = only_where(changed, lambda p: own_use(print_of(p).use, active[p]), lambda p: old.own[p])
+    here = changed.any(-1)
+    own = only_where(here, lambda p: own_use(print_of(p).use, active[p]), lambda p: old.own[p])
     total = totals(params.cluster, own)
 
     stretch = None
@@ -60,16 +63,18 @@ def load_of(
             jobs = jax.tree.map(lambda leaf: leaf[p], sharers)
             return stretch_of(model, weights, params.sharing, gpus, jobs, active[p])
 
-        stretch = only_where(changed, stretch_in, lambda p: old.stretch[p])
+        stretch = only_where(here, stretch_in, lambda p: old.stretch[p])
 
-    def speed_in(p: Array) -> tuple[StepTime, Array]:
+    def slowdown_in(p: Array) -> Array:
         rows, on_gpu = print_of(p), None if stretch is None else stretch[p]
-        step = step_time(model, weights, layout, rows, total[p, :, None])
-        step = jax.tree.map(lambda leaf: jnp.where(active[p], leaf, 0.0), step)
-        return step, jnp.where(active[p], slowdown_of(step, rows.ideal, on_gpu), 1.0)
+        if active.shape[-1] <= FEW:
+            rate = slowdown(model, weights, layout, rows, total[p, :, None], on_gpu)
+        else:
+            stale = changed[p] | users_of(rows.use, total[p] != old.total[p])
+            stale = stale if stretch is None else stale | (stretch[p] != old.stretch[p])
+            before = old.slowdown[p]
+            rate = slowdown_of_some(model, weights, layout, rows, total[p], stale & active[p], before, on_gpu)
+        return jnp.where(active[p], rate, 1.0)
 
-    def as_before(p: Array) -> tuple[StepTime, Array]:
-        return jax.tree.map(lambda leaf: leaf[p], (old.step, old.slowdown))
-
-    step, slowdown = only_where(changed | (total != old.total).any(-1), speed_in, as_before)
-    return Load(own=own, total=total, step=step, slowdown=slowdown, stretch=stretch)
+    rate = only_where(here | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])
+    return Load(own=own, total=total, slowdown=rate, stretch=stretch)

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
-from jaxsched.dynamics.speed import Footprint, JobSpec, StepTime
+from jaxsched.dynamics.speed import Footprint, JobSpec
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
@@ -104,7 +104,6 @@ class Running:
     remaining_s: Array  # float32[P, R], ideal seconds left
     remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Array  # float32[P, R], current; 1 in free slots
-    step: StepTime  # leaves [P, R], current, by the totals; 0 in free slots
     print: Footprint  # leaves [P, ..., R]
     gpu: Array | None = None  # int32[P, R], shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
     stretch: Array | None = None  # float32[P, R], how much longer it computes for its co-runners there; likewise

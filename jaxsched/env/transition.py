@@ -59,7 +59,7 @@ class Still:
     of_tenant: Array  # int32[P, R, V], or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
     sharers: Sharers | None  # leaves [P, R]
     queued: Array  # float32[P]
-    placed: Array  # bool[P], jobs have started that the load does not know of
+    placed: Array  # bool[P, R], jobs that have started, of which the load does not know
     length_s: Array  # float32, how long to run
 
 
@@ -212,18 +212,20 @@ def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tu
 def act(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
     """One decision round: placements, then forwards; a scheduler that did neither legally has waited.
 
-    Returns the state, whose totals and slowdowns are still those before the round, and where jobs started, `bool[P]`.
+    Returns the state, whose totals and slowdowns are still those before the round, and the jobs started, `bool[P, R]`.
     """
     waiting = state.waited
     room = (state.queue < 0).sum(-1)
+    running = state.running.job
     state, placed = _start(config, params, state, action)
+    started = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
     acted = placed | forwarded
     refused = ((action.kind == PLACE) | (action.kind == FORWARD)) & ~acted & ~waiting
     state = state.replace(
         waited=waiting | ~acted, round=state.round + 1, illegal=state.illegal + refused.sum(dtype=jnp.int32)
     )
-    return state, placed
+    return state, started
 
 
 def intervals_ahead(config: EnvConfig, params: EnvParams, state: State) -> Array:
@@ -266,7 +268,7 @@ def _intervals_to_completion(params: EnvParams, state: State) -> Array:
 def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, intervals: Array) -> tuple[State, Flow]:
     """Run the cluster for `intervals: int32` intervals (0: no time passes), completion by completion.
 
-    Args: `placed: bool[P]`, where jobs have started since totals and slowdowns were computed.
+    Args: `placed: bool[P, R]`, jobs that have started since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     running = state.running
@@ -281,13 +283,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
         active=running.job >= 0,
         remaining_s=running.remaining_s,
         remaining_low_s=running.remaining_low_s,
-        load=Load(
-            own=state.own,
-            total=state.total,
-            step=running.step,
-            slowdown=running.slowdown,
-            stretch=running.stretch,
-        ),
+        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
         elapsed_s=jnp.float32(0.0),
         finish_offset_s=jnp.zeros_like(running.remaining_s),
         attained_s=state.attained_s,
@@ -325,7 +321,6 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
             remaining_s=end.remaining_s,
             remaining_low_s=end.remaining_low_s,
             slowdown=end.load.slowdown,
-            step=end.load.step,
             stretch=end.load.stretch,
         ),
         attained_s=end.attained_s,
@@ -339,8 +334,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
 
 def refresh(config: EnvConfig, params: EnvParams, state: State) -> State:
     """The state with its load computed anew, whatever it was."""
-    everywhere = jnp.ones(state.queue.shape[0], bool)
-    return advance(config, params, state, everywhere, jnp.int32(0))[0]
+    return advance(config, params, state, jnp.ones_like(state.running.job, bool), jnp.int32(0))[0]
 
 
 def _run(
@@ -377,7 +371,7 @@ def _run(
             active=active,
             remaining_s=high,
             remaining_low_s=low,
-            load=load_when(active, finished.any(-1), moment.load, still.sharers),
+            load=load_when(active, finished, moment.load, still.sharers),
             elapsed_s=elapsed,
             finish_offset_s=jnp.where(finished, elapsed, moment.finish_offset_s),
             attained_s=attained,

@@ -15,7 +15,7 @@ from jaxsched.env.queues import feasible, order_keys
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State
 from jaxsched.policies.base import TO_IDLE, ActFn, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Scene, choice_score, offers, scene_of
+from jaxsched.policies.offers import Scene, choice_score, offers, present, scene_of
 
 
 def greedy_wait(
@@ -48,10 +48,11 @@ def _choose(
 
     Returns `bool[P]`, `int32[P]`, `int32[P, NK]`.
     """
+    now = present(config, params, scene)
     idle = jnp.isinf(scene.wait_s)
 
     def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
-        on = offers(config, params, scene, p, w)
+        on = offers(config, params, scene, now, p, w)
         score = choice_score(on)
         choice = jnp.argmin(score)
         good = (score <= quantise(jnp.float32(threshold))) | (quantise(on.stake) <= quantise(jnp.float32(patience)))

@@ -13,7 +13,7 @@ from jaxsched.env.observation import Observation
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.candidates import CAPS
-from jaxsched.policies.offers import Offers, Scene, choice_score, offers, scene_of
+from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
 from jaxsched.policies.rules import per_server
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
@@ -30,11 +30,12 @@ def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observat
 
 
 def _build(config: EnvConfig, params: EnvParams, scene: Scene) -> Menu:
+    now = present(config, params, scene)
     p, w = scene.some.shape
 
     def of_job(place: Array) -> Menu:
         partition, window = place // w, place % w
-        on = offers(config, params, scene, partition, window)
+        on = offers(config, params, scene, now, partition, window)
         return _menu_of(on, window, scene.duration_s[partition, window], scene.wait_s[partition])
 
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0)))

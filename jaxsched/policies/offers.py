@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
+from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.speed import (
     Best,
@@ -22,6 +23,7 @@ from jaxsched.dynamics.speed import (
     footprint,
     slowdown,
     slowdown_of,
+    step_time,
     step_time_with,
 )
 from jaxsched.env import shares
@@ -43,7 +45,6 @@ class Scene:
     free: Array  # int32[P, NK]
     total: Array  # float32[P, M]
     print: Footprint  # of the running jobs, leaves [P, ..., R]
-    now: StepTime  # of the running jobs, leaves [P, R]
     left_s: Array  # float32[P, R], ideal seconds that the running jobs have left by their estimates, 0 in free slots
     wait_s: Array  # float32[P], seconds until something can change, at least one interval; inf if nothing runs
     job: JobSpec  # leaves [P, W]
@@ -87,7 +88,6 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array) -> Sce
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
         print=running.print,
-        now=running.step,
         left_s=left,
         wait_s=jnp.maximum(ends, params.interval_s),
         job=job_spec(state.jobs, row),
@@ -106,10 +106,24 @@ def crowd_of(state: State, params: EnvParams) -> Crowd | None:
     return Crowd(shared=state.shared.reshape(p, n * k, -1), running=running, stretch=state.running.stretch)
 
 
-def offers(config: EnvConfig, params: EnvParams, scene: Scene, p: Array, w: Array) -> Offers:
-    """What there is for the job at place `w` of the window of partition `p`."""
+def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
+    """Step times of the running jobs where a scheduler has a job to place, else 0; leaves float32[P, R]."""
+    layout = layout_of(params.cluster)
+
+    def of_partition(p: Array) -> StepTime:
+        rows = jax.tree.map(lambda leaf: leaf[p], scene.print)
+        return step_time(config.interference, params.interference, layout, rows, scene.total[p, :, None])
+
+    def nothing(p: Array) -> StepTime:
+        return StepTime(compute=jnp.zeros_like(scene.left_s[p]), comm=jnp.zeros_like(scene.left_s[p]))
+
+    return only_where(scene.some.any(-1), of_partition, nothing)
+
+
+def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
+    """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
-    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.print, scene.now, scene.crowd))
+    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.print, now, scene.crowd))
     room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
     view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)

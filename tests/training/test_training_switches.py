@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.cluster.hardware import total_gpus
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.training.config import RewardConfig
 from jaxsched.training.leaves import replaced
 from jaxsched.training.loop import initial, make_setting
@@ -74,11 +76,11 @@ def test_the_potential_is_late_work_and_waiting_or_waiting_or_nothing(setting, p
     assert not phi(dataclasses.replace(late_rule, interference=False)).any() and not phi(off).any()
 
 
-@pytest.mark.parametrize("name", ["ablations", "single", "unseen_models"])
+@pytest.mark.parametrize("name", ["ablations", "single", "single_256", "unseen_models"])
 def test_the_sweeps_of_the_project_change_one_thing_each(name):
-    """The single scheduler has as many turns per boundary and per chunk, and as much room, as all others have.
+    """The single scheduler has as many turns per boundary and per chunk, and as long a queue, as all others have.
 
-    It uses more of its turns, and may have fewer chunks for that.
+    It uses more of its turns and less of the room for running jobs, and may have fewer chunks and less room for that.
     """
     plan = load_sweep(ROOT / "configs" / "sweeps" / f"{name}.yaml")
     assert len({point.config.seed for point in plan.points}) >= 5
@@ -90,9 +92,11 @@ def test_the_sweeps_of_the_project_change_one_thing_each(name):
         if config.env.schedulers == 1:
             count = first.env.schedulers
             share = {"env.rounds": config.env.rounds, "ppo.steps": config.ppo.steps}
-            share |= {"env.running_slots": config.env.running_slots, "env.queue_slots": config.env.queue_slots}
+            share |= {"env.queue_slots": config.env.queue_slots}
             given = {"env.schedulers": count, "ppo.chunks": first.ppo.chunks}
+            given |= {"env.running_slots": first.env.running_slots}
             alike = replaced(config, {key: value // count for key, value in share.items()} | given)
             assert config.ppo.chunks <= first.ppo.chunks
+            assert config.env.running_slots * 4 >= total_gpus(get_cluster(config.env.cluster, 1))
             assert alike == first, variant
     assert len(set(by_variant.values())) == len(by_variant) > 1
