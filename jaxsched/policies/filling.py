@@ -8,6 +8,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
+PAIRS = 48  # groups of which every one is compared with every other; of more, a search is faster
+
 
 def quantise(x: Array) -> Array:
     """int32: `floor(1000 x + 0.123)` clipped to [0, 1e9]; scores are compared on this grid, so that ties are ties."""
@@ -19,15 +21,24 @@ def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
 
     Args: `key: int32[NK]`, `capacity: int32[NK]` workers that still fit, `need: int32` workers.
     """
+    if key.shape[0] > PAIRS:
+        return _fill_by_bisection(key, capacity, need)
+    index = jnp.arange(key.shape[0])
+    ahead = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
+    before = jnp.where(ahead, capacity[None, :], 0).sum(-1)
+    return jnp.clip(need - before, 0, capacity)
 
-    def halve(limits: tuple[Array, Array]) -> tuple[Array, Array]:
+
+def _fill_by_bisection(key: Array, capacity: Array, need: Array) -> Array:
+    """`fill_in_order` by a search for the last key that is needed; keys differ by less than 2^31."""
+
+    def halve(_, limits: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = limits
         middle = low + (high - low) // 2
         enough = jnp.where(key <= middle, capacity, 0).sum() >= need
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+        return jnp.where(enough, low, jnp.minimum(middle + 1, high)), jnp.where(enough, middle, high)
 
-    # Bisection for the last key that is needed: neither a sort nor a comparison of every group with every other.
-    last, _ = lax.while_loop(lambda limits: limits[0] < limits[1], halve, (key.min(), key.max()))
+    last, _ = lax.fori_loop(0, 31, halve, (key.min(), key.max()))
     before, tied = jnp.where(key < last, capacity, 0), jnp.where(key == last, capacity, 0)
     return before + jnp.clip(need - before.sum() - (jnp.cumsum(tied) - tied), 0, tied)
 

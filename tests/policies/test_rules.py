@@ -11,7 +11,7 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec
 from jaxsched.policies.candidates import candidates
-from jaxsched.policies.filling import fill_in_order, fill_one_by_one, place_ps, quantise
+from jaxsched.policies.filling import PAIRS, fill_in_order, fill_one_by_one, place_ps, quantise
 from jaxsched.policies.rules import RULES, View
 from jaxsched.workload.models import MODEL_NAMES, profiles
 
@@ -151,10 +151,9 @@ def test_quantise():
 @pytest.mark.parametrize("span", [1, 3, 2**31 - 2])
 def test_fill_in_order_is_the_order_of_a_stable_sort(span):
     rng = np.random.default_rng(span)
-    for _ in range(50):
-        size = rng.integers(1, 40)
+    for size in (1, 2, 9, PAIRS, PAIRS + 1, 150) * 6:
         key = (rng.integers(0, span, size, endpoint=True) - (5 if span < 9 else 0)).astype(np.int32)
-        capacity, need = rng.integers(0, 4, size).astype(np.int32), rng.integers(0, 70)
+        capacity, need = rng.integers(0, 4, size).astype(np.int32), rng.integers(0, 2 * size)
         expected = np.zeros(size, np.int32)
         for group in np.argsort(key, kind="stable"):
             expected[group] = min(capacity[group], need - expected.sum())
