@@ -18,7 +18,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether what is traced now will run on a CPU."""
     return jax.default_backend() == "cpu"
 
 
@@ -27,7 +28,7 @@ def lane_by_lane(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def run(*args: chex.ArrayTree) -> chex.ArrayTree:
-        if not _on_cpu():
+        if not on_cpu():
             return function(*args)
         call, constants = _explicit(function, *args)
         return jax.custom_batching.sequential_vmap(call)(constants, *args)
@@ -59,7 +60,7 @@ def with_shared(function: Callable) -> Callable:
         return out, jax.tree.map(lambda _: True, out)
 
     def run(large: chex.ArrayTree, *args: chex.ArrayTree) -> chex.ArrayTree:
-        if not _on_cpu():
+        if not on_cpu():
             return alone(large, *args)
         call, constants = _explicit(alone, large, *args)
         call = jax.custom_batching.custom_vmap(call)
@@ -86,7 +87,7 @@ def _explicit(function: Callable, *args: chex.ArrayTree) -> tuple[Callable, list
 def only_where(needed: Array, compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:
     """`compute(i)` where `needed: bool[S]`, else `otherwise(i)`, stacked; on a CPU the rest is not computed."""
     index = jnp.arange(needed.shape[0])
-    if not _on_cpu():
+    if not on_cpu():
         return jax.vmap(lambda i: lax.cond(needed[i], compute, otherwise, i))(index)
 
     def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:

@@ -90,12 +90,12 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
 
 def transition(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
     """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P]."""
-    state, placed = act(config, params, state, action)
+    state, started = act(config, params, state, action)
     over = state.round >= config.rounds
     if config.early_stop:
         over |= state.waited.all()
     intervals = jnp.where(over, intervals_ahead(config, params, state), 0)
-    state, flow = advance(config, params, state, placed, intervals)
+    state, flow = advance(config, params, state, started, intervals)
     state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
     return admit(state, over), reward(params.reward, flow)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsched.dynamics import lanes
 from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.lanes import only_where
@@ -14,7 +15,7 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint, slowdown, slowdown_of_some, users_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
-FEW = 64  # running slots of a partition whose slowdowns are all computed again whenever something changes
+FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
 
 
 @chex.dataclass(frozen=True)
@@ -45,8 +46,8 @@ def load_of(
     Args:
         print_of: from a partition to the footprints in its running slots, slots last.
         changed: bool[P, R], jobs that came or went since the load was `old`. Partitions in which nothing has changed,
-            links that other partitions use included, keep what they had; so do jobs of a partition with more than `FEW`
-            slots, if nothing that they use has changed.
+            links that other partitions use included, keep what they had; so do, on a CPU, jobs of a partition with more
+            than `FEW` slots, if nothing that they use has changed.
         sharers: the jobs in the running slots, leaves [P, R], where GPUs may be shared.
     """
     layout = layout_of(params.cluster)
@@ -67,7 +68,7 @@ def load_of(
 
     def slowdown_in(p: Array) -> Array:
         rows, on_gpu = print_of(p), None if stretch is None else stretch[p]
-        if active.shape[-1] <= FEW:
+        if active.shape[-1] <= FEW or not lanes.on_cpu():
             rate = slowdown(model, weights, layout, rows, total[p, :, None], on_gpu)
         else:
             stale = changed[p] | users_of(rows.use, total[p] != old.total[p])

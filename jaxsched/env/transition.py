@@ -59,7 +59,7 @@ class Still:
     of_tenant: Array  # int32[P, R, V], or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
     sharers: Sharers | None  # leaves [P, R]
     queued: Array  # float32[P]
-    placed: Array  # bool[P, R], jobs that have started, of which the load does not know
+    started: Array  # bool[P, R], jobs of which the load does not know yet
     length_s: Array  # float32, how long to run
 
 
@@ -265,10 +265,10 @@ def _intervals_to_completion(params: EnvParams, state: State) -> Array:
     return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
 
 
-def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, intervals: Array) -> tuple[State, Flow]:
+def advance(config: EnvConfig, params: EnvParams, state: State, started: Array, intervals: Array) -> tuple[State, Flow]:
     """Run the cluster for `intervals: int32` intervals (0: no time passes), completion by completion.
 
-    Args: `placed: bool[P, R]`, jobs that have started since totals and slowdowns were computed.
+    Args: `started: bool[P, R]`, jobs that have started since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     running = state.running
@@ -296,7 +296,7 @@ def advance(config: EnvConfig, params: EnvParams, state: State, placed: Array, i
         sharers=sharers,
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(config.tenants), held[..., None], 0),
         queued=queued,
-        placed=placed,
+        started=started,
         length_s=intervals.astype(jnp.float32) * params.interval_s,
     )
     end, freed = with_shared(functools.partial(_run, config))((running.print, running.workers), params, start, still)
@@ -379,7 +379,7 @@ def _run(
             flow=add_flow(moment.flow, rate, step, params.interval_s),
         )
 
-    start = start.replace(load=load_when(start.active, still.placed, start.load, still.sharers))
+    start = start.replace(load=load_when(start.active, still.started, start.load, still.sharers))
     end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
     idle = flow_rate(jnp.zeros_like(end.active), end.load.slowdown, still.duration_s, still.queued, True)

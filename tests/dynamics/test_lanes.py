@@ -21,7 +21,7 @@ def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
 
     alone = jax.jit(run)(needed)
     np.testing.assert_array_equal(alone, [10.0, -2.0, 30.0])
-    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
     np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
 
 
@@ -65,7 +65,7 @@ def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
 
     intervals_s = jnp.array([30.0, 60.0])
     alone = jax.jit(run)(intervals_s)
-    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
     beside = jax.jit(lambda intervals_s: run(intervals_s))(intervals_s)
     assert (alone.records.finish >= 0).any()
     np.testing.assert_array_equal(alone.records.start, beside.records.start)

@@ -165,7 +165,7 @@ def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     case, state = busy_case(), mid_run_state()
     _, alone = jit_offered()(case.params, state)
     assert alone.mask.any()
-    monkeypatch.setattr(lanes, "_on_cpu", lambda: False)
+    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
     _, beside = jax.jit(lambda params, state: offered(params, state))(case.params, state)
     np.testing.assert_array_equal(alone.mask, beside.mask)
     np.testing.assert_array_equal(alone.brief, beside.brief)

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.cluster.hardware import total_gpus
-from jaxsched.cluster.presets import get_cluster
 from jaxsched.training.config import RewardConfig
 from jaxsched.training.leaves import replaced
 from jaxsched.training.loop import initial, make_setting
@@ -78,9 +76,9 @@ def test_the_potential_is_late_work_and_waiting_or_waiting_or_nothing(setting, p
 
 @pytest.mark.parametrize("name", ["ablations", "single", "single_256", "unseen_models"])
 def test_the_sweeps_of_the_project_change_one_thing_each(name):
-    """The single scheduler has as many turns per boundary, and as long a queue, as all others have together.
+    """The single scheduler has as many turns per boundary and per chunk, and as much room, as all others have.
 
-    It uses more of its turns and less of the room for running jobs, and may have fewer turns and less room for that.
+    It uses more of its turns, and may have fewer chunks for that.
     """
     plan = load_sweep(ROOT / "configs" / "sweeps" / f"{name}.yaml")
     assert len({point.config.seed for point in plan.points}) >= 5
@@ -91,13 +89,10 @@ def test_the_sweeps_of_the_project_change_one_thing_each(name):
     for variant, config in by_variant.items():
         if config.env.schedulers == 1:
             count = first.env.schedulers
-            share = {"env.rounds": config.env.rounds, "env.queue_slots": config.env.queue_slots}
-            given = {"env.schedulers": count, "env.running_slots": first.env.running_slots}
-            given |= {"ppo.chunks": first.ppo.chunks, "ppo.steps": first.ppo.steps}
-            given |= {"validation.every": first.validation.every}
+            share = {"env.rounds": config.env.rounds, "ppo.steps": config.ppo.steps}
+            share |= {"env.running_slots": config.env.running_slots, "env.queue_slots": config.env.queue_slots}
+            given = {"env.schedulers": count, "ppo.chunks": first.ppo.chunks}
             alike = replaced(config, {key: value // count for key, value in share.items()} | given)
             assert config.ppo.chunks <= first.ppo.chunks
-            assert config.ppo.steps in (count * first.ppo.steps, count * first.ppo.steps // 2)
-            assert config.env.running_slots * 4 >= total_gpus(get_cluster(config.env.cluster, 1))
             assert alike == first, variant
     assert len(set(by_variant.values())) == len(by_variant) > 1
