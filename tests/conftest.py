@@ -1,19 +1,33 @@
-"""Shared by all test rooms: hypothesis profiles, and a limit to what compiled programs pile up.
+"""Shared by all test rooms: hypothesis profiles, a cache of compiled programs, and a limit to what they pile up.
 
 Being here also puts `tests/` on the path, for `import oracle`.
 """
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+from jaxsched.cli.cache import VARIABLE, enable_cache
+
 # Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_QUIET)
 settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile("fixed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What one test, worker, notebook or command of this run has compiled, others find on disk until it ends."""
+    if not hasattr(config, "workerinput"):
+        os.environ[VARIABLE] = folder = tempfile.mkdtemp(prefix="jaxsched-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(enable_cache())
+
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 

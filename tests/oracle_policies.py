@@ -28,6 +28,7 @@ def make_policy(
     threshold: float = 1.0,
     window: int = 4,
     patience: float = 1.0,
+    lifetime: bool = False,
 ):
     """The function `policy(state, p)` of that name."""
     if name not in NAMES or order not in ORDERS:
@@ -38,7 +39,7 @@ def make_policy(
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if state.feasible(p, j)]
         if name == "greedy-wait":
-            chosen = greedy_wait(state, p, ready[:window], threshold, patience)
+            chosen = greedy_wait(state, p, ready[:window], threshold, patience, lifetime)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
@@ -262,8 +263,8 @@ def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
     return out
 
 
-def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> float:
-    """`eff` of a candidate: the job's own slowdown and what it costs the jobs that run here.
+def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> tuple[float, float]:
+    """Of a candidate: the job's own slowdown, and `eff`, that and what it costs the jobs that run here.
 
     `before` and `now` are the present total use and slowdowns.
     """
@@ -275,25 +276,41 @@ def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: d
     a = min(w)
     beside = state.beside(p, a, state.gpu_for(p, j, a))
     on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
-    eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
+    own = eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
     for r in state.running[p]:
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
             more = (job.model,) if any(r is x for x in beside) else ()
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
             eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
-    return eff
+    return own, eff
 
 
-def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patience: float):
+def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict[int, float]) -> float:
+    """Seconds by which the servers of a candidate become wholly free later."""
+    K, seconds = state.hw.K, 0.0
+    for s in {a // K for a in w}:
+        here = [r for r in state.running[p] if any(a // K == s for a in r.w)]
+        exit_s = max((state.estimated_left_s(r) * now[r.job] for r in here), default=0.0)
+        seconds += max(own * state.jobs[j].estimate_s - exit_s, 0.0)
+    return seconds
+
+
+def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patience: float, lifetime: bool):
     """(job, workers) of the first job whose best candidate is good enough, or None."""
     before, now = state.total_use(), state.slowdowns()
     ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
     wait = max([state.interval_s, *([min(ends)] if ends else [])])
     for j in jobs:
+        estimate_s = state.jobs[j].estimate_s
         valid = [w for w in candidates(state, p, j) if w is not None]
-        effs = [effect(state, p, j, w, before, now) for w in valid]
-        best = min(range(len(valid)), key=lambda c: (q(effs[c]), c))
-        lost = (effs[best] - 1) * state.jobs[j].estimate_s / wait
-        if q(effs[best]) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
+        effects = [effect(state, p, j, w, before, now) for w in valid]
+        scores = [eff for _, eff in effects]
+        if lifetime:
+            extra = [later(state, p, j, w, own, now) for w, (own, _) in zip(valid, effects, strict=True)]
+            scores = [eff + seconds / estimate_s for eff, seconds in zip(scores, extra, strict=True)]
+        best = min(range(len(valid)), key=lambda c: (q(scores[c]), c))
+        eff = effects[best][1]
+        lost = (eff - 1) * estimate_s / wait
+        if q(eff) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
             return j, valid[best]
     return None

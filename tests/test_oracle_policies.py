@@ -205,6 +205,25 @@ def test_greedy_wait_takes_the_candidate_of_least_effect():
     assert r.workers == [{0: 2}, {0: 2}]
 
 
+def test_greedy_wait_by_lifetime():
+    # No traffic: eff is 1 everywhere. Server 0 is wholly free in 50 s, server 1 in 100, server 2 now. A job of 80 s
+    # keeps them 30, 0 or 80 s longer, one of 120 s 70, 20 or 120. A gang of 6 that runs 100 s keeps servers 2 and 0
+    # 150 s longer, servers 2 and 1 100 s.
+    cluster = make_cluster([[[4], [4], [4]]])
+    running = [({0: 1}, {}), ({1: 1}, {})]
+
+    def go(seconds, workers=1, **options):
+        rows = [{"duration": 50}, {"duration": 100}, {"duration": seconds, "W": workers}]
+        state = make_state(cluster, make_jobs(*rows), make_profiles({}), running)
+        return make_policy("greedy-wait", "sjf", True, "spread", **options)(state, 0)[2]
+
+    assert go(80) == {0: 1}
+    assert go(80, lifetime=True) == go(120, lifetime=True) == {1: 1}
+    assert go(40, lifetime=True) == {0: 1}  # a tie
+    assert go(100, 6) == {2: 4, 0: 2}
+    assert go(100, 6, lifetime=True) == {1: 3, 2: 3}
+
+
 def test_greedy_wait_window():
     # Job 0 fills 2 of 4 GPUs. Jobs 1 and 2 would share its PCIe (eff 1.5 at once), job 3 has one rank, no traffic.
     # By fifo it is the third feasible job: inside a window of 3; inside one of 2 once job 0 is done and job 1 has gone

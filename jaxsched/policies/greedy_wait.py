@@ -19,19 +19,25 @@ from jaxsched.policies.offers import Scene, choice_score, offers, present, scene
 
 
 def greedy_wait(
-    config: EnvConfig, threshold: float, patience: float, order: str = "area", forward: str = TO_IDLE
+    config: EnvConfig,
+    threshold: float,
+    patience: float,
+    order: str = "area",
+    forward: str = TO_IDLE,
+    lifetimes: bool = False,
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7.
 
     It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
-    times the wait until something can change: the next completion in the partition, at least one interval.
+    times the wait until something can change: the next completion in the partition, at least one interval. With
+    `lifetimes` it prefers placements that let servers become wholly free sooner, where wide gangs can start.
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
         keys = order_keys(order, state)
         can_start = feasible(config, state)
         slots, found = window_slots(config, keys, state, can_start)
-        scene = scene_of(state, params, slots[:, :-1], found[:, :-1])
+        scene = scene_of(state, params, slots[:, :-1], found[:, :-1], lifetimes)
         choose = functools.partial(_choose, config, threshold, patience)
         place, window, workers = lane_by_lane(choose)(params, scene)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
@@ -53,9 +59,9 @@ def _choose(
 
     def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
         on = offers(config, params, scene, now, p, w)
-        score = choice_score(on)
-        choice = jnp.argmin(score)
-        good = (score <= quantise(jnp.float32(threshold))) | (quantise(on.stake) <= quantise(jnp.float32(patience)))
+        choice = jnp.argmin(choice_score(on))
+        good = quantise(on.effective) <= quantise(jnp.float32(threshold))
+        good |= quantise(on.stake) <= quantise(jnp.float32(patience))
         return (good[choice] | (idle[p] & (w == 0))) & on.valid[choice], on.workers[choice]
 
     def consider(carry: tuple[Array, Array, Array], w: Array) -> tuple[tuple[Array, Array, Array], None]:

@@ -32,7 +32,7 @@ from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View
+from jaxsched.policies.rules import View, per_server
 from jaxsched.workload.jobs import MILLI
 
 BLOCK = 8  # candidates whose effects are computed at once
@@ -51,6 +51,7 @@ class Scene:
     duration_s: Array  # float32[P, W], as estimated
     some: Array  # bool[P, W], there is such a job, and its scheduler has not waited yet
     crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
+    exit_s: Array | None = None  # float32[P, N], seconds until the last job of a server ends; None: not looked at
 
 
 @chex.dataclass(frozen=True)
@@ -73,27 +74,30 @@ class Offers:
     own: Array  # float32[C], slowdown of the job
     added_s: Array  # float32[C], seconds it would cost the jobs that run
     effective: Array  # float32[C], `own` plus `added_s` in units of the job's duration
+    later: Array  # float32[C], by how much later its servers would be wholly free, in those units; 0: not looked at
     stake: Array  # float32[C], seconds lost by a slowdown above 1, own and others', over the wait for a change
 
 
-def scene_of(state: State, params: EnvParams, slots: Array, found: Array) -> Scene:
-    """The scene for the queued jobs in `slots: int32[P, W]` where `found: bool[P, W]`."""
+def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifetimes: bool = False) -> Scene:
+    """The scene for the queued jobs in `slots: int32[P, W]` where `found: bool[P, W]`; `lifetimes`: with `exit_s`."""
     running = state.running
     partitions = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[partitions[:, None], slots], 0)
     active = running.job >= 0
     left = estimated_left_s(state)
-    ends = jnp.where(active, left * running.slowdown, jnp.inf).min(-1)
+    end = jnp.where(active, left * running.slowdown, jnp.inf)
+    there = active[..., None] & (running.workers > 0).any(-1)
     return Scene(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
         print=running.print,
         left_s=left,
-        wait_s=jnp.maximum(ends, params.interval_s),
+        wait_s=jnp.maximum(end.min(-1), params.interval_s),
         job=job_spec(state.jobs, row),
         duration_s=state.jobs.estimate_s[row],
         some=found & ~state.waited[:, None],
         crowd=crowd_of(state, params),
+        exit_s=jnp.where(there, end[..., None], 0.0).max(1) if lifetimes else None,
     )
 
 
@@ -139,6 +143,10 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
 
     own, added = in_blocks(appraise, workers, valid)
     effective = own + added / jnp.maximum(duration, 1e-9)
+    later = jnp.zeros_like(own)
+    if scene.exit_s is not None:
+        used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
+        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - scene.exit_s[p], 0.0), 0.0).sum(-1)
     stake = (effective - 1.0) * duration / scene.wait_s[p]
     return Offers(
         view=view,
@@ -148,6 +156,7 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
         own=own,
         added_s=added,
         effective=effective,
+        later=later / jnp.maximum(duration, 1e-9),
         stake=stake,
     )
 
@@ -174,11 +183,11 @@ def in_blocks(appraise: Callable[[Array], tuple[Array, Array]], workers: Array, 
 
 
 def choice_score(on: Offers) -> Array:
-    """int32[C], the effective slowdown as `quantise` has it: greedy-wait takes the lowest, of equals the first.
+    """int32[C], `effective` and `later` together as `quantise` has them; candidates that are not valid come last.
 
-    Candidates that are not valid come last.
+    greedy-wait takes the lowest, of equals the first.
     """
-    return jnp.where(on.valid, quantise(on.effective), jnp.iinfo(jnp.int32).max)
+    return jnp.where(on.valid, quantise(on.effective + on.later), jnp.iinfo(jnp.int32).max)
 
 
 @chex.dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
 Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, a forwarding rule (`stay`, `forward`, `spread`), and
-for `greedy-wait` `tX`, its threshold, and `pX`, its patience. `pack` alone is FIFO without backfilling, as published;
-`greedy-wait` always backfills, and has `forward` unless told otherwise.
+for `greedy-wait` `tX`, its threshold, `pX`, its patience, and `lifetime`, by which it chooses among placements also by
+when servers will be free again. `pack` alone is FIFO without backfilling, as published; `greedy-wait` always backfills,
+and has `forward` unless told otherwise.
 """
 
 from jaxsched.env.queues import ORDERS
@@ -15,6 +16,7 @@ from jaxsched.policies.rules import RULES
 
 GREEDY_WAIT = "greedy-wait"
 NAMES = (*RULES, GREEDY_WAIT)
+LIFETIME = "lifetime"
 DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
 _SWITCHES = ("backfill", *FORWARDS)
 
@@ -37,7 +39,7 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
     options = [option for option in rest.split("+") if option]
     greedy = name == GREEDY_WAIT
     order, backfill, forward = "area" if greedy else "fifo", False, TO_IDLE if greedy else STAY
-    threshold, patience = DEFAULT_THRESHOLD, DEFAULT_PATIENCE
+    threshold, patience, lifetimes = DEFAULT_THRESHOLD, DEFAULT_PATIENCE, False
     for option in options:
         if option in ORDERS:
             order = option
@@ -45,14 +47,16 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
             backfill = True
         elif option in FORWARDS:
             forward = option
+        elif greedy and option == LIFETIME:
+            lifetimes = True
         elif greedy and option.startswith("t"):
             threshold = _number(spec, option, 1.0)
         elif greedy and option.startswith("p"):
             patience = _number(spec, option, 0.0)
         else:
-            known = (*ORDERS, *_SWITCHES, *(("tX", "pX") if greedy else ()))
+            known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if greedy:
-        return Policy(spec, greedy_wait(config, threshold, patience, order, forward), POSSIBLE)
+        return Policy(spec, greedy_wait(config, threshold, patience, order, forward, lifetimes), POSSIBLE)
     timeless = name != "random" and order != "las"
     return Policy(spec, heuristic(config, name, order, backfill, forward), CHANGE if timeless else POSSIBLE)

@@ -49,8 +49,8 @@ SPECS = {
 }
 GREEDY = {
     "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
-    "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0"),
-    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread"),
+    "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0", "greedy-wait:sjf+spread+lifetime"),
+    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread", "greedy-wait:lifetime+p2"),
 }
 
 
@@ -66,6 +66,8 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
+        elif option == "lifetime":
+            values["lifetime"] = True
         else:
             values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
     return oracle_policies.make_policy(name, **values)

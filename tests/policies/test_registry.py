@@ -43,7 +43,7 @@ def test_orders(order):
 
 
 def test_greedy_wait_has_more_options():
-    for spec in ("greedy-wait:t1.5", "greedy-wait:p0", "greedy-wait:sjf+t2+p0.5+stay", "greedy-wait:t1"):
+    for spec in ("greedy-wait:t1.5", "greedy-wait:p0", "greedy-wait:sjf+t2+p0.5+stay", "greedy-wait:lifetime"):
         assert hand_written(spec, CONFIG).name == spec
 
 
@@ -55,6 +55,7 @@ def test_greedy_wait_has_more_options():
         ("Pack", ("unknown policy 'Pack'",)),
         ("pack:lifo", ("unknown option 'lifo'", "fifo", "backfill")),
         ("pack:t1.5", ("unknown option 't1.5'",)),
+        ("pack:lifetime", ("unknown option 'lifetime'",)),
         ("pack:backfil", ("unknown option 'backfil'", "backfill")),
         ("pack:area, backfill", ("unknown option 'area, backfill'",)),
         ("greedy-wait:t", ("'t'", "tX", "at least 1")),

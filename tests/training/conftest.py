@@ -1,20 +1,16 @@
 """One toy configuration, and its compiled pieces, for every test of this room.
 
-Compiling takes nearly all the time here. What one test, process or pytest worker has compiled, others find on disk, in
-a cache that lasts as long as the test session.
+Compiling takes nearly all the time here.
 """
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.learned import to_action
@@ -50,20 +46,6 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiled_before(tmp_path_factory) -> Iterator[Path]:
-    """The folder of compiled programs; `JAX_COMPILATION_CACHE_DIR` for other processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    folder.mkdir(exist_ok=True)
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    compilation_cache.reset_cache()
-    yield folder
-    jax.config.update("jax_compilation_cache_dir", before)
-    compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="session")
 def config() -> TrainConfig:
     return CONFIG
@@ -75,7 +57,7 @@ def setting() -> loop.Setting:
 
 
 @pytest.fixture(scope="session")
-def start(setting, compiled_before) -> Callable:
+def start(setting) -> Callable:
     """`seed -> TrainState`, by the very program that `train` runs."""
 
     def run(seed: int):
@@ -92,7 +74,7 @@ def state(start):
 
 
 @pytest.fixture(scope="session")
-def step(setting, compiled_before) -> Callable:
+def step(setting) -> Callable:
     """Compiled `TrainState -> (TrainState, metrics)`: the very program that `train` runs, on a copy of the state."""
     program = jax.jit(lambda state: loop.chunk(setting, state), donate_argnums=0)
 
@@ -104,7 +86,7 @@ def step(setting, compiled_before) -> Callable:
 
 
 @pytest.fixture(scope="session")
-def play(setting, compiled_before) -> Callable:
+def play(setting) -> Callable:
     """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, tally)`."""
 
     def run(key, weights, states, params, draws):
@@ -118,7 +100,7 @@ def play(setting, compiled_before) -> Callable:
 
 
 @pytest.fixture(scope="session")
-def replay(setting, compiled_before) -> Callable:
+def replay(setting) -> Callable:
     """Compiled `(draws, states, obs, menu, choice) -> (states, gain)`: one recorded round again."""
 
     def one(draw, state, obs, menu, choice):
@@ -146,7 +128,7 @@ class Learner(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def learner(setting, compiled_before) -> Learner:
+def learner(setting) -> Learner:
     rule = dataclasses.replace(CONFIG.ppo, chunks=500)
 
     def gradient(weights, batch, learn_policy, entropy, value_weight):

@@ -9,6 +9,7 @@ import time
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxsched.env.environment import ClusterEnv
 from jaxsched.env.state import wait_action
@@ -19,10 +20,13 @@ STEP_S, CHUNK_S = 20.0, 90.0
 
 
 @pytest.fixture
-def uncached(compiled_before):
+def uncached():
+    """Nothing is found on disk. Whether it may be is looked at once, hence the resets."""
     jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
     yield
     jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 def cpu_seconds_to_compile(function, *args) -> float:

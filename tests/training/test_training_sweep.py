@@ -48,7 +48,7 @@ def write(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def swept(write, compiled_before):
+def swept(write):
     """A sweep of two variants and two seeds that nobody disturbs, one point after the other."""
     plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], lanes=1))
     sweep.run(plan)
@@ -153,7 +153,7 @@ def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys, compiled_before):
+def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     config = load_sweep(write()).points[0].config
     policy = train(config, tmp_path / "first", command="jaxsched train --out first")
     card = json.loads((policy / CARD_FILE).read_text())

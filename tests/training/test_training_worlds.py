@@ -21,7 +21,7 @@ def worlds(config):
 
 
 @pytest.fixture(scope="module")
-def drawn(worlds, compiled_before):
+def drawn(worlds):
     """States and draws of `COUNT` environments."""
     return jax.device_get(jax.jit(lambda key: draw_worlds(key, worlds, COUNT))(jax.random.key(3)))
 
