@@ -30,7 +30,8 @@ def greedy_wait(
 
     It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
     times the wait until something can change: the next completion in the partition, at least one interval. With
-    `lifetimes` it prefers placements that let servers become wholly free sooner, where wide gangs can start.
+    `lifetimes` it also charges placements, when it compares them, with the seconds by which their servers would be
+    wholly free later: wide gangs can start there.
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:

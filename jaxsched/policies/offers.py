@@ -86,7 +86,6 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifeti
     active = running.job >= 0
     left = estimated_left_s(state)
     end = jnp.where(active, left * running.slowdown, jnp.inf)
-    there = active[..., None] & (running.workers > 0).any(-1)
     return Scene(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
@@ -97,8 +96,14 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifeti
         duration_s=state.jobs.estimate_s[row],
         some=found & ~state.waited[:, None],
         crowd=crowd_of(state, params),
-        exit_s=jnp.where(there, end[..., None], 0.0).max(1) if lifetimes else None,
+        exit_s=_exits(state, end) if lifetimes else None,
     )
+
+
+def _exits(state: State, end_s: Array) -> Array:
+    """float32[P, N]: seconds until the last job of each server ends, 0 without jobs; `end_s: float32[P, R]`."""
+    there = (state.running.job >= 0)[..., None] & (state.running.workers > 0).any(-1)
+    return jnp.where(there, end_s[..., None], 0.0).max(1)
 
 
 def crowd_of(state: State, params: EnvParams) -> Crowd | None:
