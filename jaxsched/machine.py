@@ -1,14 +1,73 @@
 """The kind of machine: what compiled programs and the last bits of their results depend on."""
 
+import functools
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import platform
 from pathlib import Path
+
+_WHOLE_LOOPS = "xla_cpu_small_while_loop_byte_threshold=1000000000000000"
+_NO_CALLS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def cores() -> int:
     """How many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def compute_on_one_thread() -> None:
+    """Have JAX's CPU backend run each program on one thread.
+
+    The program of a simulation is a sequence of small operations: handed around a pool of threads it takes up to twice
+    the CPU time, and more time on the wall (docs/performance.md). For a process that simulates one thing at a time:
+    several runs would share that thread. The backend sizes its pool by the cores that it may use when it starts, so
+    this must come before the first array. Nothing changes afterwards, nor where a process cannot choose its cores, nor
+    where JAX has a plugin for an accelerator, whose own threads would all be on one core.
+    """
+    import jax
+
+    if jax.config.jax_platforms != "cpu" and _accelerator_plugin():
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(every)})
+    try:
+        jax.local_devices()
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+def allow_whole_loops() -> None:
+    """Let XLA's CPU backend compile loops of any size as one function; before the first array. See `loop_options`."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "--xla_backend_extra_options" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_WHOLE_LOOPS}".strip()
+
+
+@functools.cache
+def loop_options() -> dict[str, str]:
+    """Compiler options for a program of many small operations in loops; empty where XLA does not know them.
+
+    XLA's CPU backend runs loops operation by operation, at 50 to 100 ns each. It compiles a loop as one function if
+    that is small, or may be large (`allow_whole_loops`), and holds no `dot`, `scatter`, `sort` or call of a library.
+    The option keeps it from putting such calls in place of sums.
+    """
+    import jax
+
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=_NO_CALLS)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return _NO_CALLS
+
+
+def _accelerator_plugin() -> bool:
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return bool(plugins) or importlib.util.find_spec("libtpu") is not None
 
 
 def cpu_kind() -> str:

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from jaxsched.cli.cache import VARIABLE, enable_cache
+from jaxsched.machine import allow_whole_loops
+
+allow_whole_loops()
 
 # Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Annotated
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -53,10 +56,10 @@ class Bench:
         from jaxsched.errors import UserError
         from jaxsched.evaluation.bench import bench_environment, bench_simulation
         from jaxsched.evaluation.files import check_writable, write_text
+        from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import hand_written
-        from jaxsched.training.shards import provide_devices
 
-        provide_devices()
+        compute_on_one_thread()
         if self.json is not None:
             check_writable(self.json, "--json")
         if any(count < 1 for count in self.num_envs):
@@ -75,7 +78,7 @@ class Bench:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
-            rows.append(_shown(_training(self.training_cluster, training_schedulers)))
+            rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))
         if self.json is not None:
             write_text(self.json, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
             print(f"wrote {self.json}")
@@ -103,15 +106,29 @@ def _shown(row: "Timing") -> "Timing":
     return row
 
 
-def _training(cluster: str, schedulers: int) -> "Timing":
-    """Training's decisions/s on the quickstart's configuration, on another cluster and with a shard per device."""
+def _in_process(function: Callable[..., "Timing"], *args: Any) -> "Timing":
+    """`function(*args)`, on a CPU in a new process: the backend of this one has one thread there."""
     import jax
 
+    if jax.default_backend() != "cpu":
+        return function(*args)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def _training(cluster: str, schedulers: int) -> "Timing":
+    """Training's decisions/s on the quickstart's configuration, on another cluster and with a shard per core."""
+    import jax
+
+    from jaxsched.cli.cache import enable_cache
     from jaxsched.cluster.presets import get_inventory
     from jaxsched.evaluation.bench import Timing, device_name
     from jaxsched.training.config import quickstart_config, validate
     from jaxsched.training.loop import bench_chunk
+    from jaxsched.training.shards import provide_devices
 
+    enable_cache()
+    provide_devices()
     config = quickstart_config()
     shards = math.gcd(len(jax.local_devices()), math.gcd(config.ppo.num_envs, config.validation.seeds))
     config = dataclasses.replace(

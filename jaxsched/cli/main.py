@@ -22,6 +22,7 @@ from jaxsched.cli import (
 )
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import mistakes, parsed
+from jaxsched.machine import allow_whole_loops
 
 DESCRIPTION = """Simulate GPU clusters, train multi-agent schedulers, and compare them with the field's heuristics.
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     with mistakes():
         command = parsed(lambda: tyro.cli(_choice(arguments), prog="jaxsched", description=DESCRIPTION, args=arguments))
+        allow_whole_loops()
         enable_cache()
         command.run()
 

@@ -39,7 +39,9 @@ class Simulate(ScenarioOptions):
         from jaxsched.evaluation.contenders import contenders
         from jaxsched.evaluation.files import check_writable
         from jaxsched.evaluation.outcome import write_jobs
+        from jaxsched.machine import compute_on_one_thread
 
+        compute_on_one_thread()
         for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):
             if path is not None:
                 check_writable(path, option)

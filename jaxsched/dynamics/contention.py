@@ -1,4 +1,9 @@
-"""Totals: the summed utilisation of every resource, with the links that partitions share."""
+"""Totals: the summed utilisation of every resource, with the links that partitions share.
+
+Without a `dot` or a `scatter`, which a loop must not hold if it is to become one function (`machine.loop_options`).
+"""
+
+import math
 
 import jax.numpy as jnp
 from jax import Array
@@ -6,13 +11,17 @@ from jax import Array
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import layout_of
 
+PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
+WIDTH = 8  # slots added up side by side: a sum along a row alone would go one by one
+
 
 def own_use(use: Array, active: Array) -> Array:
     """float32[M]: utilisation of each resource by the running jobs of one partition.
 
     Args: `use: float32[M, R]`, `active: bool[R]`.
     """
-    return use @ active.astype(jnp.float32)
+    width = math.gcd(WIDTH, active.shape[0])
+    return jnp.where(active, use, 0.0).reshape(use.shape[0], -1, width).sum(1).sum(-1)
 
 
 def totals(cluster: Cluster, own: Array) -> Array:
@@ -21,5 +30,10 @@ def totals(cluster: Cluster, own: Array) -> Array:
     A link's total sums over all partitions that reach it. Args: `own: float32[P, M]`, by partition.
     """
     link = layout_of(cluster).link
-    everywhere = jnp.zeros_like(cluster.link_bytes_s).at[cluster.link_id].add(own[:, link])
-    return own.at[:, link].set(everywhere[cluster.link_id])
+    on_link, place = own[:, link], cluster.link_id
+    if place.size > PAIRS:
+        everywhere = jnp.zeros_like(cluster.link_bytes_s).at[place].add(on_link)[place]
+    else:
+        same = place.reshape(-1, 1) == place.reshape(-1)
+        everywhere = jnp.where(same, on_link.reshape(-1), 0.0).sum(-1).reshape(place.shape)
+    return jnp.concatenate([own[:, : link.start], everywhere], -1)

@@ -25,6 +25,7 @@ from jaxsched.evaluation.contenders import contender
 from jaxsched.evaluation.program import Program
 from jaxsched.evaluation.rollout import prepare, rollout
 from jaxsched.evaluation.settings import Settings, compact_tenants
+from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.load import WorkloadOptions, get_workload
@@ -90,7 +91,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     key = jax.random.key(0)
     begin = time.perf_counter()
     pool = start_states(cluster, config, params, POOL)
-    compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile()
+    compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
         states, _, _ = compiled(states, params, pool, key)

@@ -21,6 +21,7 @@ from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
 from jaxsched.env.transition import admit
 from jaxsched.evaluation.contenders import Contender
 from jaxsched.evaluation.slots import Sizes
+from jaxsched.machine import loop_options
 
 CHUNK_STEPS = 1024  # decision rounds per call: tenths of a second on a CPU
 
@@ -81,7 +82,7 @@ class Program:
                 config = dataclasses.replace(self.config, running_slots=sizes.running, queue_slots=sizes.queue)
                 begin = time.perf_counter()
                 function = jax.jit(self._function(config), donate_argnums=0)
-                run = function.lower(state, params, key, self.contender.weights).compile()
+                run = function.lower(state, params, key, self.contender.weights).compile(loop_options())
                 self._chunks[sizes] = Chunk(run, time.perf_counter() - begin)
             return self._chunks[sizes]
 

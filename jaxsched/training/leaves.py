@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxsched.machine import loop_options
 from jaxsched.training import rollout
 from jaxsched.training.config import TrainConfig
 from jaxsched.training.loop import Programs, Setting, chunk, initial, make_setting
@@ -141,10 +142,11 @@ class Shared:
             setting = self._setting(lane)
             return validation_jct_s(setting.worlds, setting.network, weights)
 
+        jit = functools.partial(jax.jit, compiler_options=loop_options())
         return (
             jax.jit(over_lanes(lambda lane: initial(self._setting(lane)))),
-            jax.jit(over_lanes(lambda lane, state: chunk(self._setting(lane), state)), donate_argnums=1),
-            jax.jit(over_lanes(validate)),
+            jit(over_lanes(lambda lane, state: chunk(self._setting(lane), state)), donate_argnums=1),
+            jit(over_lanes(validate)),
         )
 
     def _bound(self, programs: tuple[Callable, Callable, Callable], lane: Lane) -> Programs:

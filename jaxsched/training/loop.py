@@ -16,6 +16,7 @@ from jax import Array
 from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig, State
 from jaxsched.errors import UserError
+from jaxsched.machine import loop_options
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
@@ -65,10 +66,11 @@ class Programs(NamedTuple):
 
 def programs_of(setting: Setting) -> Programs:
     """The programs of one run; they compile when they are first called."""
+    jit = functools.partial(jax.jit, compiler_options=loop_options())
     return Programs(
         initial=jax.jit(lambda: initial(setting)),
-        step=jax.jit(lambda state: chunk(setting, state), donate_argnums=0),
-        validate=jax.jit(lambda weights: validation_jct_s(setting.worlds, setting.network, weights)),
+        step=jit(lambda state: chunk(setting, state), donate_argnums=0),
+        validate=jit(lambda weights: validation_jct_s(setting.worlds, setting.network, weights)),
     )
 
 
@@ -272,7 +274,7 @@ def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
     setting = make_setting(config)
     state = placed(jax.jit(lambda: initial(setting))(), config)
     started = time.perf_counter()
-    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile()
+    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile(loop_options())
     compiled = time.perf_counter()
     state, _ = jax.block_until_ready(step(state))
     wall, cpu, decisions, rounds = time.perf_counter(), time.process_time(), 0, 0

@@ -1,0 +1,60 @@
+"""How programs are compiled and run on this machine."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.env.transition import advance
+from jaxsched.evaluation import bench
+from jaxsched.machine import loop_options
+
+CALLED_APART = {"dot_general", "scatter-add", "sort", "top_k", "cumsum"}
+
+
+def primitives_in_loops(jaxpr, inside: bool = False) -> set[str]:
+    """Names of the primitives in the loops of a jaxpr, those of loops in loops included."""
+    found = set()
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        found |= {name} if inside else set()
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                found |= primitives_in_loops(inner, inside or name in ("while", "scan"))
+    return found
+
+
+@pytest.mark.parametrize("cluster", ["leaf-spine-8", "leaf-spine-64"])
+def test_the_clock_is_a_loop_that_can_be_one_function(cluster):
+    config, params = EnvConfig(running_slots=64, queue_slots=8), make_params(get_cluster(cluster))
+    state = jax.tree.map(lambda leaf: leaf[0], bench.start_states(get_cluster(cluster), config, params, 1))
+    run = jax.make_jaxpr(lambda state, started: advance(config, params, state, started, jnp.int32(1)))
+    primitives = primitives_in_loops(run(state, state.running.job >= 0).jaxpr)
+    assert {"while", "reduce_sum"} <= primitives
+    assert not primitives & CALLED_APART
+
+
+def test_the_options_are_known_to_the_compiler_or_left_out():
+    compiled = jax.jit(lambda x: x.sum()).lower(jnp.arange(64.0)).compile(loop_options())
+    assert float(compiled(jnp.arange(64.0))) == 2016.0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
+def test_one_thread_leaves_the_process_its_cores():
+    program = """
+import os
+from jaxsched.machine import compute_on_one_thread
+before = os.sched_getaffinity(0)
+compute_on_one_thread()
+import jax.numpy as jnp
+assert os.sched_getaffinity(0) == before
+print(int((jnp.arange(100_000) % 7).sum()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == sum(i % 7 for i in range(100_000))
