@@ -27,6 +27,7 @@ from jaxsched.evaluation.bench import bench_environment
 from jaxsched.evaluation.contenders import contender
 from jaxsched.evaluation.rollout import prepare, rollout
 from jaxsched.evaluation.settings import Settings, compact_tenants, env_config
+from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import profiles
 
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, nargs="*", default=[64, 1024], help="vmapped environments")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
+    allow_whole_loops()
+    compute_on_one_thread()
 
     cluster, settings = get_cluster("leaf-spine-64"), Settings()
     options = WorkloadOptions(
@@ -55,7 +58,7 @@ def main() -> None:
     config = env_config(cluster, jobs, settings)
     begin = time.process_time()
     theirs = oracle.simulate(
-        cluster, jobs[0], profiles(), oracle_policies.make_policy("pack", order="fifo", backfill=False, forward=False),
+        cluster, jobs[0], profiles(), oracle_policies.make_policy("pack", order="fifo", backfill=False, forward="stay"),
         interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
     )  # fmt: skip
     theirs_s = time.process_time() - begin

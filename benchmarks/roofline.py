@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsched.evaluation.bench import bench_environment, environment_of, program_of_rounds, start_states
+from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import hand_written
 
 CLUSTERS = ("leaf-spine-64:4", "leaf-spine-1024:16", "leaf-spine-4096:64")
@@ -32,6 +33,8 @@ def bandwidth_bytes_s() -> float:
 
 def main() -> None:
     """Print a line per cluster."""
+    allow_whole_loops()
+    compute_on_one_thread()
     bandwidth = bandwidth_bytes_s()
     print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s")
     print(f"{'cluster':20s}{'schedulers':>11s}{'state kB':>10s}{'Mflop':>8s}{'kB':>10s}{'kB/bandwidth us':>17s}"

@@ -32,7 +32,7 @@ from jaxsched.env.state import (
 from jaxsched.workload.jobs import NEVER
 
 WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float noise
-LONGEST_SKIP = 2**20  # intervals advanced at once; keeps clock and offsets far from int32 and float32 limits
+LONGEST_SKIP = 2**10  # intervals advanced at once; of a day in float32 a hundredth of a second is left
 
 
 @chex.dataclass(frozen=True)
