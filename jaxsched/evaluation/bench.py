@@ -93,10 +93,12 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     pool = start_states(cluster, config, params, POOL)
     compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
+    calls = 0
     while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
-        states, _, _ = compiled(states, params, pool, key)
+        states, _, _ = compiled(states, params, pool, jax.random.fold_in(key, calls))
+        calls += 1
 
-    calls, decisions, jobs, wall_s, cpu_s = 0, 0, 0, time.perf_counter(), time.process_time()
+    decisions, jobs, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - wall_s < LEAST_WALL_S:
         states, made, done = compiled(states, params, pool, jax.random.fold_in(key, calls))
         decisions, jobs, calls = decisions + int(made), jobs + int(done), calls + 1

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec
@@ -24,9 +24,12 @@ def anchors(view: View, job: JobSpec) -> Array:
     size = min(ANCHORS, layout.servers)
 
     def best(key: Array) -> Array:
-        negated, server = lax.top_k(-key, size)
-        chosen = jnp.where(negated > -_NEVER, server, -1)
-        return jnp.pad(chosen, (0, ANCHORS - size), constant_values=-1)
+        chosen = []
+        for _ in range(size):  # a sort would be called apart (`machine.loop_options`)
+            server = jnp.argmin(key)
+            chosen.append(jnp.where(key[server] < _NEVER, server, -1))
+            key = jnp.where(jnp.arange(layout.servers) == server, _NEVER, key)
+        return jnp.pad(jnp.stack(chosen), (0, ANCHORS - size), constant_values=-1)
 
     packed = best(jnp.where(fits == 0, _NEVER, jnp.where(fits >= job.workers, fits, 100_000 - fits)))
     if layout.servers <= ANCHORS:

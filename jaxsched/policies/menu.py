@@ -59,7 +59,7 @@ def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
     layout = layout_of(view.cluster)
     servers = jax.vmap(lambda w: per_server(layout, w))(workers)
     used = (servers > 0).sum(-1)
-    racks = ((servers @ rack_matrix(view.cluster).astype(jnp.int32)) > 0).sum(-1)
+    racks = ((servers[..., None] > 0) & (rack_matrix(view.cluster) > 0)).any(-2).sum(-1)
     touched = workers > 0
     groups = touched.sum(-1)
     free_after = jnp.where(touched, view.free - workers * on.gpus_per_worker, 0).sum(-1)
@@ -83,10 +83,11 @@ def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
         ],
         -1,
     )
-    in_order = jnp.argsort(choice_score(on))
+    score, place = choice_score(on), jnp.arange(mask.shape[0])
+    before = (score < score[:, None]) | ((score == score[:, None]) & (place < place[:, None]))
     return Menu(
         rank=jnp.full(mask.shape, rank, jnp.int32),
-        order=jnp.zeros(mask.shape, jnp.int32).at[in_order].set(jnp.arange(mask.shape[0], dtype=jnp.int32)),
+        order=before.sum(-1, dtype=jnp.int32),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
         log_stake=jnp.where(mask, stake, 0.0),

@@ -179,9 +179,11 @@ def in_blocks(appraise: Callable[[Array], tuple[Array, Array]], workers: Array, 
     def block(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         start, own, added = carry
         chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
-        index = jnp.where(chosen.any(-1), jnp.argmax(chosen, -1), count)
-        new_own, new_added = appraise(workers[index])
-        return start + BLOCK, own.at[index].set(new_own, mode="drop"), added.at[index].set(new_added, mode="drop")
+        new_own, new_added = appraise(workers[jnp.argmax(chosen, -1)])
+        return start + BLOCK, put(own, chosen, new_own), put(added, chosen, new_added)
+
+    def put(old: Array, chosen: Array, new: Array) -> Array:
+        return jnp.where(chosen.any(0), jnp.where(chosen, new[:, None], 0.0).sum(0), old)
 
     start = (jnp.int32(0), jnp.ones(count), jnp.zeros(count))
     return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
