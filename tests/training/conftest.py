@@ -76,7 +76,7 @@ def state(start):
 @pytest.fixture(scope="session")
 def step(setting) -> Callable:
     """Compiled `TrainState -> (TrainState, metrics)`: the very program that `train` runs, on a copy of the state."""
-    program = jax.jit(lambda state: loop.chunk(setting, state), donate_argnums=0)
+    program = loop.programs_of(setting).step
 
     def run(state):
         return program(jax.tree.map(jnp.copy, state))

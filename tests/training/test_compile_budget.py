@@ -13,6 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxsched.env.environment import ClusterEnv
 from jaxsched.env.state import wait_action
+from jaxsched.machine import loop_options
 from jaxsched.training.config import quickstart_config
 from jaxsched.training.loop import chunk, initial, make_setting
 
@@ -31,7 +32,7 @@ def uncached():
 
 def cpu_seconds_to_compile(function, *args) -> float:
     started = time.process_time()
-    jax.jit(function).lower(*args).compile()
+    jax.jit(function).lower(*args).compile(loop_options())
     return time.process_time() - started
 
 
