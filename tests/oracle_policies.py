@@ -13,6 +13,7 @@ from oracle_state import State
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
 NAMES = (*RULES, "greedy-wait")
 ORDERS = ("fifo", "sjf", "area", "las")
+FORWARDS = ("stay", "forward", "spread")
 
 
 def q(x: float) -> int:
@@ -31,8 +32,8 @@ def make_policy(
     lifetime: bool = False,
 ):
     """The function `policy(state, p)` of that name."""
-    if name not in NAMES or order not in ORDERS:
-        raise ValueError((name, order))
+    if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
+        raise ValueError((name, order, forward))
 
     def policy(state: State, p: int):
         queue = sorted(state.queue[p], key=lambda j: (order_key(state, order, j), j))

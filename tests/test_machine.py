@@ -1,8 +1,8 @@
 """How programs are compiled and run on this machine."""
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.env.transition import advance
 from jaxsched.evaluation import bench
-from jaxsched.machine import loop_options
+from jaxsched.machine import cores, loop_options
 
 CALLED_APART = {"dot_general", "scatter-add", "sort", "top_k", "cumsum"}
 
@@ -45,16 +45,30 @@ def test_the_options_are_known_to_the_compiler_or_left_out():
     assert float(compiled(jnp.arange(64.0))) == 2016.0
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
-def test_one_thread_leaves_the_process_its_cores():
-    program = """
+def threads_of_a_process(before: str) -> int:
+    """Threads of a process that has summed an array, after the line `before`; it checks that it keeps its cores."""
+    program = f"""
 import os
 from jaxsched.machine import compute_on_one_thread
-before = os.sched_getaffinity(0)
-compute_on_one_thread()
+cores = os.sched_getaffinity(0)
+{before}
 import jax.numpy as jnp
-assert os.sched_getaffinity(0) == before
-print(int((jnp.arange(100_000) % 7).sum()))
+assert int((jnp.arange(100_000) % 7).sum()) == sum(i % 7 for i in range(100_000))
+assert os.sched_getaffinity(0) == cores
+print(len(os.listdir("/proc/self/task")))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == sum(i % 7 for i in range(100_000))
+    return int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or cores() == 1, reason="needs Linux and several cores")
+def test_one_thread_is_fewer_than_the_cores_and_leaves_the_process_its_cores():
+    assert threads_of_a_process("compute_on_one_thread()") < threads_of_a_process("pass")
+
+
+def test_the_benchmark_beside_the_oracle_agrees_with_it():
+    script = Path(__file__).parents[1] / "benchmarks" / "against_oracle.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--jobs", "60", "--num-envs"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "simulate/pack" in done.stdout

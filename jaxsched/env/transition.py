@@ -32,7 +32,7 @@ from jaxsched.env.state import (
 from jaxsched.workload.jobs import NEVER
 
 WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float noise
-LONGEST_SKIP = 2**10  # intervals advanced at once; of a day in float32 a hundredth of a second is left
+LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
 
 
 @chex.dataclass(frozen=True)

@@ -23,10 +23,14 @@ def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
     """
     if key.shape[0] > PAIRS:
         return _fill_by_bisection(key, capacity, need)
-    index = jnp.arange(key.shape[0])
-    ahead = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
-    before = jnp.where(ahead, capacity[None, :], 0).sum(-1)
+    before = jnp.where(ahead(key), capacity, 0).sum(-1)
     return jnp.clip(need - before, 0, capacity)
+
+
+def ahead(key: Array) -> Array:
+    """bool[K, K]: whether the second comes before the first in ascending order of (key, index). `key: int32[K]`."""
+    index = jnp.arange(key.shape[0])
+    return (key < key[:, None]) | ((key == key[:, None]) & (index < index[:, None]))
 
 
 def _fill_by_bisection(key: Array, capacity: Array, need: Array) -> Array:

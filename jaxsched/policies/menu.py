@@ -13,6 +13,7 @@ from jaxsched.env.observation import Observation
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.candidates import CAPS
+from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
 from jaxsched.policies.rules import per_server
 
@@ -83,11 +84,9 @@ def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
         ],
         -1,
     )
-    score, place = choice_score(on), jnp.arange(mask.shape[0])
-    before = (score < score[:, None]) | ((score == score[:, None]) & (place < place[:, None]))
     return Menu(
         rank=jnp.full(mask.shape, rank, jnp.int32),
-        order=before.sum(-1, dtype=jnp.int32),
+        order=ahead(choice_score(on)).sum(-1, dtype=jnp.int32),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
         log_stake=jnp.where(mask, stake, 0.0),
