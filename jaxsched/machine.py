@@ -53,7 +53,7 @@ def loop_options() -> dict[str, str]:
     """Compiler options for a program of many small operations in loops; empty where XLA does not know them.
 
     XLA's CPU backend runs loops operation by operation, at 50 to 100 ns each. It compiles a loop as one function if
-    that is small, or may be large (`allow_whole_loops`), and holds no `dot`, `scatter`, `sort` or call of a library.
+    that is small, or may be large (`allow_whole_loops`), and holds no `scatter`, `sort` or call of a library.
     The option keeps it from putting such calls in place of sums.
     """
     import jax

@@ -1,9 +1,7 @@
 """Totals: the summed utilisation of every resource, with the links that partitions share.
 
-Without a `dot` or a `scatter`, which a loop must not hold if it is to become one function (`machine.loop_options`).
+Where links are few without a `scatter`, which no loop holds that becomes one function (`machine.loop_options`).
 """
-
-import math
 
 import jax.numpy as jnp
 from jax import Array
@@ -12,7 +10,6 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import layout_of
 
 PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
-WIDTH = 8  # slots added up side by side: a sum along a row alone would go one by one
 
 
 def own_use(use: Array, active: Array) -> Array:
@@ -20,8 +17,7 @@ def own_use(use: Array, active: Array) -> Array:
 
     Args: `use: float32[M, R]`, `active: bool[R]`.
     """
-    width = math.gcd(WIDTH, active.shape[0])
-    return jnp.where(active, use, 0.0).reshape(use.shape[0], -1, width).sum(1).sum(-1)
+    return use @ active.astype(jnp.float32)
 
 
 def totals(cluster: Cluster, own: Array) -> Array:

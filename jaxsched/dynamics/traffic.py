@@ -25,14 +25,6 @@ def ring_flows(present: Array) -> Array:
     return (successor & present[:, None] & (hops < size)).astype(jnp.float32)
 
 
-def over_links(flows: Array, route: Array) -> Array:
-    """float32[E]: what `flows: float32[T, T]` between racks put on links, `route: float32[T, T, E]` the share of each.
-
-    Not a `dot`, which would be called apart (`machine.loop_options`).
-    """
-    return (flows[..., None] * route).sum((0, 1))
-
-
 def rack_matrix(cluster: Cluster) -> Array:
     """float32[N, T]: 1 where server n stands in local rack t."""
     return (cluster.server_rack[:, None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
@@ -51,7 +43,7 @@ def placement_bytes(
     w, u = workers.astype(jnp.float32), ps.astype(jnp.float32)
     w_server, u_server = w.sum(-1), u.sum(-1)
     racks = rack_matrix(cluster)
-    w_rack, u_rack = (w_server[:, None] * racks).sum(0), (u_server[:, None] * racks).sum(0)
+    w_rack, u_rack = w_server @ racks, u_server @ racks
     w_all, u_all = w.sum(), u.sum()
 
     b = ring_bytes(gradient_bytes, w_all * gpus_per_worker)
@@ -60,7 +52,7 @@ def placement_bytes(
             jnp.where(w > 0, b, 0.0).reshape(-1),
             jnp.where((w > 0).sum(-1) >= 2, b, 0.0),
             jnp.where((w_server > 0) & ((w_server > 0).sum() >= 2), b, 0.0),
-            b * over_links(ring_flows(w_rack > 0), cluster.route),
+            b * jnp.einsum("tu,tue->e", ring_flows(w_rack > 0), cluster.route),
         ]
     )
 
@@ -72,7 +64,7 @@ def placement_bytes(
             (w * gradient_bytes).reshape(-1),
             (w_server * u_server - (w * u).sum(-1)) * shard,
             (w_server * (u_all - u_server) + u_server * (w_all - w_server)) * shard,
-            shard * over_links(pairs, cluster.route),
+            shard * jnp.einsum("tu,tue->e", pairs, cluster.route),
         ]
     )
     return jnp.where(u_all > 0, server, ring)

@@ -387,7 +387,7 @@ def _run(
 
     def freed_in(p: Array) -> Array:
         gpus = jnp.where(finished[p], still.gpus_per_worker[p], 0)
-        return (gpus[:, None, None] * placed_at(p)[1]).sum(0)
+        return jnp.einsum("r,rnk->nk", gpus, placed_at(p)[1].astype(jnp.int32))
 
     none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
     freed = only_where(finished.any(-1), freed_in, lambda p: none)
