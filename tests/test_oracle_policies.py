@@ -176,7 +176,7 @@ def test_greedy_wait():
     cluster, jobs = make_cluster([[[4]]]), make_jobs({"W": 2}, {"W": 2})
 
     def go(threshold, patience=0.0):
-        policy = make_policy("greedy-wait", "area", True, True, threshold, patience=patience)
+        policy = make_policy("greedy-wait", "area", True, "stay", threshold, patience=patience)
         return list(run(cluster, jobs, RING, policy, interference="analytic").start_s)
 
     assert go(1.5) == [0, 0]
@@ -194,7 +194,7 @@ def test_greedy_wait():
 
 
 def test_greedy_wait_takes_the_candidate_of_least_effect():
-    policy = make_policy("greedy-wait", "area", True, True)
+    policy = make_policy("greedy-wait", "area", True, "stay")
     jobs = make_jobs({"W": 2}, {"W": 2})
     # Two servers: the first anchor is server 0 (tighter), eff 1.5; the second is server 1, eff 1.
     assert run(TWO, jobs, RING, policy, interference="analytic").workers == [{0: 2}, {1: 2}]
@@ -230,7 +230,7 @@ def test_greedy_wait_window():
     # ahead of it, at 120 (at 60 job 0 has 40 s left: eff 1.35 > 1.1).
     jobs = make_jobs({"W": 2}, {"W": 2}, {"W": 2}, {"W": 1})
     for window, start in ((2, 120), (3, 0)):
-        policy = make_policy("greedy-wait", "fifo", True, False, 1.1, window, 0.0)
+        policy = make_policy("greedy-wait", "fifo", True, "stay", 1.1, window, 0.0)
         assert run(make_cluster([[[4]]]), jobs, RING, policy, interference="analytic").start_s[3] == start
 
 
