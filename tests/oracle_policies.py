@@ -30,15 +30,22 @@ def make_policy(
     window: int = 4,
     patience: float = 1.0,
     lifetime: bool = False,
+    reserve: bool = False,
 ):
     """The function `policy(state, p)` of that name."""
     if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
         raise ValueError((name, order, forward))
 
     def policy(state: State, p: int):
-        queue = sorted(state.queue[p], key=lambda j: (order_key(state, order, j), j))
+        queues = [sorted(q, key=lambda j: (order_key(state, order, j), j)) for q in state.queue]
+        kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
+
+        def may_start(t: int, j: int) -> bool:
+            return state.feasible(t, j) and (kept[t] is None or respects(state.jobs[j], kept[t]))
+
+        queue = queues[p]
         allowed = queue if backfill else queue[:1]
-        ready = [j for j in allowed if state.feasible(p, j)]
+        ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
             chosen = greedy_wait(state, p, ready[:window], threshold, patience, lifetime)
         else:
@@ -46,7 +53,7 @@ def make_policy(
         if chosen is not None:
             j, w = chosen
             return "place", j, w, ps_of(state.jobs[j], w)
-        return forward_action(state, p, queue, forward)
+        return forward_action(state, p, queue, forward, may_start)
 
     return policy
 
@@ -83,15 +90,38 @@ def reserved(job: Job) -> float:
     return float(job.W * job.g * share(job))
 
 
-def forward_action(state: State, p: int, queue: list[int], rule: str):
+def kept_for(state: State, p: int, queue: list[int]) -> tuple[float, float, int] | None:
+    """Of the first gang that is not feasible here: area, seconds until it could start, GPUs that are spare then."""
+    j = next((j for j in queue if state.jobs[j].W * state.jobs[j].g > 1 and not state.feasible(p, j)), None)
+    if j is None:
+        return None
+    need, now = state.jobs[j].W * state.jobs[j].g, state.slowdowns()
+    whole = [r for r in state.running[p] if not state.jobs[r.job].fraction]
+    ends = sorted((state.estimated_left_s(r) * now[r.job], state.jobs[r.job].W * state.jobs[r.job].g) for r in whole)
+    free = int(state.free(p).sum())
+    for wait, _ in ends:
+        then = free + sum(gpus for end, gpus in ends if q(end / wait) <= 1000)
+        if then >= need:
+            return order_key(state, "area", j), wait, then - need
+    return None
+
+
+def respects(job: Job, kept: tuple[float, float, int]) -> bool:
+    """Whether the job may start although GPUs are kept for a gang."""
+    area, wait, spare = kept
+    own = float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
+    return own <= area or q(job.estimate_s / wait) <= 1000 or job.W * job.g <= spare
+
+
+def forward_action(state: State, p: int, queue: list[int], rule: str, may_start):
     """`forward`: the first job of the order that is not feasible here and has forwards left, to an idle scheduler.
 
     `spread`: the first such job that is feasible somewhere else, to any scheduler whose queue has a free slot.
     """
     for j in queue:
-        if rule == "stay" or state.feasible(p, j) or state.forwards[j] >= state.max_forwards:
+        if rule == "stay" or may_start(p, j) or state.forwards[j] >= state.max_forwards:
             continue
-        targets = [t for t in range(state.hw.P) if t != p and state.feasible(t, j)]
+        targets = [t for t in range(state.hw.P) if t != p and may_start(t, j)]
         if rule == "forward":
             targets = [t for t in targets if not state.queue[t]]
         else:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
-least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill; how
-blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never); for
-greedy-wait tX (its threshold), pX (its patience), and lifetime (charges placements with the seconds by which their
-servers would be wholly free later).
+least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill;
+reserve (no job takes GPUs that the first blocked gang waits for, unless it is smaller or done before); how blocked jobs
+are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never); for greedy-wait tX (its
+threshold), pX (its patience), and lifetime (charges placements with the seconds by which their servers would be wholly
+free later).
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait

@@ -10,7 +10,8 @@ from jax import Array
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import feasible, first, movable, order_keys
+from jaxsched.env.queues import first, order_keys
+from jaxsched.env.reservations import openings
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
 
@@ -136,9 +137,9 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
     rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
 
-    can_start = feasible(config, state)
-    open_to = movable(config, state, params, can_start)
-    slots, mask = window_slots(config, order_keys(config.order, state), state, can_start, open_to.any(-1))
+    keys = order_keys(config.order, state)
+    can_start, open_to = openings(config, params, state, keys, config.reserve)
+    slots, mask = window_slots(config, keys, state, can_start, open_to.any(-1))
     queued = state.queue >= 0
     row = jnp.maximum(state.queue, 0)
     area = queued * gpus_of(state.jobs, row) * state.jobs.estimate_s[row]

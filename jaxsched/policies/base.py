@@ -9,9 +9,9 @@ from jax import Array
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.observation import Observation
-from jaxsched.env.queues import first, movable
+from jaxsched.env.queues import first
 from jaxsched.env.shares import room_of
-from jaxsched.env.state import ALWAYS, FORWARD, PLACE, WAIT, Action, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, FORWARD, PLACE, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
 
@@ -54,17 +54,17 @@ def views(state: State, params: EnvParams) -> tuple[View, View]:
 
 
 def forward_choice(
-    config: EnvConfig, state: State, params: EnvParams, keys: Array, can_start: Array, rule: str
+    state: State, params: EnvParams, keys: Array, can_start: Array, open_to: Array, rule: str
 ) -> tuple[Array, Array, Array]:
     """Which blocked job goes where by the forwarding `rule`, one of `FORWARDS` (docs/semantics.md, section 7).
 
+    Args: `keys: float32[P, Q]` of the order; `can_start: bool[P, Q]`, `open_to: bool[P, Q, P]` as of `openings`.
     Returns `slot: int32[P]`, `target: int32[P]`, `possible: bool[P]`.
     """
     p = jnp.arange(state.queue.shape[0])
     if rule == STAY:
         nowhere = jnp.zeros_like(p)
         return nowhere, nowhere, nowhere > 0
-    open_to = movable(config, state, params, can_start)
     if rule == TO_IDLE:
         row = jnp.maximum(state.queue, 0)
         left = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)

@@ -27,7 +27,7 @@ from jaxsched.workload.jobs import make_job_list, to_table
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 CARD_SCHEMA = 1
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
-OBSERVATION_FIELDS = ("window", "order", "skip_blocked")
+OBSERVATION_FIELDS = ("window", "order", "skip_blocked", "reserve")
 
 
 def save_policy(
@@ -93,7 +93,8 @@ class Checkpoint:
 
 def _checked(path: str, card: dict) -> dict:
     """The card, of which network and observation have been checked."""
-    network, seen, sizes = {"kind": "graph"} | card["network"], card["observation"], card.get("sizes")
+    network, sizes = {"kind": "graph"} | card["network"], card.get("sizes")
+    seen = {"reserve": False} | card["observation"]
     most = card.get("max_forwards")
     rules = [
         (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
@@ -109,7 +110,7 @@ def _checked(path: str, card: dict) -> dict:
     for holds, message in rules:
         if not holds:
             raise UserError(f"checkpoint {path}: {CARD_FILE}: {message}")
-    return card | {"network": network}
+    return card | {"network": network, "observation": seen}
 
 
 def _whole(value: object, lowest: int) -> bool:

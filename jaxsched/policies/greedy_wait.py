@@ -11,7 +11,8 @@ from jax import Array, lax
 
 from jaxsched.dynamics.lanes import lane_by_lane, only_where
 from jaxsched.env.observation import Observation, window_slots
-from jaxsched.env.queues import feasible, order_keys
+from jaxsched.env.queues import order_keys
+from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State
 from jaxsched.policies.base import TO_IDLE, ActFn, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
@@ -25,24 +26,26 @@ def greedy_wait(
     order: str = "area",
     forward: str = TO_IDLE,
     lifetimes: bool = False,
+    reserve: bool = False,
 ) -> ActFn:
     """The policy of docs/semantics.md, section 7.
 
     It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
     times the wait until something can change: the next completion in the partition, at least one interval. With
     `lifetimes` it also charges placements, when it compares them, with the seconds by which their servers would be
-    wholly free later: wide gangs can start there.
+    wholly free later: wide gangs can start there. With `reserve` GPUs are kept for the first
+    blocked gang (`env.reservations`).
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
         keys = order_keys(order, state)
-        can_start = feasible(config, state)
+        can_start, open_to = openings(config, params, state, keys, reserve)
         slots, found = window_slots(config, keys, state, can_start)
         scene = scene_of(state, params, slots[:, :-1], found[:, :-1], lifetimes)
         choose = functools.partial(_choose, config, threshold, patience)
         place, window, workers = lane_by_lane(choose)(params, scene)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
-        forward_slot, target, possible = forward_choice(config, state, params, keys, can_start, forward)
+        forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
         return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
 
     return act

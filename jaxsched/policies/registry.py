@@ -1,9 +1,9 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
-Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, a forwarding rule (`stay`, `forward`, `spread`), and
-for `greedy-wait` `tX`, its threshold, `pX`, its patience, and `lifetime`, by which it chooses among placements also by
-when servers will be free again. `pack` alone is FIFO without backfilling, as published; `greedy-wait` always backfills,
-and has `forward` unless told otherwise.
+Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, `reserve` (GPUs are kept for the first blocked gang),
+a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its patience, and
+`lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is FIFO without
+backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
 
 from jaxsched.env.queues import ORDERS
@@ -18,7 +18,7 @@ GREEDY_WAIT = "greedy-wait"
 NAMES = (*RULES, GREEDY_WAIT)
 LIFETIME = "lifetime"
 DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
-_SWITCHES = ("backfill", *FORWARDS)
+_SWITCHES = ("backfill", "reserve", *FORWARDS)
 
 
 def _number(spec: str, option: str, lowest: float) -> float:
@@ -39,12 +39,14 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
     options = [option for option in rest.split("+") if option]
     greedy = name == GREEDY_WAIT
     order, backfill, forward = "area" if greedy else "fifo", False, TO_IDLE if greedy else STAY
-    threshold, patience, lifetimes = DEFAULT_THRESHOLD, DEFAULT_PATIENCE, False
+    threshold, patience, lifetimes, reserve = DEFAULT_THRESHOLD, DEFAULT_PATIENCE, False, False
     for option in options:
         if option in ORDERS:
             order = option
         elif option == "backfill":
             backfill = True
+        elif option == "reserve":
+            reserve = True
         elif option in FORWARDS:
             forward = option
         elif greedy and option == LIFETIME:
@@ -57,6 +59,6 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
             known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if greedy:
-        return Policy(spec, greedy_wait(config, threshold, patience, order, forward, lifetimes), POSSIBLE)
-    timeless = name != "random" and order != "las"
-    return Policy(spec, heuristic(config, name, order, backfill, forward), CHANGE if timeless else POSSIBLE)
+        return Policy(spec, greedy_wait(config, threshold, patience, order, forward, lifetimes, reserve), POSSIBLE)
+    timeless = name != "random" and order != "las" and not reserve
+    return Policy(spec, heuristic(config, name, order, backfill, forward, reserve), CHANGE if timeless else POSSIBLE)

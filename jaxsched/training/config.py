@@ -48,6 +48,7 @@ class EnvironmentConfig:
     max_forwards: int = 2  # of a job; 0 = schedulers keep what arrives
     order: str = "sjf"
     skip_blocked: bool = True  # False and order fifo: strictly first in, first out
+    reserve: bool = True  # schedulers keep GPUs for their first blocked gang, see `env.reservations`
     interference: str = "analytic"  # as `--interference` of the command line
     contention: tuple[float, float] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
 

@@ -58,6 +58,7 @@ def env_config(config: TrainConfig) -> EnvConfig:
         window=env.window,
         order=env.order,
         skip_blocked=env.skip_blocked,
+        reserve=env.reserve,
         largest_worker=1,
         early_stop=True,
         interference=interference_model(config.env.interference)[0],

@@ -20,7 +20,7 @@ SPECS = {
         "first-fit:las",
         "pack:area+backfill",
         "load-balance",
-        "tetris:las+backfill",
+        "tetris:las+backfill+reserve",
         "least-interference:sjf+backfill",
         "contention-aware:area",
     ),
@@ -31,26 +31,27 @@ SPECS = {
         "pack:area+backfill+forward",
         "load-balance:las+backfill",
         "load-balance:area+forward",
-        "tetris:sjf+spread",
+        "tetris:sjf+spread+reserve",
         "tetris:area+backfill",
         "least-interference",
         "least-interference:las+backfill+forward",
         "contention-aware",
         "contention-aware:sjf+backfill+spread",
+        "pack:sjf+backfill+spread+reserve",
     ),
     "three": (
         "first-fit:area+forward",
         "pack:las+backfill+spread",
         "load-balance:sjf+backfill",
         "tetris",
-        "least-interference:area+forward",
+        "least-interference:area+backfill+forward+reserve",
         "contention-aware:las+backfill+forward",
     ),
 }
 GREEDY = {
     "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
-    "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0", "greedy-wait:sjf+spread+lifetime"),
-    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread", "greedy-wait:lifetime+p2"),
+    "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0", "greedy-wait:sjf+spread+lifetime+reserve"),
+    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread+reserve", "greedy-wait:lifetime+p2"),
 }
 
 
@@ -66,8 +67,8 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option == "lifetime":
-            values["lifetime"] = True
+        elif option in ("lifetime", "reserve"):
+            values[option] = True
         else:
             values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
     return oracle_policies.make_policy(name, **values)
