@@ -1,9 +1,11 @@
 """The oracle's policies, against numbers worked out with a pencil."""
 
+import functools
+
 from oracle_cases import RING, TWO, close, make_cluster, make_jobs, make_profiles, run
 from oracle_cluster import Hardware, read_jobs
 from oracle_contention import demand, make_interference
-from oracle_policies import candidates, make_policy, place, q
+from oracle_policies import candidates, kept_for, make_policy, place, q, respects
 from oracle_state import Running, State
 
 # ----------------------------------------------------------------------------------------------------------- policies
@@ -251,3 +253,22 @@ def test_what_is_left_by_the_estimate():
         close(state.estimated_left_s(short), thought)
     long.remaining_s = 1
     close(state.estimated_left_s(long), 201)
+
+
+def test_reservation_holds_back_what_would_delay_the_gang():
+    # 8 GPUs: job 0 has four until 100, job 1 one until 60. Job 2 needs six: at 100, with two to spare. Job 3 has a
+    # larger area (360, not 300), would not be done by then, and takes more than two.
+    cluster = make_cluster([[[8]]])
+    jobs = make_jobs(
+        {"duration": 100, "W": 4}, {"duration": 60, "W": 1}, {"duration": 50, "W": 6}, {"duration": 120, "W": 3}
+    )
+    state = make_state(cluster, jobs, make_profiles({}), [({0: 4}, {}), ({0: 1}, {})])
+    assert kept_for(state, 0, [2, 3]) == (300, 100, 2)
+    assert kept_for(state, 0, [3]) is None
+    pack = functools.partial(make_policy, "pack", "sjf", True)
+    assert pack()(state, 0)[:2] == ("place", 3)
+    assert pack(reserve=True)(state, 0) == ("wait",)
+    # Of a job of area 400 that takes 100 s and four GPUs:
+    assert respects(state.jobs[0], (400, 10, 0)) and not respects(state.jobs[0], (399, 10, 0))
+    assert respects(state.jobs[0], (0, 100, 0)) and not respects(state.jobs[0], (0, 99.9, 3))
+    assert respects(state.jobs[0], (0, 10, 4))

@@ -51,7 +51,12 @@ SPECS = {
 GREEDY = {
     "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
     "two": ("greedy-wait", "greedy-wait:sjf+stay+t1.05+p0", "greedy-wait:sjf+spread+lifetime+reserve"),
-    "three": ("greedy-wait:t1.5+p2", "greedy-wait:las+t1.2", "greedy-wait:sjf+spread+reserve", "greedy-wait:lifetime+p2"),
+    "three": (
+        "greedy-wait:t1.5+p2",
+        "greedy-wait:las+t1.2",
+        "greedy-wait:sjf+spread+reserve",
+        "greedy-wait:lifetime+p2",
+    ),
 }
 
 
