@@ -41,7 +41,7 @@ def make_policy(
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 
         def may_start(t: int, j: int) -> bool:
-            return state.feasible(t, j) and (kept[t] is None or respects(state.jobs[j], kept[t]))
+            return state.feasible(t, j) and (kept[t] is None or may_pass(state, order, j, *kept[t]))
 
         queue = queues[p]
         allowed = queue if backfill else queue[:1]
@@ -90,8 +90,8 @@ def reserved(job: Job) -> float:
     return float(job.W * job.g * share(job))
 
 
-def kept_for(state: State, p: int, queue: list[int]) -> tuple[float, float, int] | None:
-    """Of the first gang that is not feasible here: area, seconds until it could start, GPUs that are spare then."""
+def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] | None:
+    """The first gang that is blocked here, seconds until it could start, GPUs that are spare then."""
     j = next((j for j in queue if state.jobs[j].W * state.jobs[j].g > 1 and not state.feasible(p, j)), None)
     if j is None:
         return None
@@ -100,17 +100,18 @@ def kept_for(state: State, p: int, queue: list[int]) -> tuple[float, float, int]
     ends = sorted((state.estimated_left_s(r) * now[r.job], state.jobs[r.job].W * state.jobs[r.job].g) for r in whole)
     free = int(state.free(p).sum())
     for wait, _ in ends:
-        then = free + sum(gpus for end, gpus in ends if q(end / wait) <= 1000)
-        if then >= need:
-            return order_key(state, "area", j), wait, then - need
+        if free + sum(gpus for end, gpus in ends if end <= wait) >= need:
+            return j, wait, free + sum(gpus for end, gpus in ends if q(end / wait) <= 1000) - need
     return None
 
 
-def respects(job: Job, kept: tuple[float, float, int]) -> bool:
+def may_pass(state: State, order: str, j: int, gang: int, wait: float, spare: int) -> bool:
     """Whether the job may start although GPUs are kept for a gang."""
-    area, wait, spare = kept
-    own = float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
-    return own <= area or q(job.estimate_s / wait) <= 1000 or job.W * job.g <= spare
+    job = state.jobs[j]
+    if (order_key(state, order, j), j) < (order_key(state, order, gang), gang):
+        return True
+    smaller = order_key(state, "area", j) <= order_key(state, "area", gang)
+    return smaller or q(job.estimate_s / wait) <= 1000 or job.W * job.g <= spare
 
 
 def forward_action(state: State, p: int, queue: list[int], rule: str, may_start):

@@ -5,7 +5,7 @@ import functools
 from oracle_cases import RING, TWO, close, make_cluster, make_jobs, make_profiles, run
 from oracle_cluster import Hardware, read_jobs
 from oracle_contention import demand, make_interference
-from oracle_policies import candidates, kept_for, make_policy, place, q, respects
+from oracle_policies import candidates, kept_for, make_policy, may_pass, place, q
 from oracle_state import Running, State
 
 # ----------------------------------------------------------------------------------------------------------- policies
@@ -263,12 +263,28 @@ def test_reservation_holds_back_what_would_delay_the_gang():
         {"duration": 100, "W": 4}, {"duration": 60, "W": 1}, {"duration": 50, "W": 6}, {"duration": 120, "W": 3}
     )
     state = make_state(cluster, jobs, make_profiles({}), [({0: 4}, {}), ({0: 1}, {})])
-    assert kept_for(state, 0, [2, 3]) == (300, 100, 2)
+    assert kept_for(state, 0, [2, 3]) == (2, 100, 2)
     assert kept_for(state, 0, [3]) is None
     pack = functools.partial(make_policy, "pack", "sjf", True)
     assert pack()(state, 0)[:2] == ("place", 3)
     assert pack(reserve=True)(state, 0) == ("wait",)
-    # Of a job of area 400 that takes 100 s and four GPUs:
-    assert respects(state.jobs[0], (400, 10, 0)) and not respects(state.jobs[0], (399, 10, 0))
-    assert respects(state.jobs[0], (0, 100, 0)) and not respects(state.jobs[0], (0, 99.9, 3))
-    assert respects(state.jobs[0], (0, 10, 4))
+    pass_gang = functools.partial(may_pass, state)
+    assert not pass_gang("sjf", 3, 2, wait=119.8, spare=2)
+    assert pass_gang("sjf", 3, 2, wait=120, spare=2)
+    assert pass_gang("sjf", 3, 2, wait=119.8, spare=3)
+    assert pass_gang("sjf", 1, 2, wait=10, spare=0), "a smaller area"
+    assert pass_gang("fifo", 0, 2, wait=10, spare=0) and not pass_gang("sjf", 0, 2, wait=10, spare=0), "by the order"
+
+
+def test_what_comes_before_the_gang_is_not_held_back():
+    jobs = make_jobs({"duration": 6000, "W": 4}, {"duration": 20000, "W": 1}, {"duration": 100, "W": 8})
+    state = make_state(make_cluster([[[8]]]), jobs, make_profiles({}), [({0: 4}, {})])
+    assert make_policy("pack", "fifo", True, reserve=True)(state, 0)[:2] == ("place", 1)
+    assert make_policy("pack", "sjf", True, reserve=True)(state, 0) == ("wait",)
+
+
+def test_nothing_is_kept_for_a_gang_that_waits_for_a_shared_gpu():
+    jobs = make_jobs({"duration": 50, "milli": 500}, {"duration": 10, "W": 2}, {"duration": 1000, "W": 1})
+    state = make_state(make_cluster([[[2]]]), jobs, make_profiles({}), [({0: 1}, {})])
+    assert kept_for(state, 0, [1, 2]) is None
+    assert make_policy("pack", "sjf", True, reserve=True)(state, 0)[:2] == ("place", 2)

@@ -15,10 +15,10 @@ HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
 least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill;
-reserve (no job takes GPUs that the first blocked gang waits for, unless it is smaller or done before); how blocked jobs
-are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never); for greedy-wait tX (its
-threshold), pX (its patience), and lifetime (charges placements with the seconds by which their servers would be wholly
-free later).
+with it reserve (GPUs are kept for the first blocked gang; jobs of fewer GPU-seconds, jobs that are done before it can
+start, and jobs that leave enough for it pass); how blocked jobs are forwarded: forward (to idle schedulers), spread (to
+any that can start them), stay (never); for greedy-wait tX (its threshold), pX (its patience), and lifetime (charges
+placements with the seconds by which their servers would be wholly free later).
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait

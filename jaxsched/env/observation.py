@@ -26,10 +26,10 @@ class Observation:
     server_rack: Array  # int32[P, N]
     rack: Array  # float32[P, T, Fr]
     scheduler: Array  # float32[P, Fp], pooled view that schedulers exchange
-    job: Array  # float32[P, W + 1, Fj], the window and, last, the first job that is blocked here
+    job: Array  # float32[P, W + 1, Fj], the window and, last, the first job that may not start here
     job_slot: Array  # int32[P, W + 1], queue slot
-    job_mask: Array  # bool[P, W + 1], there is such a job (window jobs are feasible, the last one is not)
-    forward_mask: Array  # bool[P, P], the blocked job may be forwarded to this scheduler
+    job_mask: Array  # bool[P, W + 1], there is such a job (those of the window may start now, the last one may not)
+    forward_mask: Array  # bool[P, P], that last job may be forwarded to this scheduler
 
 
 def log_ratio(value: Array, unit: float | Array) -> Array:
@@ -40,10 +40,11 @@ def log_ratio(value: Array, unit: float | Array) -> Array:
 def window_slots(
     config: EnvConfig, keys: Array, state: State, can_start: Array, preferred: Array | None = None
 ) -> tuple[Array, Array]:
-    """The first `W` feasible jobs and the first blocked one: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
+    """The first `W` jobs that may start and the first that may not: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
 
-    Of the blocked ones those that are `preferred: bool[P, Q]` come first. Without `skip_blocked` the window shows the
-    first job of the queue, if it is feasible, and no other.
+    Args: `can_start: bool[P, Q]`, see `env.reservations.openings`. Of those that may not start the ones that are
+    `preferred: bool[P, Q]` come first. Without `skip_blocked` the window shows the first job of the queue, if it may
+    start, and no other.
     """
     slots, found = [], []
     columns = jnp.arange(state.queue.shape[-1])

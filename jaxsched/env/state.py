@@ -34,7 +34,7 @@ class EnvConfig:
     window: int = 4  # feasible jobs that an observation shows
     order: str = "area"  # queue order of that window, see `env.queues`
     skip_blocked: bool = True  # show jobs behind one that cannot start
-    reserve: bool = False  # but not those that would keep the first blocked gang from starting, see `env.reservations`
+    reserve: bool = False  # GPUs are kept for the first blocked gang: some jobs may not start, see `env.reservations`
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     asked: str = ALWAYS  # with `skip_idle`: boundaries to pass over while jobs are queued, see `intervals_ahead`

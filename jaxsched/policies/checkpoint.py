@@ -103,6 +103,7 @@ def _checked(path: str, card: dict) -> dict:
         (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
         (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),
         (_whole(seen.get("window"), 1), "observation: window must be a whole number of at least 1"),
+        (type(seen.get("reserve")) is bool, "observation: reserve must be true or false"),
         (seen.get("order") in ORDERS, f"observation: order must be one of {', '.join(ORDERS)}"),
         (most is None or _whole(most, 0), "max_forwards must be a whole number of at least 0"),
         (network.get("kind") != "flat" or _are_sizes(sizes), "sizes of a flat network must be four whole numbers"),

@@ -33,8 +33,8 @@ def greedy_wait(
     It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
     times the wait until something can change: the next completion in the partition, at least one interval. With
     `lifetimes` it also charges placements, when it compares them, with the seconds by which their servers would be
-    wholly free later: wide gangs can start there. With `reserve` GPUs are kept for the first
-    blocked gang (`env.reservations`).
+    wholly free later: wide gangs can start there. With `reserve` GPUs are kept for the first blocked gang
+    (`env.reservations`).
     """
 
     def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:

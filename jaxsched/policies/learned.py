@@ -97,7 +97,7 @@ def learned_policy(
             )
         if max_forwards is not None:
             params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-        obs = observe(config, params, state)  # in the window and order that the weights were trained with
+        obs = observe(config, params, state)  # as in training: window, order, reservations
 
         def decide() -> Action:
             menu = build_menu(config, params, state, obs)

@@ -1,9 +1,9 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
 
-Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, `reserve` (GPUs are kept for the first blocked gang),
-a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its patience, and
-`lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is FIFO without
-backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
+Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, with it `reserve` (GPUs are kept for the first
+blocked gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
+patience, and `lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is
+FIFO without backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
 
 from jaxsched.env.queues import ORDERS
@@ -58,6 +58,8 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
         else:
             known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
+    if reserve and (name == "random" or not (backfill or greedy)):
+        raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
     if greedy:
         return Policy(spec, greedy_wait(config, threshold, patience, order, forward, lifetimes, reserve), POSSIBLE)
     timeless = name != "random" and order != "las" and not reserve

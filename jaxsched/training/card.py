@@ -9,7 +9,7 @@ from typing import Any
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
 from jaxsched.policies.checkpoint import add_to_card, read_card
-from jaxsched.training.config import TrainConfig, from_dict, to_dict
+from jaxsched.training.config import TrainConfig, as_saved, from_dict, to_dict
 
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
 
@@ -38,7 +38,10 @@ def config_of(values: dict[str, Any], where: str) -> tuple[TrainConfig, list[str
 
     UserError on what it cannot read.
     """
-    values, notes = dict(values), []
+    notes = []
+    if "reserve" not in values.get("env", {}):
+        notes.append("env: reserve: not in the card, False is taken")
+    values = as_saved(values)
     workload = dict(values.get("workload", {}))
     skew = workload.get("home_skew")
     if isinstance(skew, int | float):

@@ -149,6 +149,12 @@ def from_dict(kind: type, values: Any, where: str = "config"):
     return kind(**made)
 
 
+def as_saved(values: dict[str, Any]) -> dict[str, Any]:
+    """A config that was saved, with what its version did where this one has a field for it and another default."""
+    env = values.get("env", {})
+    return values | {"env": {"reserve": False} | env} if isinstance(env, dict) else values
+
+
 def _checked(hint: Any, value: Any, where: str) -> Any:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:

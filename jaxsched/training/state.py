@@ -14,7 +14,7 @@ from jax import Array
 import jaxsched
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
-from jaxsched.training.config import TrainConfig, from_dict, to_dict
+from jaxsched.training.config import TrainConfig, as_saved, from_dict, to_dict
 from jaxsched.training.worlds import Draw
 
 SCHEMA = 3
@@ -83,4 +83,4 @@ def saved_config(folder: Path) -> TrainConfig:
         about = manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore())).about
     if about.get("schema") != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.get('schema')}, this version reads schema {SCHEMA}")
-    return from_dict(TrainConfig, json.loads(json.dumps(about["config"])), f"run {folder.parent}")
+    return from_dict(TrainConfig, as_saved(json.loads(json.dumps(about["config"]))), f"run {folder.parent}")

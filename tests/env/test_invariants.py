@@ -8,8 +8,9 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from invariants import check_state, watcher
+from invariants import check_state, host, jit_observe, watcher
 
+from jaxsched.env.state import FORWARD, PLACE
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import take
 
@@ -19,8 +20,9 @@ WATCHED = {
     "two": ("pack:area+backfill+forward", "tetris:las", "greedy-wait"),
     "three": ("random:forward", "load-balance"),
 }
+RESERVING = "pack:sjf+backfill+spread+reserve"
 TIMELESS = ("pack", "pack:area+backfill+forward", "tetris:sjf+backfill+spread")
-WAITING = ("greedy-wait", "pack:las+backfill+spread")
+WAITING = ("greedy-wait", "pack:las+backfill+spread", RESERVING)
 TIMED = ("pack:area+backfill+forward", "load-balance", "greedy-wait")
 
 
@@ -80,6 +82,34 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
     assert one.workers == other.workers and one.status == other.status
+
+
+def test_an_observation_with_reservations_shows_what_a_rule_would_do():
+    """The first job of the window is the one that it starts, the last one that it forwards, to where the mask allows."""
+    done, held_back = np.zeros(3, int), 0
+    for seed in range(4):
+        case = strategies.random_case(seed, "two", interval_s=60.0, error=0.5)
+        config = case.shape.config(order="sjf", reserve=True)
+        feasible = dataclasses.replace(config, reserve=False)
+
+        def watch(before, action, after, gain, params=case.params, config=config, feasible=feasible):
+            nonlocal held_back
+            seen = host(jit_observe(config)(params, before))
+            held_back += host(jit_observe(feasible)(params, before)).job_mask[:, :-1].sum() - seen.job_mask[:, :-1].sum()
+            act = host(action)
+            for p in np.flatnonzero(~np.asarray(before.waited)):
+                kind, slot = act.kind[p], act.slot[p]
+                done[kind] += 1
+                assert (kind == PLACE) == seen.job_mask[p, 0]
+                if kind == PLACE:
+                    assert slot == seen.job_slot[p, 0]
+                else:
+                    assert (kind == FORWARD) == seen.forward_mask[p].any()
+                if kind == FORWARD:
+                    assert slot == seen.job_slot[p, -1] and seen.forward_mask[p, act.target[p]]
+
+        strategies.watched_run(case, RESERVING, config, watch)
+    assert (done > 10).all() and held_back > 10
 
 
 @pytest.mark.parametrize(("spec", "share"), [("pack", 0.5), ("pack:las+backfill+spread", 0.8)])

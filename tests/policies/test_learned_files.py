@@ -35,7 +35,7 @@ def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
     assert sorted(path.name for path in (tmp_path / "deep" / "it").iterdir()) == sorted([CARD_FILE, WEIGHTS_FILE])
     card = json.loads((tmp_path / "deep" / "it" / CARD_FILE).read_text())
     assert card["chunk"] == 3 and card["network"]["width"] == 8 and set(card["versions"]) == {"jaxsched", "jax", "flax"}
-    other = dataclasses.replace(CONFIG, window=4, order="fifo", skip_blocked=False)
+    other = dataclasses.replace(CONFIG, window=4, order="fifo", skip_blocked=False, reserve=not CONFIG.reserve)
     loaded = load_policy(str(tmp_path / "deep" / "it"), other)
     assert loaded.name == str(tmp_path / "deep" / "it")
 
@@ -107,6 +107,7 @@ FAULTS = {
     "width not a number": (lambda card, weights: (changed(card, width="wide"), weights)),
     "unknown order": (lambda card, weights: (seen(card, order="tallest"), weights)),
     "no window": (lambda card, weights: (seen(card, window=0), weights)),
+    "reserve neither true nor false": (lambda card, weights: (seen(card, reserve="no"), weights)),
     "weights nil": (lambda card, weights: (json.dumps(card).encode(), b"\xc0")),
     "weights without leaves": (lambda card, weights: (json.dumps(card).encode(), b"\x80")),
     "weights of text": (lambda card, weights: (json.dumps(card).encode(), b"\x81\xa1a\xa1b")),
@@ -194,3 +195,12 @@ def test_a_card_of_before_there_were_kinds_is_of_a_graph_network(tmp_path):
     del card["network"]["kind"], card["max_forwards"]
     (tmp_path / CARD_FILE).write_text(json.dumps(card))
     assert load_checkpoint(str(tmp_path)).network == NET
+
+
+def test_a_card_of_before_there_were_reservations_is_without(tmp_path):
+    save_policy(tmp_path, NET, noisy(2), {}, dataclasses.replace(CONFIG, reserve=True))
+    assert load_checkpoint(str(tmp_path)).seen["reserve"]
+    card = json.loads((tmp_path / CARD_FILE).read_text())
+    del card["observation"]["reserve"]
+    (tmp_path / CARD_FILE).write_text(json.dumps(card))
+    assert not load_checkpoint(str(tmp_path)).seen["reserve"]

@@ -55,6 +55,8 @@ def test_greedy_wait_has_more_options():
         ("Pack", ("unknown policy 'Pack'",)),
         ("pack:lifo", ("unknown option 'lifo'", "fifo", "backfill")),
         ("pack:t1.5", ("unknown option 't1.5'",)),
+        ("pack:sjf+reserve", ("'reserve' needs", "'backfill'")),
+        ("random:backfill+reserve", ("'reserve' needs a queue order",)),
         ("pack:lifetime", ("unknown option 'lifetime'",)),
         ("pack:backfil", ("unknown option 'backfil'", "backfill")),
         ("pack:area, backfill", ("unknown option 'area, backfill'",)),

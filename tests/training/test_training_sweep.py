@@ -1,5 +1,6 @@
 """Sweeps: rows like single trainings, killed and resumed, side by side, planned; checkpoints trained anew."""
 
+import dataclasses
 import json
 import math
 
@@ -155,6 +156,7 @@ def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
 @pytest.mark.slow
 def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     config = load_sweep(write()).points[0].config
+    config = dataclasses.replace(config, env=dataclasses.replace(config.env, reserve=False))
     policy = train(config, tmp_path / "first", command="jaxsched train --out first")
     card = json.loads((policy / CARD_FILE).read_text())
     assert card["commands"] == {"train": "jaxsched train --out first"} and card["limits"].startswith("Trained on leaf")
@@ -166,7 +168,7 @@ def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     card = json.loads((policy / CARD_FILE).read_text())
     (entry,) = card["figures"]
     assert set(entry["jct_mean_s"]) == {"first-fit", "CHECKPOINT"} and str(policy) not in entry["command"]
-    del card["config"]["env"]["max_forwards"]  # as an earlier version wrote it
+    del card["config"]["env"]["max_forwards"], card["config"]["env"]["reserve"]  # as an earlier version wrote it
     card["config"]["workload"]["home_skew"] = 0.3
     card["versions"]["jax"] = "0.0.1"
     (policy / CARD_FILE).write_text(json.dumps(card))
@@ -174,6 +176,7 @@ def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     main(["reproduce", str(policy), "--out", str(tmp_path / "again")])
     said = capsys.readouterr().out
     assert "differs: env: max_forwards: not in the card, 2 is taken" in said
+    assert "differs: env: reserve: not in the card, False is taken" in said
     assert "home_skew: the number 0.3" in said and "jax 0.0.1 then" in said
     lines = [line for line in said.splitlines() if line.endswith("1.0000")]
     assert [line.split()[0] for line in lines] == ["validation", "first-fit", str(policy)]
