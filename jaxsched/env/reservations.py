@@ -31,8 +31,8 @@ def openings(config: EnvConfig, params: EnvParams, state: State, keys: Array, re
 def passing(state: State, keys: Array, can_start: Array) -> Array:
     """bool[P, Q, P]: the queued job may pass the first gang that is blocked in this partition.
 
-    It may if it comes before the gang by `keys: float32[P, Q]`, if its area is no larger, if it would be done before the
-    gang can start, or if it leaves enough for the gang; where no gang is blocked (`can_start: bool[P, Q]`) all may.
+    It may if it comes before the gang by `keys: float32[P, Q]`, if its area is no larger, if it would be done before
+    the gang can start, or if it leaves enough for the gang; where no gang is blocked (`can_start: bool[P, Q]`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
     gpus, area, estimate = _gpus(state, row), order_keys("area", state), state.jobs.estimate_s[row]
