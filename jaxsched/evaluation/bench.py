@@ -18,6 +18,7 @@ from jax import Array
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.lanes import on_cpu
 from jaxsched.env.environment import initial_state, is_finished, restart, transition
 from jaxsched.env.observation import observe
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
@@ -34,7 +35,8 @@ from jaxsched.workload.sampler import sample_table, sampler_for_load
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
 POOL = 64  # job lists that environments draw from when they start anew
-ROUNDS_PER_CALL = {1: 1024, 64: 64}  # by number of environments at most; above: 8
+ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 64  # per call, of one environment and of several
+CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
 LOAD, INTERVAL_S = 0.9, 300.0
 LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
 GPUS_PER_SLOT = 2  # of running jobs: a gang has 4 GPUs on average
@@ -86,7 +88,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     """
     config, cluster, params = environment_of(cluster_name, schedulers)
     states = start_states(cluster, config, params, num_envs)
-    rounds = next((rounds for most, rounds in ROUNDS_PER_CALL.items() if num_envs <= most), 8)
+    rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
     run = program_of_rounds(config, hand_written(policy, config), rounds)
     key = jax.random.key(0)
     begin = time.perf_counter()
@@ -162,7 +164,8 @@ def program_of_rounds(
 ) -> Callable[[State, EnvParams, State, Array], tuple[State, Array, Array]]:
     """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
 
-    Environments that have finished start anew from `pool`. Jobs are those that finished.
+    Environments that have finished start anew from `pool`. Jobs are those that finished. On a CPU a multiple of
+    `CACHED` environments plays all the rounds in as many parts, one after the other.
     """
 
     def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
@@ -173,7 +176,7 @@ def program_of_rounds(
     def finished(states: State) -> Array:
         return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
 
-    def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+    def together(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
         count = states.clock.shape[0]
         before = finished(states).sum()
 
@@ -190,6 +193,15 @@ def program_of_rounds(
 
         states, (turns, jobs) = jax.lax.scan(body, states, jax.random.split(key, rounds))
         return states, turns.sum(), jobs.sum() + finished(states).sum() - before
+
+    def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+        parts, left = divmod(states.clock.shape[0], CACHED)
+        if left or parts < 2 or not on_cpu():
+            return together(states, params, pool, key)
+        states = jax.tree.map(lambda leaf: leaf.reshape(parts, CACHED, *leaf.shape[1:]), states)
+        keys = jax.random.split(key, parts)
+        states, turns, jobs = jax.lax.map(lambda part: together(part[0], params, pool, part[1]), (states, keys))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
 
     return run
 
