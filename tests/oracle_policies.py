@@ -41,7 +41,8 @@ def make_policy(
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 
         def may_start(t: int, j: int) -> bool:
-            return state.feasible(t, j) and (kept[t] is None or may_pass(state, order, j, *kept[t]))
+            gang = kept[t]
+            return state.feasible(t, j) and (gang is None or may_pass(state, order, j, *gang))
 
         queue = queues[p]
         allowed = queue if backfill else queue[:1]
