@@ -74,7 +74,7 @@ def _test(tests: Tests, config: TrainConfig, load: float) -> tuple[Scenario, Set
     settings = Settings(
         interval_s=tests.interval_s or env.interval_s, interference=tests.interference or env.interference
     )
-    return load_scenario(**about), settings, about | dataclasses.asdict(settings)
+    return load_scenario(**about), settings, dataclasses.asdict(settings) | about
 
 
 def _baselines(

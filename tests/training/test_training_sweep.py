@@ -71,6 +71,7 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
     assert [row["point"] for row in rows] == ["plain seed=0", "plain seed=1", "bold seed=0", "bold seed=1"]
     assert [row["seed"] for row in rows] == [0, 1, 0, 1] and len({row["id"] for row in rows}) == 4
     (baselines,) = read_rows(plan.out / "baselines.jsonl")  # one test, whatever was trained
+    assert baselines["test"]["seed"] == plan.tests.seed and baselines["test"]["load"] == 0.9
     for row in rows:
         (test,) = row["tests"].values()
         assert list(row["tests"]) == ["philly-like at 0.9"]
