@@ -35,7 +35,7 @@ from jaxsched.workload.sampler import sample_table, sampler_for_load
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
 POOL = 64  # job lists that environments draw from when they start anew
-ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 64  # per call, of one environment and of several
+ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
 CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
 LOAD, INTERVAL_S = 0.9, 300.0
 LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
