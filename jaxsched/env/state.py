@@ -31,7 +31,7 @@ class EnvConfig:
     rounds: int = 8  # decision rounds per interval
     tenants: int = 1  # V
     largest_worker: int = 8  # most GPUs per worker of any job
-    window: int = 4  # feasible jobs that an observation shows
+    window: int = 4  # jobs that may start now, as many as an observation shows
     order: str = "area"  # queue order of that window, see `env.queues`
     skip_blocked: bool = True  # show jobs behind one that cannot start
     reserve: bool = False  # GPUs are kept for the first blocked gang: some jobs may not start, see `env.reservations`

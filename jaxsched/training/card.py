@@ -38,10 +38,9 @@ def config_of(values: dict[str, Any], where: str) -> tuple[TrainConfig, list[str
 
     UserError on what it cannot read.
     """
-    notes = []
-    if "reserve" not in values.get("env", {}):
-        notes.append("env: reserve: not in the card, False is taken")
-    values = as_saved(values)
+    older = as_saved(values)
+    notes = [] if older == values else ["env: reserve: not in the card, False is taken"]
+    values = dict(older)
     workload = dict(values.get("workload", {}))
     skew = workload.get("home_skew")
     if isinstance(skew, int | float):

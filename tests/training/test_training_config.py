@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
+from jaxsched.training.card import config_of
 from jaxsched.training.config import (
     PPOConfig,
     TrainConfig,
@@ -210,6 +211,17 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_validate_names_where():
     with pytest.raises(UserError, match=r"^here: ppo: gamma"):
         validate(dataclasses.replace(TrainConfig(), ppo=dataclasses.replace(PPOConfig(), gamma=2.0)), "here")
+
+
+def test_the_config_of_a_card_is_read_as_its_version_meant_it():
+    saved = to_dict(TrainConfig())
+    assert config_of(saved, "card") == (TrainConfig(), [])
+    older = saved | {"env": {key: value for key, value in saved["env"].items() if key != "reserve"}}
+    config, notes = config_of(older, "card")
+    assert TrainConfig().env.reserve and not config.env.reserve
+    assert notes == ["env: reserve: not in the card, False is taken"]
+    with pytest.raises(UserError, match="card: env: 3 should be a mapping"):
+        config_of(saved | {"env": 3}, "card")
 
 
 def test_the_config_of_a_run_that_is_none(tmp_path):

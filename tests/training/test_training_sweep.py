@@ -88,11 +88,12 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
 
 
 @pytest.mark.slow
-def test_a_point_is_a_single_training(swept, tmp_path):
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_point_is_a_single_training(swept, tmp_path, index):
     plan, rows = swept
-    train(plan.points[-1].config, tmp_path / "alone")  # in values and seed unlike the first
+    train(plan.points[index].config, tmp_path / "alone")
     alone = read_rows(tmp_path / "alone" / METRICS_FILE)
-    close(read_rows(plan.out / "points" / rows[-1]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
+    close(read_rows(plan.out / "points" / rows[index]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
 
 
 class Killed(Exception):
