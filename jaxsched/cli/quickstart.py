@@ -1,6 +1,7 @@
 """`jaxsched quickstart`: train, evaluate on held-out jobs, draw, and say what to try next."""
 
 import dataclasses
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,6 +56,7 @@ class Quickstart:
         from jaxsched.cli.train import reporter
         from jaxsched.evaluation import figures
         from jaxsched.evaluation.files import write_text
+        from jaxsched.training.card import record
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import METRICS_FILE, train_or_resume
         from jaxsched.training.shards import provide_devices
@@ -64,11 +66,15 @@ class Quickstart:
         config = quickstart_config() if self.config is None else load_config(self.config)
         print(f"1/3 training on {config.env.cluster}, in {self.out}", flush=True)
         with Display(["train"], config.ppo.chunks, "chunks") as display:
-            policy = train_or_resume(config, self.out, report=reporter(display, config))
+            command = "jaxsched quickstart" + ("" if self.config is None else f" --config {self.config}")
+            policy = train_or_resume(config, self.out, command=command, report=reporter(display, config))
         _copy(policy, self.checkpoint)
 
         print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on", flush=True)
         comparison = _compare(config, str(self.checkpoint))
+        seeds = f"--seed {FIRST_SEED} --seeds {SEEDS}"
+        same = _evaluate(config, LOAD, seeds, *POLICIES, str(self.checkpoint))
+        record(self.checkpoint, shlex.split(same), comparison)
         print("3/3 results", flush=True)
         show(comparison)
         write_text(self.out / JSON, comparison.dumps())
@@ -114,16 +120,24 @@ def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
         )
 
 
-def _next_steps(config: "TrainConfig", checkpoint: str) -> str:
+def _evaluate(config: "TrainConfig", load: float, seeds: str, *policies: str) -> str:
+    """The command that evaluates on jobs like those of the training."""
     env, jobs = config.env, config.workload
-    same = f"--cluster {env.cluster} --schedulers {env.schedulers} --interval-s {env.interval_s:g}"
-    jobs = f"--mean-duration-s {jobs.mean_duration_s:g} --duration-cap-s {jobs.duration_cap_s:g} --num-jobs {JOBS}"
+    return (
+        f"jaxsched evaluate --cluster {env.cluster} --schedulers {env.schedulers} --interval-s {env.interval_s:g}"
+        f" --workload {WORKLOAD} --load {load:g} --mean-duration-s {jobs.mean_duration_s:g}"
+        f" --duration-cap-s {jobs.duration_cap_s:g} --num-jobs {JOBS} {seeds} --policies {shlex.join(policies)}"
+    )
+
+
+def _next_steps(config: "TrainConfig", checkpoint: str) -> str:
+    interval = f"--interval-s {config.env.interval_s:g}"
     return f"""
 What to try next:
   on other jobs, under more load:
-    jaxsched evaluate {same} --load 0.95 {jobs} --policies pack greedy-wait {checkpoint}
+    {_evaluate(config, 0.95, "--seeds 1", "pack", "greedy-wait", checkpoint)}
   on a larger cluster, with the same weights:
-    jaxsched evaluate --cluster leaf-spine-32 --interval-s {env.interval_s:g} --policies pack greedy-wait {checkpoint}
+    jaxsched evaluate --cluster leaf-spine-32 {interval} --policies pack greedy-wait {checkpoint}
   on your own trace (job_id,submit_time_s,num_gpus,duration_s), and what became of every job:
     jaxsched simulate --workload trace.csv --policy {checkpoint} --jobs-out jobs.csv
   train longer, or on another cluster: copy configs/quickstart.yaml, change it, and

@@ -225,14 +225,14 @@ def train(
     return run_dir / POLICY_FOLDER
 
 
-def train_or_resume(config: TrainConfig, run_dir: Path, *, report: Report | None = None) -> Path:
+def train_or_resume(config: TrainConfig, run_dir: Path, *, command: str = "", report: Report | None = None) -> Path:
     """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
     found = has_step(run_dir / STATE_FOLDER)
     if found and saved_config(run_dir / STATE_FOLDER) != config:
         raise UserError(
             f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
         )
-    return train(config, run_dir, resume=found, report=report)
+    return train(config, run_dir, resume=found, command=command, report=report)
 
 
 def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
     found = json.loads((run / "comparison.json").read_text())
     assert list(found["policies"]) == ["first-fit", str(checkpoint)]
     assert found["policies"][str(checkpoint)]["jobs"]["finished"] == 20
+    card = json.loads((checkpoint / "card.json").read_text())
+    assert card["commands"]["train"].startswith("jaxsched quickstart --config")
+    (entry,) = card["figures"]
+    again = [str(checkpoint) if word == "CHECKPOINT" else word for word in shlex.split(entry["command"])[1:]]
+    main([*again, "--json", str(tmp_path / "again.json")])
+    then = json.loads((tmp_path / "again.json").read_text())["policies"][str(checkpoint)]["jct_mean_s"]
+    assert then == pytest.approx(entry["jct_mean_s"]["CHECKPOINT"])
 
     (tmp_path / "tiny.yaml").write_text(TINY.replace("width: 4", "width: 8"))
     with pytest.raises(SystemExit) as end:
