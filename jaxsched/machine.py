@@ -12,6 +12,23 @@ _WHOLE_LOOPS = "xla_cpu_small_while_loop_byte_threshold=1000000000000000"
 _NO_CALLS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
+CACHE_VARIABLE = "JAXSCHED_CACHE"
+
+
+def cache_root() -> Path:
+    """Where compiled programs are kept: `$JAXSCHED_CACHE`, else `~/.cache/jaxsched`."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path("~/.cache/jaxsched").expanduser())
+
+
+def usable_folder(folder: Path) -> bool:
+    """Whether a folder is there, or could be made, and may be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
 def cores() -> int:
     """How many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

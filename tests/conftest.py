@@ -12,8 +12,8 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jaxsched.cli.cache import VARIABLE, enable_cache
-from jaxsched.machine import allow_whole_loops
+from jaxsched.cli.cache import enable_cache
+from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops
 
 allow_whole_loops()
 
@@ -27,7 +27,7 @@ settings.load_profile("fixed")
 def pytest_configure(config: pytest.Config) -> None:
     """What one test, worker, notebook or command of this run has compiled, others find on disk until it ends."""
     if not hasattr(config, "workerinput"):
-        os.environ[VARIABLE] = folder = tempfile.mkdtemp(prefix="jaxsched-tests-")
+        os.environ[CACHE_VARIABLE] = folder = tempfile.mkdtemp(prefix="jaxsched-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(enable_cache())
 

@@ -54,10 +54,11 @@ class Bench:
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.env.state import EnvConfig
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.bench import bench_environment, bench_simulation
+        from jaxsched.evaluation.bench import bench_environment, bench_native, bench_simulation
         from jaxsched.evaluation.files import check_writable, write_text
         from jaxsched.machine import compute_on_one_thread
-        from jaxsched.policies.registry import hand_written
+        from jaxsched.native.covered import why_not
+        from jaxsched.policies.registry import hand_written, parse
 
         compute_on_one_thread()
         if self.json is not None:
@@ -76,6 +77,8 @@ class Bench:
         for cluster in self.clusters:
             for policy in self.policies:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                if why_not(EnvConfig(), parse(policy)) is None:
+                    rows += [_shown(bench_native(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
             rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))

@@ -1,8 +1,11 @@
 """Speed of the simulator: decisions per second of the environment alone, jobs per second of whole simulations.
 
+The environment is measured in JAX, and its rules in the compiled event loop beside it (`jaxsched.native`).
+
 Compilation is timed apart from running, and every figure comes with the number of environments and the device.
 """
 
+import copy
 import dataclasses
 import os
 import platform
@@ -25,10 +28,10 @@ from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_param
 from jaxsched.evaluation.contenders import contender
 from jaxsched.evaluation.program import Program
 from jaxsched.evaluation.rollout import prepare, rollout
-from jaxsched.evaluation.settings import Settings, compact_tenants
+from jaxsched.evaluation.settings import JAX, Settings, compact_tenants
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import hand_written, parse
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.sampler import sample_table, sampler_for_load
 
@@ -121,7 +124,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
 def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
-    cluster, settings = get_cluster(cluster_name, schedulers), Settings()
+    cluster, settings = get_cluster(cluster_name, schedulers), Settings(engine=JAX)
     options = WorkloadOptions(
         num_jobs=num_jobs,
         load=LOAD,
@@ -146,6 +149,52 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
         cpu_s=cpu_s,
         compile_s=compile_s,
         peak_memory_bytes=_program_memory(program),
+        device=device_name(),
+    )
+
+
+def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
+    """Jobs per CPU second of `num_envs` environments that the compiled event loop plays in turn.
+
+    Clusters, job lists and limits are those of `bench_environment`. An environment plays its list to the end when it is
+    its turn, and starts anew on another one of the pool, which is timed, too.
+    """
+    from jaxsched.native.run import Run  # needs Numba
+
+    config, cluster, params = environment_of(cluster_name, schedulers)
+    lists = start_states(cluster, config, params, POOL).jobs
+
+    def run_of(member: int) -> Run:
+        return Run(config, params, jax.tree.map(lambda leaf: leaf[member], lists), parse(policy), INTERVAL_S)
+
+    pool = [run_of(member) for member in range(POOL)]
+    begin = time.perf_counter()
+    pool[0].go_on(0)
+    compile_s = time.perf_counter() - begin
+    envs = [copy.copy(pool[env % POOL]) for env in range(num_envs)]
+    for env in envs:
+        env.restart()
+
+    jobs, turns, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    while turns < num_envs or time.perf_counter() - wall_s < LEAST_WALL_S:
+        env = envs[turns % num_envs]
+        while not env.go_on():
+            pass
+        jobs, turns = jobs + env.finished, turns + 1
+        env.world = pool[turns % POOL].world
+        env.restart()
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
+    return Timing(
+        name=f"native/{policy}",
+        num_envs=num_envs,
+        servers=_servers(cluster),
+        decisions_per_s=None,
+        jobs_per_cpu_s=jobs / cpu_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=sum(leaf.nbytes for leaf in arrays if isinstance(leaf, np.ndarray)),
         device=device_name(),
     )
 

@@ -18,6 +18,7 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.evaluation.bound import jct_lower_bound_s
 from jaxsched.evaluation.contenders import Contender, contenders
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
+from jaxsched.evaluation.natively import plays, rollout_natively
 from jaxsched.evaluation.outcome import Outcome, rejections
 from jaxsched.evaluation.rollout import Report, prepare, rollout
 from jaxsched.evaluation.settings import Settings, compact_tenants
@@ -164,12 +165,19 @@ def _run_all(
     size = max(len(jobs) for jobs in job_lists)
     parts = [range(len(job_lists))] if lanes else [range(seed, seed + 1) for seed in range(len(job_lists))]
     prepared = {one.name: prepare(one, cluster, job_lists, settings, lanes=lanes) for one in everyone}
+    native = {name for name, (program, _) in prepared.items() if plays(program.contender, program.config, settings)}
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:
         program, params = prepared[name]
         lists = [job_lists[seed] for seed in part]
-        return rollout(program, params, lists, settings, size=size, first_seed=part[0], report=report, stop=stop)
+        if name not in native:
+            return rollout(program, params, lists, settings, size=size, first_seed=part[0], report=report, stop=stop)
+        one, config = program.contender, program.config
+        return [
+            rollout_natively(one, config, params, jobs, settings, seed=seed, report=report, stop=stop)
+            for seed, jobs in zip(part, lists, strict=True)
+        ]
 
     results: dict[str, dict[int, Outcome]] = {one.name: {} for one in everyone}
     with ThreadPoolExecutor(max(threads, 1)) as pool:

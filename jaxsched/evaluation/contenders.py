@@ -9,7 +9,7 @@ import chex
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import NAMES, hand_written
+from jaxsched.policies.registry import NAMES, Spec, hand_written, parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Contender:
     name: str
     make: Callable[..., Policy]  # of an EnvConfig and, where there are `weights`, other weights in their place
     baseline: bool  # hand-written: one of those that `ratio_to_best_baseline` compares with
+    spec: Spec | None = None  # what its name says, of one that is hand-written
     weights: chex.ArrayTree = None  # arguments of the compiled program: checkpoints of one network share its cache
 
     def policy(self, config: EnvConfig, weights: chex.ArrayTree) -> Policy:
@@ -40,8 +41,7 @@ def contender(spec: str | Contender) -> Contender:
             raise UserError(
                 f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
             )
-    hand_written(spec, EnvConfig())  # likewise
-    return Contender(spec, lambda config: hand_written(spec, config), baseline=True)
+    return Contender(spec, lambda config: hand_written(spec, config), baseline=True, spec=parse(spec))
 
 
 def contenders(specs: Sequence[str | Contender]) -> list[Contender]:

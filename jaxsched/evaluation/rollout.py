@@ -15,7 +15,7 @@ from jaxsched.env.state import EnvParams, State, make_params
 from jaxsched.evaluation.contenders import Contender
 from jaxsched.evaluation.outcome import Outcome, RunStats, outcome
 from jaxsched.evaluation.program import CHUNK_STEPS, Program, Pulse
-from jaxsched.evaluation.settings import Settings, env_config, most_running
+from jaxsched.evaluation.settings import JAX, Settings, env_config, most_running
 from jaxsched.evaluation.slots import Fitting, resize
 from jaxsched.interference.named import interference_model, sharing_law
 from jaxsched.workload.jobs import JobList, pad_table, to_table
@@ -89,8 +89,8 @@ def rollout(
     pulse = run.chunk()
     while True:
         over = bool(pulse.done.all())
-        if not over and settings.wall_limit_s is not None and run.wall_s > settings.wall_limit_s:
-            why = f"after {run.wall_s:,.0f} s on the wall"
+        if not over:
+            why = why or overdue(settings, run.wall_s)
         if report is not None:
             report(_progress(run, pulse, settings.interval_s, first_seed, total, over or why is not None))
         if over or why is not None:
@@ -101,6 +101,12 @@ def rollout(
         if _stalled(before, pulse):
             why = "for it starts no job although nothing runs"
     return _outcomes(run, job_lists, settings, why)
+
+
+def overdue(settings: Settings, wall_s: float) -> str | None:
+    """Why a run ends that has taken so long, None if it may go on."""
+    late = settings.wall_limit_s is not None and wall_s > settings.wall_limit_s
+    return f"after {wall_s:,.0f} s on the wall" if late else None
 
 
 class _Run:
@@ -153,6 +159,7 @@ class _Run:
             peak_running=self._fitting.peak.running,
             peak_queue=self._fitting.peak.queue,
             illegal=0,
+            engine=JAX,
         )
 
 
@@ -161,7 +168,7 @@ def _outcomes(run: _Run, job_lists: Sequence[JobList], settings: Settings, why: 
     stats = run.stats()
     kept = run.state.replace(running=None)  # large, and of no use any more
     kept = jax.tree.map(np.asarray, kept if run.program.lanes else jax.tree.map(lambda leaf: leaf[None], kept))
-    why = why or f"at the horizon of {settings.horizon * settings.interval_s:,.0f} s"
+    why = why or settings.at_horizon
 
     def one(lane: int, jobs: JobList) -> Outcome:
         own = jax.tree.map(lambda leaf: leaf[lane], kept)

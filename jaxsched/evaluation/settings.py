@@ -11,6 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.interference.named import DEFAULT, interference_model
 from jaxsched.workload.jobs import WHOLE, JobList
 
+AUTO, JAX, NATIVE = ENGINES = ("auto", "jax", "native")
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 
@@ -28,6 +29,7 @@ class Settings:
     record_placements: bool = False  # keep every job's placement
     threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
     lanes: bool | None = None  # run the seeds as vmapped lanes of one program; None: on accelerators only
+    engine: str = AUTO  # jax: the environment; native: the compiled event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:
         for name in ("interval_s", "horizon_s", "wall_limit_s"):
@@ -36,6 +38,8 @@ class Settings:
                 raise UserError(f"{name}: {value} should be a finite number of seconds > 0")
         if self.rounds < 1:
             raise UserError(f"rounds: {self.rounds} should be at least 1")
+        if self.engine not in ENGINES:
+            raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         interference_model(self.interference)
 
     @property
@@ -44,6 +48,11 @@ class Settings:
         if self.horizon_s is None:
             return LARGEST_HORIZON
         return int(min(np.ceil(self.horizon_s / self.interval_s), LARGEST_HORIZON))
+
+    @property
+    def at_horizon(self) -> str:
+        """Why a run ended there."""
+        return f"at the horizon of {self.horizon * self.interval_s:,.0f} s"
 
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> np.ndarray:

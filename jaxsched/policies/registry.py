@@ -6,6 +6,8 @@ patience, and `lifetime`, by which it chooses among placements also by when serv
 FIFO without backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
 
+import dataclasses
+
 from jaxsched.env.queues import ORDERS
 from jaxsched.env.state import CHANGE, POSSIBLE, EnvConfig
 from jaxsched.errors import UserError
@@ -21,6 +23,20 @@ DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
 _SWITCHES = ("backfill", "reserve", *FORWARDS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A hand-written policy's name and options; the last three are of `greedy-wait`."""
+
+    name: str
+    order: str
+    backfill: bool
+    forward: str
+    reserve: bool
+    threshold: float
+    patience: float
+    lifetimes: bool
+
+
 def _number(spec: str, option: str, lowest: float) -> float:
     try:
         value = float(option[1:])
@@ -31,14 +47,14 @@ def _number(spec: str, option: str, lowest: float) -> float:
     return value
 
 
-def hand_written(spec: str, config: EnvConfig) -> Policy:
-    """The hand-written policy that `spec` names; raises UserError naming what is wrong and what would be right."""
+def parse(spec: str) -> Spec:
+    """What `spec` says; raises UserError naming what is wrong and what would be right."""
     name, _, rest = spec.partition(":")
     if name not in NAMES:
         raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
     options = [option for option in rest.split("+") if option]
     greedy = name == GREEDY_WAIT
-    order, backfill, forward = "area" if greedy else "fifo", False, TO_IDLE if greedy else STAY
+    order, backfill, forward = "area" if greedy else "fifo", greedy, TO_IDLE if greedy else STAY
     threshold, patience, lifetimes, reserve = DEFAULT_THRESHOLD, DEFAULT_PATIENCE, False, False
     for option in options:
         if option in ORDERS:
@@ -58,9 +74,17 @@ def hand_written(spec: str, config: EnvConfig) -> Policy:
         else:
             known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
-    if reserve and (name == "random" or not (backfill or greedy)):
+    if reserve and (name == "random" or not backfill):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
-    if greedy:
-        return Policy(spec, greedy_wait(config, threshold, patience, order, forward, lifetimes, reserve), POSSIBLE)
-    timeless = name != "random" and order != "las" and not reserve
-    return Policy(spec, heuristic(config, name, order, backfill, forward, reserve), CHANGE if timeless else POSSIBLE)
+    return Spec(name, order, backfill, forward, reserve, threshold, patience, lifetimes)
+
+
+def hand_written(spec: str, config: EnvConfig) -> Policy:
+    """The hand-written policy that `spec` names; raises UserError naming what is wrong and what would be right."""
+    of = parse(spec)
+    if of.name == GREEDY_WAIT:
+        act = greedy_wait(config, of.threshold, of.patience, of.order, of.forward, of.lifetimes, of.reserve)
+        return Policy(spec, act, POSSIBLE)
+    timeless = of.name != "random" and of.order != "las" and not of.reserve
+    act = heuristic(config, of.name, of.order, of.backfill, of.forward, of.reserve)
+    return Policy(spec, act, CHANGE if timeless else POSSIBLE)

@@ -68,7 +68,7 @@ def test_simulate_writes_every_job(tmp_path, capsys):
 def test_evaluate_in_a_process_of_its_own(tmp_path):
     """The whole way: entry point, synthetic jobs, two seeds, JSON and Markdown, plain progress, the cache's folder."""
     command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--cluster", "leaf-spine-2", "--num-jobs", "30"]
-    command += ["--seeds", "2", "--policies", "first-fit", "--mean-duration-s", "600", "--duration-cap-s", "3000"]
+    command += ["--seeds", "2", "--policies", "first-fit", "random", "--mean-duration-s", "600", "--duration-cap-s", "3000"]
     command += ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
     environment = {"JAXSCHED_CACHE": str(tmp_path / "cache"), "PATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
@@ -79,7 +79,9 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert found["jobs"]["arrived"] == found["jobs"]["finished"] == 60
     assert found["config"]["seeds"] == [0, 1] and found["config"]["workload"] == "philly-like"
     assert "| first-fit" in (tmp_path / "out.md").read_text()
-    assert any((tmp_path / "cache").rglob("*-cache"))
+    engines = [run["engine"] for one in found["config"]["runs"].values() for run in one["seeds"]]
+    assert engines == ["native", "native", "jax", "jax"]
+    assert any((tmp_path / "cache" / "xla").rglob("*-cache")) and any((tmp_path / "cache" / "numba").rglob("*.nbc"))
 
 
 def test_bench_writes_rows(tmp_path):
@@ -88,10 +90,11 @@ def test_bench_writes_rows(tmp_path):
         ["bench", "--clusters", "leaf-spine-1", "--num-envs", "1", "--policies", "first-fit", "--simulate"]
         + ["--no-training", "--json", str(report)]
     )
-    (row,) = json.loads(report.read_text())
+    row, native = json.loads(report.read_text())
+    assert native["name"] == "native/first-fit" and native["jobs_per_cpu_s"] > row["jobs_per_cpu_s"]
     assert row["name"] == "environment/first-fit" and row["num_envs"] == row["servers"] == 1
     assert row["decisions_per_s"] > 0 and row["wall_s"] >= 1.0 and row["compile_s"] > 0 and row["peak_memory_bytes"] > 0
-    assert set(row) == {
+    assert set(row) == set(native) == {
         "name", "num_envs", "servers", "decisions_per_s", "jobs_per_cpu_s", "wall_s", "cpu_s", "compile_s",
         "peak_memory_bytes", "device",
     }  # fmt: skip

@@ -9,7 +9,7 @@ from jaxsched.evaluation.metrics import job_counts, metrics, notes, unstable, wa
 from jaxsched.evaluation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
 from jaxsched.workload.jobs import make_job_list
 
-STATS = RunStats(1.0, 0.0, 1, 1.0, 1, 1, 1, 1, 0)
+STATS = RunStats(1.0, 0.0, 1, 1.0, 1, 1, 1, 1, 0, "jax")
 NAN = math.nan
 
 

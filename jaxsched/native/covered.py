@@ -1,0 +1,25 @@
+"""What the compiled event loop has: what a run must not ask for if it is to be played by it. Needs no Numba."""
+
+import importlib.util
+
+from jaxsched.dynamics import interference
+from jaxsched.env.state import EnvConfig
+from jaxsched.policies.registry import Spec
+
+RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
+MODELS = (interference.none, interference.analytic, interference.fitted)
+
+
+def why_not(config: EnvConfig, spec: Spec | None) -> str | None:
+    """What is missing for a run of a hand-written policy (None: of any other); None if nothing is."""
+    if importlib.util.find_spec("numba") is None:
+        return "Numba is not installed, `pip install 'jaxsched[native]'` does that"
+    if spec is None or spec.name not in RULES:
+        return f"it has the rules {', '.join(RULES)} only"
+    if spec.reserve:
+        return "it has no reservations"
+    if config.shared_gpus:
+        return "it has no jobs that share a GPU"
+    if config.interference not in MODELS:
+        return "it has no interference models but the project's own"
+    return None

@@ -1,0 +1,133 @@
+"""Whole runs by the compiled event loop: what the JAX environment gives, and a clear word where it cannot play."""
+
+import dataclasses
+import importlib.util
+import threading
+
+import numpy as np
+import pytest
+
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.errors import UserError
+from jaxsched.evaluation import bench
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.contenders import Contender, contender
+from jaxsched.evaluation.natively import rollout_natively
+from jaxsched.evaluation.rollout import Stopped, prepare
+from jaxsched.evaluation.settings import Settings
+from jaxsched.machine import usable_folder
+from jaxsched.native.run import Run
+from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.load import WorkloadOptions, get_workload
+
+SPECS = ("pack:area+backfill+spread", "tetris:las")
+
+
+def jobs_for(cluster, count: int = 300) -> JobList:
+    gpus = int(np.asarray(cluster.group_gpus).sum())
+    return get_workload("distributed", WorkloadOptions(count, load=0.9, total_gpus=gpus, schedulers=2))[0]
+
+
+def outcomes(engine: str, cluster, jobs: JobList, specs=SPECS, **changes):
+    found = compare(cluster, [jobs], specs, Settings(engine=engine, record_placements=True, **changes))
+    return [row.outcomes[0] for row in found.rows]
+
+
+@pytest.mark.parametrize(
+    ("topology", "changes"),
+    [
+        ("leaf-spine-4", {"interference": "fitted"}),
+        ("dragonfly-8", {"interference": "analytic:high", "interval_s": 7.3}),
+        ("fat-tree-8", {"interference": "none", "horizon_s": 40_000.0, "rounds": 2}),
+    ],
+)
+def test_jobs_go_as_in_the_environment(topology, changes):
+    cluster = get_cluster(topology, 2)
+    jobs, slow = jobs_for(cluster), 0
+    for jax, native in zip(*(outcomes(engine, cluster, jobs, **changes) for engine in ("jax", "native")), strict=True):
+        assert (jax.stats.engine, native.stats.engine) == ("jax", "native")
+        np.testing.assert_array_equal(native.status, jax.status)
+        np.testing.assert_array_equal(native.start_s, jax.start_s)
+        np.testing.assert_array_equal(native.partition, jax.partition)
+        np.testing.assert_array_equal(native.workers, jax.workers)
+        np.testing.assert_allclose(native.finish_s, jax.finish_s, rtol=1e-6)
+        assert native.cut_off == jax.cut_off and native.unfinished == ("horizon_s" in changes)
+        assert native.stats.simulated_s == pytest.approx(jax.stats.simulated_s, rel=1e-6)
+        assert native.stats.peak_running <= native.stats.running_slots
+        slow += (native.run_s > 1.1 * jobs.duration_s).sum()
+    assert slow > 10 or changes["interference"] == "none"  # there is some contention, or slow placements
+
+
+def test_jobs_that_fit_nowhere_are_rejected():
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = make_job_list([0.0, 1.0, 2.0], [100.0, 100.0, 100.0], [4, 16, 2])
+    reports = []
+    found = compare(cluster, [jobs], ["pack"], Settings(engine="native"), report=reports.append)
+    assert found.rows[0].jobs.rejected == 1 and found.rows[0].jobs.finished == 2
+    assert reports[-1].over and reports[-1].finished == reports[-1].total == 3
+    assert 160 <= reports[-1].simulated_s < 300
+
+
+def test_auto_takes_the_loop_where_it_can(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 20)
+
+    def engines(specs, jobs=jobs) -> list[str]:
+        return [result.stats.engine for result in outcomes("auto", cluster, jobs, specs)]
+
+    shared = dataclasses.replace(jobs, workers=np.ones_like(jobs.workers), ps=np.zeros_like(jobs.ps))
+    shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
+    assert engines(["pack", "pack:backfill+reserve", "greedy-wait"]) == ["native", "jax", "jax"]
+    assert engines(["pack"], shared) == ["jax"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert engines(["pack"]) == ["jax"]
+
+
+def test_what_it_cannot_play_is_said(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 20)
+    own = Contender("mine", contender("pack").make, baseline=False)
+    for spec, reason in (
+        ("pack:backfill+reserve", "it has no reservations"),
+        ("random", "it has the rules first-fit, pack, "),
+        (own, "it has the rules first-fit, pack, "),
+    ):
+        with pytest.raises(UserError, match=f"engine native: cannot play .*: {reason}"):
+            outcomes("native", cluster, jobs, [spec])
+    with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, native"):
+        Settings(engine="numba")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"Numba is not installed, `pip install 'jaxsched\[native\]'` does that"):
+        outcomes("native", cluster, jobs, ["pack"])
+
+
+def test_a_run_can_be_cut_off_and_stopped(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 60)
+    settings = Settings(wall_limit_s=1e-9)
+    program, params = prepare(contender("pack"), cluster, [jobs], settings, lanes=False)
+    go_on = Run.go_on
+    monkeypatch.setattr(Run, "go_on", lambda run, rounds=5: go_on(run, rounds))
+    result = rollout_natively(program.contender, program.config, params, jobs, settings)
+    assert result.cut_off == "after 0 s on the wall" and result.unfinished
+    assert result.stats.simulated_s == pytest.approx(settings.interval_s * round(result.stats.simulated_s / 60))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        rollout_natively(program.contender, program.config, params, jobs, settings, stop=stop)
+
+
+def test_bench_plays_every_environment(monkeypatch):
+    monkeypatch.setattr(bench, "LEAST_WALL_S", 0.0)
+    monkeypatch.setattr(bench, "POOL", 2)
+    row = bench.bench_native("leaf-spine-2", "pack", 3)
+    assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("native/pack", 3, 2, None)
+    assert row.jobs_per_cpu_s is not None
+    jobs = round(row.jobs_per_cpu_s * row.cpu_s)
+    assert 2.99 * bench.LEAST_JOBS < jobs <= 3 * bench.LEAST_JOBS  # every list once; a gang or two fit nowhere
+
+
+def test_a_cache_that_cannot_be_written_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert not usable_folder(tmp_path / "file" / "cache")
+    assert usable_folder(tmp_path / "cache")
