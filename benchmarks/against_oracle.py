@@ -3,16 +3,20 @@
     python benchmarks/against_oracle.py [--workload philly.csv] [--jobs 1000] [--json FILE]
 
 The first jobs of the trace run to their end under `pack` on leaf-spine-64 with topology, contention and interference:
-in the oracle, in one JAX environment, and in vmapped environments (synthetic jobs, `jaxsched bench`). Compilation is
-left out. Every finish time must agree: a fast simulator of something else would be no use.
+in the oracle, in one JAX environment, in the compiled event loop (once, set-up included, and in so many environments,
+started anew), and in environments with synthetic jobs, vmapped and in the loop (`jaxsched bench`). Compilation is left
+out. Every finish time must agree: a fast simulator of something else would be no use.
 """
 
 import argparse
+import copy
 import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +27,18 @@ import oracle_policies
 
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.evaluation.bench import bench_environment
+from jaxsched.env.state import EnvParams
+from jaxsched.evaluation.bench import bench_environment, bench_native
 from jaxsched.evaluation.contenders import contender
+from jaxsched.evaluation.natively import rollout_natively
+from jaxsched.evaluation.outcome import Outcome
+from jaxsched.evaluation.program import Program
 from jaxsched.evaluation.rollout import prepare, rollout
 from jaxsched.evaluation.settings import Settings, compact_tenants, env_config
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
+from jaxsched.native.run import Run
+from jaxsched.policies.registry import parse
+from jaxsched.workload.jobs import JobList, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import profiles
 
@@ -50,31 +61,66 @@ def main() -> None:
     jobs = compact_tenants([get_workload(arguments.workload, options)[0]])
 
     program, params = prepare(contender("pack"), cluster, jobs, settings, lanes=False)
+
+    def in_the_loop() -> Outcome:
+        return rollout_natively(program.contender, program.config, params, jobs[0], settings)
+
     rollout(program, params, jobs, settings)  # compiles
-    begin = time.process_time()
-    ours = rollout(program, params, jobs, settings)[0]
-    ours_s = time.process_time() - begin
+    in_the_loop()
+    ours, ours_s = timed(lambda: rollout(program, params, jobs, settings)[0])
+    native, native_s = timed(in_the_loop)
 
     config = env_config(cluster, jobs, settings)
-    begin = time.process_time()
-    theirs = oracle.simulate(
-        cluster, jobs[0], profiles(), oracle_policies.make_policy("pack", order="fifo", backfill=False, forward="stay"),
-        interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
+    policy = oracle_policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
+    theirs, theirs_s = timed(
+        lambda: oracle.simulate(
+            cluster, jobs[0], profiles(), policy,
+            interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
+        )
     )  # fmt: skip
-    theirs_s = time.process_time() - begin
-    print(f"mean finish: ours {np.nanmean(ours.finish_s):.3f} s, oracle {np.nanmean(theirs.finish_s):.3f} s")
+    for name, finish_s in (("JAX", ours.finish_s), ("loop", native.finish_s), ("oracle", theirs.finish_s)):
+        print(f"mean finish by {name}: {np.nanmean(finish_s):.3f} s")
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-5)
-    rows = [
-        {"name": "oracle", "num_envs": 1, "jobs_per_cpu_s": arguments.jobs / theirs_s},
-        {"name": "simulate/pack", "num_envs": 1, "jobs_per_cpu_s": arguments.jobs / ours_s},
-    ]
+    np.testing.assert_allclose(native.finish_s, theirs.finish_s, rtol=1e-5)
+
+    def row(name: str, count: int, cpu_s: float) -> dict[str, Any]:
+        return {"name": name, "num_envs": count, "jobs_per_cpu_s": count * arguments.jobs / cpu_s}
+
+    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("native, this trace", 1, native_s)]
     for count in arguments.num_envs:
+        environments = loop_environments(program, params, jobs[0], settings, count)
+        _, native_s = timed(lambda environments=environments: [play(one) for one in environments])
+        for one in environments:
+            np.testing.assert_array_equal(one.tables.records["finish_s"], native.finish_s)
+        rows.append(row("native, this trace", count, native_s))
+        rows.append(dataclasses.asdict(bench_native("leaf-spine-64", "pack", count)))
         rows.append(dataclasses.asdict(bench_environment("leaf-spine-64", "pack", count)))
     for row in rows:
         ratio = row["jobs_per_cpu_s"] / rows[0]["jobs_per_cpu_s"]
         print(f"{row['name']:20s} {row['num_envs']:6d} envs {row['jobs_per_cpu_s']:12,.1f} jobs/CPU s {ratio:10,.1f} x")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def loop_environments(program: Program, params: EnvParams, jobs: JobList, settings: Settings, count: int) -> list[Run]:
+    """So many environments of the compiled event loop, all with the same jobs."""
+    slots = {"queue_slots": len(jobs), "running_slots": program.most_running}
+    config, table = dataclasses.replace(program.config, **slots), to_table(jobs, settings.interval_s)
+    first = Run(config, params, table, parse("pack"), settings.interval_s)
+    return [copy.copy(first) for _ in range(count)]
+
+
+def play(run: Run) -> None:
+    """A whole run, from an empty cluster on."""
+    run.restart()
+    while not run.go_on():
+        pass
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and the CPU seconds of the process that it took."""
+    begin = time.process_time()
+    return function(), time.process_time() - begin
 
 
 if __name__ == "__main__":

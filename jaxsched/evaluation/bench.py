@@ -157,7 +157,8 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
     """Jobs per CPU second of `num_envs` environments that the compiled event loop plays in turn.
 
     Clusters, job lists and limits are those of `bench_environment`. An environment plays its list to the end when it is
-    its turn, and starts anew on another one of the pool, which is timed, too.
+    its turn, and starts anew on the next one of the pool, which is timed, too. Memory is that of all arrays, of which
+    much is never touched.
     """
     from jaxsched.native.run import Run  # needs Numba
 

@@ -25,7 +25,7 @@ from jaxsched.evaluation.settings import Settings, compact_tenants
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
 from jaxsched.workload.jobs import JobList
 
-PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy")
+PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy", "numba")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,9 @@ from jaxsched.evaluation.settings import AUTO, JAX, NATIVE, Settings, most_runni
 from jaxsched.native.covered import why_not
 from jaxsched.workload.jobs import JobList, to_table
 
+CHUNK_S = 0.2  # of a run at a time, about
+FEWEST_ROUNDS = 64
+
 if TYPE_CHECKING:
     from jaxsched.native.run import Run
 
@@ -51,12 +54,13 @@ def rollout_natively(
     run = Run(config, params, table, one.spec, settings.interval_s)
     run.go_on(0)
     compile_s, begin = time.perf_counter() - begin, time.perf_counter()
-    over, why = False, None
+    over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
     while not over and why is None:
         if stop is not None and stop.is_set():
             raise Stopped
-        over = run.go_on()
-        wall_s = time.perf_counter() - begin
+        over = run.go_on(rounds)
+        took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
+        rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
         why = None if over else overdue(settings, wall_s)
         if report is not None:
             ended = over or why is not None

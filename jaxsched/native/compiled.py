@@ -9,6 +9,10 @@ from numba.core import config
 
 from jaxsched.machine import cache_root, cpu_kind, usable_folder
 
+OLDEST = (0, 68)
+if numba.version_info[:2] < OLDEST:
+    raise ImportError(f"Numba {'.'.join(map(str, OLDEST))} or newer, {numba.__version__} is installed")
+
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     *sorted(Path(__file__).parent.glob("*.py")),
@@ -33,7 +37,7 @@ def compiled(function: Callable) -> Callable:
     Nothing here makes or keeps an array: without Numba's counts of references to them (`_nrt`) all is 4 times faster.
     """
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(_FOLDER)
+    config.CACHE_DIR = str(_FOLDER or "")
     try:
         return numba.njit(cache=_FOLDER is not None, nogil=True, error_model="numpy", _nrt=False)(function)
     finally:

@@ -1,6 +1,6 @@
 """What the compiled event loop has: what a run must not ask for if it is to be played by it. Needs no Numba."""
 
-import importlib.util
+import functools
 
 from jaxsched.dynamics import interference
 from jaxsched.env.state import EnvConfig
@@ -12,8 +12,6 @@ MODELS = (interference.none, interference.analytic, interference.fitted)
 
 def why_not(config: EnvConfig, spec: Spec | None) -> str | None:
     """What is missing for a run of a hand-written policy (None: of any other); None if nothing is."""
-    if importlib.util.find_spec("numba") is None:
-        return "Numba is not installed, `pip install 'jaxsched[native]'` does that"
     if spec is None or spec.name not in RULES:
         return f"it has the rules {', '.join(RULES)} only"
     if spec.reserve:
@@ -22,4 +20,14 @@ def why_not(config: EnvConfig, spec: Spec | None) -> str | None:
         return "it has no jobs that share a GPU"
     if config.interference not in MODELS:
         return "it has no interference models but the project's own"
+    return no_numba()
+
+
+@functools.cache
+def no_numba() -> str | None:
+    """Why Numba cannot be used; None if it can."""
+    try:
+        import jaxsched.native.compiled  # noqa: F401
+    except ImportError as error:
+        return f"it needs Numba, `pip install 'jaxsched[native]'` ({error})"
     return None

@@ -17,9 +17,9 @@ def play(w: World, t: Tables, rounds: int) -> bool:
     """
     until = t.numbers[ROUNDS] + rounds
     while t.numbers[ROUNDS] < until:
+        _admit(w, t)
         if t.numbers[BOUNDARY] >= w.horizon:
             return True
-        _admit(w, t)
         acted = _decide(w, t)
         following = _next_boundary(w, t, acted)
         if following < 0:
@@ -112,7 +112,7 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
         end_s = min(end_s, t.partitions[p].next_early_s)
     following = now + 1
     if queued == 0:
-        if running == 0 and arrival >= w.horizon:
+        if running == 0 and j == len(w.jobs):
             return -1
         following = max(following, arrival)
     elif not acted and not w.las:
@@ -141,8 +141,9 @@ def _advance(w: World, t: Tables, until_s: float) -> None:
         stop_s = until_s
         for p in range(len(t.partitions)):
             stop_s = min(stop_s, t.partitions[p].next_finish_s)
-        for tenant in range(len(t.tenants)):
-            t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
+        if w.las:
+            for tenant in range(len(t.tenants)):
+                t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
         t.now_s[0] = stop_s
         ended = False
         for p in range(len(t.partitions)):

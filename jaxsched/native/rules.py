@@ -15,7 +15,7 @@ _NEVER = 2**62
 
 @compiled
 def place(w: World, t: Tables, p: int, j: int) -> int:
-    """By the rule of the run."""
+    """By the rule of the run. The gang must fit: with one that does not some rules never end."""
     workers, wide = w.jobs[j].workers, w.jobs[j].wide
     if w.rule == FIRST_FIT:
         return _fill(t, p, 0, t.free.shape[1], workers, wide, 0)

@@ -27,7 +27,6 @@ from jaxsched.policies import base
 from jaxsched.policies.registry import Spec
 from jaxsched.workload.jobs import JobTable
 
-CHUNK_ROUNDS = 2**15  # at a time: tenths of a second
 _FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
 
 
@@ -40,13 +39,14 @@ class Run:
         Args: `interval_s`: that of `params`, which is a 32-bit float: boundaries here are absolute times.
         """
         assert why_not(config, spec) is None
+        assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster = params.cluster
         self.world = World(
             **site_of(cluster),
             models=models_of(params.profiles),
             jobs=jobs_of(cluster, params.profiles, jobs, spec.order),
             law=_law(config, params),
-            interval_s=interval_s,
+            interval_s=float(interval_s),
             rounds=config.rounds,
             max_forwards=int(params.max_forwards),
             queue_slots=config.queue_slots,
@@ -63,7 +63,7 @@ class Run:
         """Begin anew."""
         self.tables = tables_of(self.world, len(self.tables.placement) > 0)
 
-    def go_on(self, rounds: int = CHUNK_ROUNDS) -> bool:
+    def go_on(self, rounds: int = 2**30) -> bool:
         """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
         return play(self.world, self.tables, rounds)
 

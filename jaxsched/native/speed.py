@@ -85,21 +85,30 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, 
             first, last = r if first < 0 else first, r
     if first == last:
         return wires
-    for e in range(w.link_id.shape[1]):
-        sent, before = 0.0, last
-        for r in range(first, last + 1):
-            if t.racks[r].workers == 0.0:
-                continue
-            if shard > 0.0:
-                for q in range(first, last + 1):
+    t.sent[:] = 0.0
+    before = last
+    for r in range(first, last + 1):
+        if t.racks[r].workers == 0.0:
+            continue
+        if shard > 0.0:
+            for q in range(first, last + 1):
+                if q != r and t.racks[q].workers > 0.0:
                     pairs = t.racks[r].workers * t.racks[q].ps + t.racks[r].ps * t.racks[q].workers
-                    sent += pairs * shard * w.route[p, r, q, e] if q != r else 0.0
-            else:
-                sent += ring * w.route[p, before, r, e]
-                before = r
+                    _send(w, t, p, r, q, pairs * shard)
+        else:
+            _send(w, t, p, before, r, ring)
+            before = r
+    for e in range(len(t.sent)):
         link = w.link_id[p, e]
-        wires = _add(t, p, slot, wires, 2 * w.servers.size + link, LINK, sent / w.links[link])
+        wires = _add(t, p, slot, wires, 2 * w.servers.size + link, LINK, t.sent[e] / w.links[link])
     return wires
+
+
+@compiled
+def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float) -> None:
+    """Bytes from rack to rack, over the links of the route."""
+    for e in range(len(t.sent)):
+        t.sent[e] += sent * w.route[p, source, target, e]
 
 
 @compiled

@@ -62,7 +62,7 @@ class World(NamedTuple):
     servers: np.ndarray  # SITE_SERVER[P, N]
     links: np.ndarray  # float64[L + 1], bytes/s
     link_id: np.ndarray  # int64[P, E]
-    route: np.ndarray  # float64[P, T, T, E]
+    route: np.ndarray  # float32[P, T, T, E]
     reach_first: np.ndarray  # int64[L + 2], where the partitions that reach a link begin in `reach`
     reach: np.ndarray  # int64[...]
     models: np.ndarray  # MODEL[models]
@@ -100,6 +100,7 @@ class Tables(NamedTuple):
     taken: np.ndarray  # int64[NK], workers
     fits_server: np.ndarray  # int64[N], workers
     racks: np.ndarray  # RACK[T]
+    sent: np.ndarray  # float64[E], bytes over the partition's links
     records: np.ndarray  # RECORD[J]
     placement: np.ndarray  # int8[J, NK], workers; [0, 0] if not recorded
 
@@ -124,15 +125,18 @@ def site_of(cluster: Cluster) -> dict[str, np.ndarray]:
     }
     servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
     links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
-    reached = [np.flatnonzero((link_id == e).any(-1)) for e in range(len(links) - 1)] + [np.zeros(0, np.int64)]
+    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
+    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
+    route = np.asarray(cluster.route).view()  # large, so not copied
+    route.flags.writeable = False
     return dict(
         groups=table(SITE_GROUP, groups).reshape(p, n * k),
         servers=table(SITE_SERVER, servers),
         links=links,
         link_id=link_id,
-        route=np.asarray(cluster.route, np.float64),
-        reach_first=np.cumsum([0, *map(len, reached)]),
-        reach=np.concatenate(reached),
+        route=route,
+        reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
+        reach=pairs[:, 1].copy(),
     )
 
 
@@ -162,7 +166,8 @@ def tables_of(w: World, record: bool) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements."""
     (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
-    gang = int(min(w.jobs["workers"].max(initial=1), nk))
+    some = w.jobs[w.jobs["home"] >= 0]
+    gang = int(min(some["workers"].max(initial=1), nk))
     running = np.zeros((p, r), RUNNING)
     running["slot"] = np.arange(r)
     partitions = np.zeros(p, PARTITION)
@@ -177,7 +182,7 @@ def tables_of(w: World, record: bool) -> Tables:
         numbers=np.zeros(COUNT, np.int64),
         now_s=np.zeros(1),
         free=w.groups["gpus"].copy(),
-        fits=np.full((p, int(w.jobs["wide"].max(initial=1)) + 1), -1),
+        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
         queue=np.zeros((p, w.queue_slots), np.int64),
         partitions=partitions,
         running=running,
@@ -191,6 +196,7 @@ def tables_of(w: World, record: bool) -> Tables:
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
         racks=np.zeros(t, RACK),
+        sent=np.zeros(w.link_id.shape[1]),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
     )

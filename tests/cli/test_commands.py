@@ -68,7 +68,8 @@ def test_simulate_writes_every_job(tmp_path, capsys):
 def test_evaluate_in_a_process_of_its_own(tmp_path):
     """The whole way: entry point, synthetic jobs, two seeds, JSON and Markdown, plain progress, the cache's folder."""
     command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--cluster", "leaf-spine-2", "--num-jobs", "30"]
-    command += ["--seeds", "2", "--policies", "first-fit", "random", "--mean-duration-s", "600", "--duration-cap-s", "3000"]
+    command += ["--seeds", "2", "--policies", "first-fit", "random", "--mean-duration-s", "600"]
+    command += ["--duration-cap-s", "3000"]
     command += ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
     environment = {"JAXSCHED_CACHE": str(tmp_path / "cache"), "PATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
