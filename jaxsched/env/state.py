@@ -191,13 +191,17 @@ def could_hold(cluster: Cluster, workers: Array, gpus_per_worker: Array) -> Arra
 
 
 def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
-    """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could.
+    """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
+    # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
+    fits = could_hold(cluster, jobs.workers, lax.optimization_barrier(jobs.gpus_per_worker))
+    return jobs.replace(home=next_home(cluster, jobs.home, fits))
+
+
+def next_home(cluster: Cluster, home: Array, fits: Array) -> Array:
+    """int32[...]: the next partition from `home: int32[...]` on that `fits: bool[..., P]`, -1 if there is none.
 
     `home` counts modulo the partitions that have servers, so that padding partitions change nothing.
     """
-    p = cluster.group_gpus.shape[0]
-    # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
-    fits = could_hold(cluster, jobs.workers, lax.optimization_barrier(jobs.gpus_per_worker))
-    distance = jnp.where(fits, (jnp.arange(p) - jobs.home[..., None] % real_partitions(cluster)) % p, p)
-    home = jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
-    return jobs.replace(home=home)
+    p = fits.shape[-1]
+    distance = jnp.where(fits, (jnp.arange(p) - home[..., None] % real_partitions(cluster)) % p, p)
+    return jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)

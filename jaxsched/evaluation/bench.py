@@ -32,6 +32,7 @@ from jaxsched.evaluation.settings import JAX, Settings, compact_tenants
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import hand_written, parse
+from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.sampler import sample_table, sampler_for_load
 
@@ -163,16 +164,17 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
     from jaxsched.native.run import Run  # needs Numba
 
     config, cluster, params = environment_of(cluster_name, schedulers)
-    lists = start_states(cluster, config, params, POOL).jobs
+    lists = min(num_envs, POOL)
+    tables = job_tables(cluster, config, lists)
 
     def run_of(member: int) -> Run:
-        return Run(config, params, jax.tree.map(lambda leaf: leaf[member], lists), parse(policy), INTERVAL_S)
+        return Run(config, params, jax.tree.map(lambda leaf: leaf[member], tables), parse(policy), INTERVAL_S)
 
-    pool = [run_of(member) for member in range(POOL)]
+    pool = [run_of(member) for member in range(lists)]
     begin = time.perf_counter()
     pool[0].go_on(0)
     compile_s = time.perf_counter() - begin
-    envs = [copy.copy(pool[env % POOL]) for env in range(num_envs)]
+    envs = [copy.copy(pool[env % lists]) for env in range(num_envs)]
     for env in envs:
         env.restart()
 
@@ -182,7 +184,7 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
         while not env.go_on():
             pass
         jobs, turns = jobs + env.finished, turns + 1
-        env.world = pool[turns % POOL].world
+        env.world = pool[turns % lists].world
         env.restart()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
@@ -258,16 +260,18 @@ def program_of_rounds(
 
 def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
     """Empty clusters, leading axis `count`, each with its own jobs."""
+    start = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))
+    return start(job_tables(cluster, config, count))
+
+
+def job_tables(cluster: Cluster, config: EnvConfig, count: int) -> JobTable:
+    """Synthetic jobs, leading axis `count`."""
     jobs = sampler_for_load(
         LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
     )
-
     length = max(LEAST_JOBS, JOBS_PER_GPU * total_gpus(cluster))
-
-    def one(key: Array) -> State:
-        return initial_state(config, params, sample_table(key, jobs, length, cluster.shape[0], config.tenants))
-
-    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), count))
+    sample = jax.jit(jax.vmap(lambda key: sample_table(key, jobs, length, cluster.shape[0], config.tenants)))
+    return sample(jax.random.split(jax.random.key(1), count))
 
 
 def memory_bytes(compiled: Any) -> int | None:

@@ -7,12 +7,13 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, group_capacity
 from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_step_s
-from jaxsched.env.state import assign_homes
+from jaxsched.env.state import next_home
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
 
@@ -148,6 +149,9 @@ def models_of(profiles: Profiles) -> np.ndarray:
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> np.ndarray:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
+    sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
+    capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
+    fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
     estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
     columns = {name: getattr(jobs, name) for name in ("arrival", "duration_s", "workers", "ps", "model", "tenant")}
     return table(
@@ -157,7 +161,7 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
             "wide": jobs.gpus_per_worker,
             "ideal_s": ideal_step_s(best_hardware(cluster), profiles, spec),
             "key": {"sjf": estimate, "area": gpus.astype(np.float32) * estimate}.get(order, np.zeros_like(estimate)),
-            "home": assign_homes(cluster, jobs).home,
+            "home": next_home(cluster, jobs.home, jnp.asarray(fits)),
         },
     )
 

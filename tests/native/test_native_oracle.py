@@ -55,7 +55,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
 
 
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_every_rule_order_and_switch(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
