@@ -1,7 +1,8 @@
-"""The event loop of docs/semantics.md compiled for a CPU, job by job, for hand-written rules.
+"""The event loop of docs/semantics.md compiled for a CPU, job by job, for hand-written policies.
 
 It gives what the JAX environment gives, but only as a whole run: nothing in it can be vmapped, differentiated or
 learned. Where the environment computes whole arrays, this follows the few resources that a job touches. The arrows:
-`world` <- `speed` <- `occupancy` <- `rules`, `queues` <- `events` <- `run`; only `run` and `covered` are for others.
-Needs Numba, the extra `native`. Everywhere `w` is the `World`, `t` the `Tables` of a run, `p` a partition, `j` a job.
+`world` <- `speed`, `estimates`, `queues` <- `occupancy` <- `rules`, `openings` <- `offers` <- `events` <- `run`; only
+`run` and `covered` are for others. Needs Numba, the extra `native`. Everywhere `w` is the `World`, `t` the `Tables` of
+a run, `p` a partition, `j` a job.
 """

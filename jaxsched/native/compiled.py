@@ -1,4 +1,4 @@
-"""The decorator of everything here that is compiled."""
+"""The decorators of everything here that is compiled."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,7 +17,9 @@ _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     *sorted(Path(__file__).parent.glob("*.py")),
     _PACKAGE / "dynamics/resources.py",
+    _PACKAGE / "env/estimates.py",
     _PACKAGE / "env/transition.py",
+    _PACKAGE / "policies/candidates.py",
 )
 
 
@@ -32,13 +34,27 @@ _FOLDER = _folder()
 
 
 def compiled(function: Callable) -> Callable:
-    """`function` as machine code, without Python's lock, kept on disk beside JAX's programs.
+    """`function` as machine code, kept on disk beside JAX's programs; for other compiled functions."""
+    return _compiled(function, from_python=False)
 
-    Nothing here makes or keeps an array: without Numba's counts of references to them (`_nrt`) all is 4 times faster.
-    """
+
+def compiled_for_python(function: Callable) -> Callable:
+    """Likewise for Python, whose lock it does not hold. If all could be called so, compilation took twice as long."""
+    return _compiled(function, from_python=True)
+
+
+def _compiled(function: Callable, *, from_python: bool) -> Callable:
+    """Nothing here makes or keeps an array: without Numba's counts of references (`_nrt`) all is 4 times faster."""
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_FOLDER or "")
     try:
-        return numba.njit(cache=_FOLDER is not None, nogil=True, error_model="numpy", _nrt=False)(function)
+        return numba.njit(
+            cache=_FOLDER is not None,
+            nogil=True,
+            error_model="numpy",
+            no_cpython_wrapper=not from_python,
+            no_cfunc_wrapper=True,
+            _nrt=False,
+        )(function)
     finally:
         config.CACHE_DIR = before

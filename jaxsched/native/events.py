@@ -2,14 +2,16 @@
 
 import numpy as np
 
-from jaxsched.native.compiled import compiled
+from jaxsched.native.compiled import compiled, compiled_for_python
 from jaxsched.native.occupancy import end_until, refresh, start
-from jaxsched.native.queues import STAY, dequeue, enqueue, first_feasible, forward_choice, reorder
-from jaxsched.native.rules import place
+from jaxsched.native.offers import accept, fill_around
+from jaxsched.native.openings import STAY, first_open, forward_choice, keep_gpus, something_possible
+from jaxsched.native.queues import dequeue, enqueue, reorder
+from jaxsched.native.rules import GREEDY_WAIT, place
 from jaxsched.native.world import BOUNDARY, NEXT_JOB, ROUNDS, Tables, World
 
 
-@compiled
+@compiled_for_python
 def play(w: World, t: Tables, rounds: int) -> bool:
     """Go on for at least so many rounds, or to the end; whether the end is reached.
 
@@ -48,8 +50,15 @@ def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
     for p in range(len(t.partitions)):
         t.partitions[p].waited = 0
+        if w.las:
+            reorder(w, t, p)
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
+        if w.reserve or w.rule == GREEDY_WAIT:
+            refresh(w, t)
+        if w.reserve:
+            for p in range(len(t.partitions)):
+                keep_gpus(w, t, p)
         for p in range(len(t.partitions)):
             _choose(w, t, p)
         if not _act(w, t):
@@ -64,9 +73,7 @@ def _choose(w: World, t: Tables, p: int) -> None:
     partition.target, partition.room = -1, w.queue_slots - partition.queued
     if partition.waited or partition.queued == 0:
         return
-    if w.las:
-        reorder(w, t, p)
-    partition.chosen = first_feasible(w, t, p)
+    partition.chosen = accept(w, t, p) if w.rule == GREEDY_WAIT else first_open(w, t, p)
     if partition.chosen >= 0:
         partition.target = p
     elif w.forward != STAY:
@@ -82,7 +89,9 @@ def _act(w: World, t: Tables) -> bool:
         target = partition.target
         if target == p:
             j = dequeue(t, p, partition.chosen)
-            start(w, t, p, j, place(w, t, p, j))
+            greedy = w.rule == GREEDY_WAIT
+            used = fill_around(w, t, p, j, partition.anchor, partition.cap) if greedy else place(w, t, p, j)
+            start(w, t, p, j, used)
             acted = True
         elif target >= 0 and t.partitions[target].room > 0:
             t.partitions[target].room -= 1
@@ -102,7 +111,8 @@ def _act(w: World, t: Tables) -> bool:
 def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     """The next boundary at which something may be decided; -1 if nothing is left to do.
 
-    Where nobody has done anything by a rule that does not look at the clock, that is after an arrival or a completion.
+    Where nobody has done anything, that is after an arrival or a completion, unless the policy looks at the clock and
+    something is possible.
     """
     now, j = t.numbers[BOUNDARY], t.numbers[NEXT_JOB]
     arrival = w.jobs[j].arrival if j < len(w.jobs) else w.horizon
@@ -115,7 +125,7 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
         if running == 0 and j == len(w.jobs):
             return -1
         following = max(following, arrival)
-    elif not acted and not w.las:
+    elif not acted and not (w.timed and something_possible(w, t)):
         following = max(following, _boundary_after(w, end_s))
         if arrival > now:
             following = min(following, arrival)

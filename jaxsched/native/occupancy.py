@@ -29,14 +29,20 @@ def workers_that_fit(t: Tables, p: int, wide: int) -> int:
 
 
 @compiled
-def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
-    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order."""
+def in_order(t: Tables, used: int) -> None:
+    """Put the first `used` groups of `Tables.place` in ascending order."""
     for i in range(1, used):
         group, workers, at = t.place[i].group, t.place[i].workers, i
         while at > 0 and t.place[at - 1].group > group:
             t.place[at].group, t.place[at].workers = t.place[at - 1].group, t.place[at - 1].workers
             at -= 1
         t.place[at].group, t.place[at].workers = group, workers
+
+
+@compiled
+def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
+    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order."""
+    in_order(t, used)
     partition = t.partitions[p]
     run = t.running[p, partition.running]
     partition.running += 1
@@ -102,7 +108,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
 
 
 @compiled
-def _feels(t: Tables, p: int, slot: int) -> bool:
+def feels(t: Tables, p: int, slot: int) -> bool:
     """Whether the totals of something that a job uses are others than at the last `refresh`."""
     stamp = t.numbers[STAMP]
     for i in range(t.slots[p, slot].groups):
@@ -125,7 +131,7 @@ def refresh(w: World, t: Tables) -> None:
         next_finish_s, next_early_s = np.inf, np.inf
         for i in range(partition.running):
             run = t.running[p, i]
-            if run.slowdown == 0.0 or (partition.stale == FELT and _feels(t, p, run.slot)):
+            if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
                 rate = slowdown(w, t, p, run.slot, run.job)
                 if rate != run.slowdown:
                     left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - now_s) / run.slowdown

@@ -9,16 +9,17 @@ from jaxsched.native.occupancy import fit
 from jaxsched.native.speed import quantised
 from jaxsched.native.world import Tables, World
 
-FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE = range(len(RULES))
-_NEVER = 2**62
+FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(RULES))
+NEVER = 2**62
+MANY = 2**31
 
 
 @compiled
 def place(w: World, t: Tables, p: int, j: int) -> int:
-    """By the rule of the run. The gang must fit: with one that does not some rules never end."""
+    """By the rule of the run; `greedy-wait` is in `offers`. The gang must fit: else some rules never end."""
     workers, wide = w.jobs[j].workers, w.jobs[j].wide
     if w.rule == FIRST_FIT:
-        return _fill(t, p, 0, t.free.shape[1], workers, wide, 0)
+        return fill(t, p, 0, t.free.shape[1], workers, wide, 0)
     if w.rule == LEAST_INTERFERENCE:
         return _by_pressure(w, t, p, workers, wide)
     if w.rule == LOAD_BALANCE or w.rule == TETRIS:
@@ -27,13 +28,16 @@ def place(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def _fill(t: Tables, p: int, first: int, last: int, need: int, wide: int, used: int) -> int:
-    """Groups from `first` up to `last` take what fits, as long as some are needed; how many groups are used then."""
+def fill(t: Tables, p: int, first: int, last: int, need: int, wide: int, used: int, most: int = MANY) -> int:
+    """Groups from `first` up to `last` take what fits, up to `most`, as long as some are needed.
+
+    How many groups are used then; `used` were before.
+    """
     for a in range(first, last):
         if need == 0:
             break
         if t.free[p, a] >= wide:
-            workers = min(fit(t.free[p, a], wide), need)
+            workers = min(fit(t.free[p, a], wide), need, most)
             t.place[used].group, t.place[used].workers = a, workers
             used, need = used + 1, need - workers
     return used
@@ -45,13 +49,13 @@ def _by_pressure(w: World, t: Tables, p: int, need: int, wide: int) -> int:
     used = 0
     t.taken[:] = 0
     while need > 0:
-        best, least = -1, _NEVER
+        best, least = -1, NEVER
         for a in range(t.free.shape[1]):
             if t.free[p, a] >= wide and t.taken[a] == 0:
                 key = quantised(_group_pressure(w, t, p, a))
                 if key < least:
                     best, least = a, key
-        used = _fill(t, p, best, best + 1, need, wide, used)
+        used = fill(t, p, best, best + 1, need, wide, used)
         t.taken[best] = t.place[used - 1].workers
         need -= t.taken[best]
     return used
@@ -72,7 +76,7 @@ def _group_pressure(w: World, t: Tables, p: int, a: int) -> float:
 
 
 @compiled
-def _server_pressure(w: World, t: Tables, p: int, s: int) -> float:
+def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
     """Use of QPI and NIC of a server and of CPU and PCIe of all its groups."""
     k = w.groups.shape[1] // w.servers.shape[1]
     groups = 0.0
@@ -88,14 +92,14 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
     k = groups // servers
     nic = p * 2 * servers + servers
 
-    best, least = -1, _NEVER
+    best, least = -1, NEVER
     for a in range(groups):
         if t.free[p, a] >= workers * wide:
             key = t.free[p, a] if pack else quantised(_group_pressure(w, t, p, a))
             if key < least:
                 best, least = a, key
     if best >= 0:
-        return _fill(t, p, best, best + 1, workers, wide, 0)
+        return fill(t, p, best, best + 1, workers, wide, 0)
 
     for r in range(len(t.racks)):
         t.racks[r].workers = t.racks[r].ps = 0.0
@@ -109,11 +113,11 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
         rack.workers += fits
         rack.ps += free if pack else t.on_wire[nic + s].use
         if fits >= workers:
-            key = free if pack else quantised(_server_pressure(w, t, p, s))
+            key = free if pack else quantised(server_pressure(w, t, p, s))
             if key < least:
                 best, least = s, key
     if best >= 0:
-        return _fill(t, p, best * k, (best + 1) * k, workers, wide, 0)
+        return fill(t, p, best * k, (best + 1) * k, workers, wide, 0)
 
     for r in range(len(t.racks)):
         if t.racks[r].workers >= workers:
@@ -122,13 +126,13 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
                 best, least = r, key
     used = 0
     while workers > 0:  # the next server of that rack, or of all
-        chosen, least = -1, _NEVER
+        chosen, least = -1, NEVER
         for s in range(servers):
             if t.fits_server[s] > 0 and (best < 0 or w.servers[p, s].rack == best):
                 key = -t.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
                 if key < least:
                     chosen, least = s, key
-        used = _fill(t, p, chosen * k, (chosen + 1) * k, workers, wide, used)
+        used = fill(t, p, chosen * k, (chosen + 1) * k, workers, wide, used)
         workers -= min(t.fits_server[chosen], workers)
         t.fits_server[chosen] = 0
     return used
@@ -140,7 +144,7 @@ def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
     wide, groups = w.jobs[j].wide, t.free.shape[1]
     t.taken[:] = 0
     for _ in range(w.jobs[j].workers):
-        best, least = -1, _NEVER
+        best, least = -1, NEVER
         for a in range(groups):
             free = t.free[p, a] - t.taken[a] * wide
             if free >= wide:

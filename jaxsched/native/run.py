@@ -6,7 +6,7 @@ from jaxsched.dynamics import interference
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.native.covered import RULES, why_not
 from jaxsched.native.events import play
-from jaxsched.native.queues import STAY, TO_ANY, TO_IDLE
+from jaxsched.native.openings import STAY, TO_ANY, TO_IDLE
 from jaxsched.native.world import (
     BOUNDARY,
     FINISHED,
@@ -24,7 +24,7 @@ from jaxsched.native.world import (
     tables_of,
 )
 from jaxsched.policies import base
-from jaxsched.policies.registry import Spec
+from jaxsched.policies.registry import GREEDY_WAIT, Spec
 from jaxsched.workload.jobs import JobTable
 
 _FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
@@ -56,6 +56,12 @@ class Run:
             backfill=spec.backfill,
             forward=_FORWARDS[spec.forward],
             las=spec.order == "las",
+            reserve=spec.reserve,
+            timed=spec.reserve or spec.order == "las" or spec.name == GREEDY_WAIT,
+            window=config.window,
+            threshold=spec.threshold,
+            patience=spec.patience,
+            lifetimes=spec.lifetimes,
         )
         self.tables: Tables = tables_of(self.world, config.record_placements)
 

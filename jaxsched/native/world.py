@@ -7,13 +7,15 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
 from jaxsched.cluster.hardware import Cluster, group_capacity
 from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_step_s
 from jaxsched.env.state import next_home
+from jaxsched.policies.candidates import ANCHORS
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
 
@@ -30,16 +32,18 @@ MODEL = _record(
 )
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected.
 JOB = _record(
-    arrival="i8", duration_s="f8", ideal_s="f8", key="f4", workers="i8", wide="i8", ps="i8", model="i8", tenant="i8",
-    home="i8",
+    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", key="f4", area="f4", workers="i8", wide="i8", ps="i8",
+    model="i8", tenant="i8", home="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
 # What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
-# the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it.
+# the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
+# `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
+# `openings`.
 PARTITION = _record(
     free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
-    target="i8", chosen="i8", room="i8",
+    target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
 )  # fmt: skip
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 RUNNING = _record(finish_s="f8", early_s="f8", slowdown="f8", job="i8", slot="i8")
@@ -79,6 +83,12 @@ class World(NamedTuple):
     backfill: bool
     forward: int  # as in `queues`
     las: bool  # queues are in order of what tenants have received, not of `key`
+    reserve: bool  # GPUs are kept for blocked gangs
+    timed: bool  # what is chosen depends on the clock
+    window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
+    threshold: float
+    patience: float
+    lifetimes: bool
 
 
 class Tables(NamedTuple):
@@ -102,6 +112,12 @@ class Tables(NamedTuple):
     fits_server: np.ndarray  # int64[N], workers
     racks: np.ndarray  # RACK[T]
     sent: np.ndarray  # float64[E], bytes over the partition's links
+    left_s: np.ndarray  # float64[R], ideal seconds that the running jobs of the partition at hand have left
+    end_s: np.ndarray  # float64[R], seconds until they end
+    exit_s: np.ndarray  # float64[N], seconds until the last job of each of its servers ends
+    anchors: np.ndarray  # int64[2 ANCHORS], servers, -1 = none
+    kept_groups: np.ndarray  # ON_GROUP[...], totals without the placement that is tried
+    kept_wires: np.ndarray  # ON_WIRE[...]
     records: np.ndarray  # RECORD[J]
     placement: np.ndarray  # int8[J, NK], workers; [0, 0] if not recorded
 
@@ -152,18 +168,30 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
     sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
     capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
     fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
+    ideal_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
     estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
-    columns = {name: getattr(jobs, name) for name in ("arrival", "duration_s", "workers", "ps", "model", "tenant")}
+    area = gpus.astype(np.float32) * estimate
+    same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
+    columns = {name: getattr(jobs, name) for name in same}
     return table(
         JOB,
         columns
         | {
             "wide": jobs.gpus_per_worker,
-            "ideal_s": ideal_step_s(best_hardware(cluster), profiles, spec),
-            "key": {"sjf": estimate, "area": gpus.astype(np.float32) * estimate}.get(order, np.zeros_like(estimate)),
-            "home": next_home(cluster, jobs.home, jnp.asarray(fits)),
+            "ideal_s": ideal_s,
+            "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
+            "area": area,
+            "home": home,
         },
     )
+
+
+@jax.jit
+def _ideal_and_home(
+    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Array, fits: Array
+) -> tuple[Array, Array]:
+    """float32[J], int32[J] as the environment has them, in one program: op by op they take 5 times as long."""
+    return ideal_step_s(best_hardware(cluster), profiles, spec), next_home(cluster, home, fits)
 
 
 def tables_of(w: World, record: bool) -> Tables:
@@ -177,8 +205,10 @@ def tables_of(w: World, record: bool) -> Tables:
     partitions = np.zeros(p, PARTITION)
     partitions["free_gpus"] = w.groups["gpus"].sum(-1)
     partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
+    partitions["gang"] = -1
     on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
     on_group["stamp"] = on_wire["stamp"] = -1
+    wires = 2 * min(gang, n) + w.link_id.shape[1]
     records = np.zeros(jobs, RECORD)
     records["start"] = records["partition"] = -1
     records["finish_s"] = np.nan
@@ -192,7 +222,7 @@ def tables_of(w: World, record: bool) -> Tables:
         running=running,
         slots=np.zeros((p, r), SLOT),
         groups=np.zeros((p, r, gang), GROUP),
-        wires=np.zeros((p, r, 2 * min(gang, n) + w.link_id.shape[1]), WIRE),
+        wires=np.zeros((p, r, wires), WIRE),
         on_group=on_group,
         on_wire=on_wire,
         tenants=np.zeros(int(w.jobs["tenant"].max(initial=0)) + 1, TENANT),
@@ -201,6 +231,12 @@ def tables_of(w: World, record: bool) -> Tables:
         fits_server=np.zeros(n, np.int64),
         racks=np.zeros(t, RACK),
         sent=np.zeros(w.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
     )

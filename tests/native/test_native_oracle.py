@@ -10,15 +10,31 @@ from hypothesis import strategies as st
 
 from jaxsched.native.covered import RULES
 from jaxsched.native.run import Run
-from jaxsched.policies.registry import parse
+from jaxsched.policies.registry import GREEDY_WAIT, parse
 from jaxsched.workload.models import profiles
 
+
+def spec_of(rule: str, *options: str) -> str:
+    return f"{rule}:{'+'.join(filter(None, options))}"
+
+
+ORDERS, FORWARDS = st.sampled_from(oracle_policies.ORDERS), st.sampled_from(oracle_policies.FORWARDS)
 SPECS = st.builds(
-    lambda rule, order, backfill, forward: ":".join((rule, "+".join(filter(None, (order, backfill, forward))))),
-    st.sampled_from(RULES),
-    st.sampled_from(oracle_policies.ORDERS),
-    st.sampled_from(("", "backfill")),
-    st.sampled_from(oracle_policies.FORWARDS),
+    spec_of,
+    st.sampled_from([rule for rule in RULES if rule != GREEDY_WAIT]),
+    ORDERS,
+    st.sampled_from(("", "backfill", "backfill+reserve")),
+    FORWARDS,
+)
+GREEDY = st.builds(
+    spec_of,
+    st.just(GREEDY_WAIT),
+    ORDERS,
+    FORWARDS,
+    st.sampled_from(("", "t1.05", "t1.3", "t2")),
+    st.sampled_from(("", "p0", "p0.5", "p2")),
+    st.sampled_from(("", "lifetime")),
+    st.sampled_from(("", "reserve")),
 )
 
 
@@ -28,11 +44,12 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     while not run.go_on(chunk):
         pass
     of = parse(spec)
+    options = (of.order, of.backfill, of.forward, of.threshold, case.shape.config().window, of.patience)
     theirs = oracle.simulate(
         case.cluster,
         case.jobs,
         profiles(),
-        oracle_policies.make_policy(of.name, of.order, of.backfill, of.forward),
+        oracle_policies.make_policy(of.name, *options, lifetime=of.lifetimes, reserve=of.reserve),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,
@@ -62,7 +79,15 @@ def test_every_rule_order_and_switch(shape, data):
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_greedy_wait(shape, data):
+    case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(GREEDY)
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
 @settings(max_examples=50)
-@given(case=strategies.cases("two", fractions=0.0), spec=SPECS)
+@given(case=strategies.cases("two", fractions=0.0), spec=SPECS | GREEDY)
 def test_without_interference(case, spec):
     same(case, spec, "none", 10_000)
