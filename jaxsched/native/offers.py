@@ -103,6 +103,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
 def _best(w: World, t: Tables, p: int, j: int) -> float:
     """Note the job's best candidate in the partition; its `eff`."""
     partition, job = t.partitions[p], w.jobs[j]
+    estimate_s = max(job.estimate_s, 1e-9)
     slot = t.running[p, partition.running].slot  # a free one, to try placements in
     least, best = NEVER, np.inf
     _choose_anchors(w, t, p, j)
@@ -116,9 +117,9 @@ def _best(w: World, t: Tables, p: int, j: int) -> float:
             in_order(t, used)
             footprint(w, t, p, slot, j, used)
             own, added_s = _effect(w, t, p, slot, j)
-            effective = own + added_s / job.estimate_s
-            later_s = _later(w, t, p, slot, own * job.estimate_s) if w.lifetimes else 0.0
-            key = quantised(effective + later_s / job.estimate_s)
+            effective = own + added_s / estimate_s
+            later_s = _later(w, t, p, slot, own * estimate_s) if w.lifetimes else 0.0
+            key = quantised(effective + later_s / estimate_s)
             if key < least:
                 partition.anchor, partition.cap, least, best = anchor, cap, key, effective
     return best
