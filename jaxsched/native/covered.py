@@ -6,14 +6,14 @@ from jaxsched.dynamics import interference
 from jaxsched.env.state import EnvConfig
 from jaxsched.policies.registry import Spec
 
-RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
+POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
 MODELS = (interference.none, interference.analytic, interference.fitted)
 
 
 def why_not(config: EnvConfig, spec: Spec | None) -> str | None:
     """What is missing for a run of a hand-written policy (None: of any other); None if nothing is."""
-    if spec is None or spec.name not in RULES:
-        return f"it has the rules {', '.join(RULES)} only"
+    if spec is None or spec.name not in POLICIES:
+        return f"it has the policies {', '.join(POLICIES)} only"
     if config.shared_gpus:
         return "it has no jobs that share a GPU"
     if config.interference not in MODELS:

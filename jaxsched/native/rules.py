@@ -4,12 +4,12 @@ Each writes groups and their workers into the first places of `Tables.place`, in
 """
 
 from jaxsched.native.compiled import compiled
-from jaxsched.native.covered import RULES
+from jaxsched.native.covered import POLICIES
 from jaxsched.native.occupancy import fit
 from jaxsched.native.speed import quantised
 from jaxsched.native.world import Tables, World
 
-FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(RULES))
+FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(POLICIES))
 NEVER = 2**62
 MANY = 2**31
 

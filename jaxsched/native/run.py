@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.dynamics import interference
 from jaxsched.env.state import EnvConfig, EnvParams
-from jaxsched.native.covered import RULES, why_not
+from jaxsched.native.covered import POLICIES, why_not
 from jaxsched.native.events import play
 from jaxsched.native.openings import STAY, TO_ANY, TO_IDLE
 from jaxsched.native.world import (
@@ -52,7 +52,7 @@ class Run:
             queue_slots=config.queue_slots,
             running_slots=config.running_slots,
             horizon=int(params.horizon),
-            rule=RULES.index(spec.name),
+            rule=POLICIES.index(spec.name),
             backfill=spec.backfill,
             forward=_FORWARDS[spec.forward],
             las=spec.order == "las",
