@@ -20,27 +20,25 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import oracle
-import oracle_policies
-
+from jaxsched.bench.simulator import bench_environment, bench_native
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.state import EnvParams
-from jaxsched.evaluation.bench import bench_environment, bench_native
 from jaxsched.evaluation.contenders import contender
-from jaxsched.evaluation.natively import rollout_natively
-from jaxsched.evaluation.outcome import Outcome
-from jaxsched.evaluation.program import Program
-from jaxsched.evaluation.rollout import prepare, rollout
-from jaxsched.evaluation.settings import Settings, compact_tenants, env_config
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
-from jaxsched.native.run import Run
 from jaxsched.policies.registry import parse
+from jaxsched.simulation.engines.compiled.engine import rollout_natively
+from jaxsched.simulation.engines.compiled.run import Run
+from jaxsched.simulation.engines.jax.program import Program
+from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.settings import Settings, compact_tenants, env_config
 from jaxsched.workload.jobs import JobList, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import profiles
+from tests.oracle import policies, simulator
 
 
 def main() -> None:
@@ -71,9 +69,9 @@ def main() -> None:
     native, native_s = timed(in_the_loop)
 
     config = env_config(cluster, jobs, settings)
-    policy = oracle_policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
+    policy = policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
     theirs, theirs_s = timed(
-        lambda: oracle.simulate(
+        lambda: simulator.simulate(
             cluster, jobs[0], profiles(), policy,
             interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
         )

@@ -11,7 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from jaxsched.evaluation.bench import bench_environment, environment_of, program_of_rounds, start_states
+from jaxsched.bench.simulator import bench_environment, environment_of, program_of_rounds, start_states
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import hand_written
 

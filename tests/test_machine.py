@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.env.transition import advance
-from jaxsched.evaluation import bench
 from jaxsched.machine import cores, loop_options
 
 CALLED_APART = {"scatter-add", "sort", "top_k", "cumsum"}

@@ -12,7 +12,7 @@ import tyro
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
-    from jaxsched.evaluation.bench import Timing
+    from jaxsched.bench.simulator import Timing
 
 TRAINING_SCHEDULERS = 4
 HELP = """Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.
@@ -51,14 +51,14 @@ class Bench:
         """Measure, print, write. UserError on any mistake."""
         import json
 
+        from jaxsched.bench.simulator import bench_environment, bench_native, bench_simulation
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.env.state import EnvConfig
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.bench import bench_environment, bench_native, bench_simulation
-        from jaxsched.evaluation.files import check_writable, write_text
+        from jaxsched.files import check_writable, write_text
         from jaxsched.machine import compute_on_one_thread
-        from jaxsched.native.covered import why_not
         from jaxsched.policies.registry import hand_written, parse
+        from jaxsched.simulation.engines.compiled.covered import why_not
 
         compute_on_one_thread()
         if self.json is not None:
@@ -123,9 +123,9 @@ def _training(cluster: str, schedulers: int) -> "Timing":
     """Training's decisions/s on the quickstart's configuration, on another cluster and with a shard per core."""
     import jax
 
+    from jaxsched.bench.simulator import Timing, device_name
     from jaxsched.cli.cache import enable_cache
     from jaxsched.cluster.presets import get_inventory
-    from jaxsched.evaluation.bench import Timing, device_name
     from jaxsched.training.config import quickstart_config, validate
     from jaxsched.training.loop import bench_chunk
     from jaxsched.training.shards import provide_devices

@@ -36,7 +36,7 @@ class Show:
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.measures import figures
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.files import check_writable
+        from jaxsched.files import check_writable
 
         if not self.names:
             raise UserError("cluster show: name at least one cluster, e.g. leaf-spine-64")
@@ -70,7 +70,7 @@ class Draw:
         """Read, draw, write. UserError on any mistake."""
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.drawing import save
-        from jaxsched.evaluation.files import check_writable
+        from jaxsched.files import check_writable
 
         check_writable(self.out, "--out")
         save(get_inventory(self.name).topology, Path(self.name).stem, self.out)

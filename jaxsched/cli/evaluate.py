@@ -59,8 +59,8 @@ class Evaluate(ScenarioOptions):
         from jaxsched.cli.output import show, write_json
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
-        from jaxsched.evaluation.files import check_writable, write_text
         from jaxsched.evaluation.tables import markdown
+        from jaxsched.files import check_writable, write_text
 
         for option in ("json", "markdown", "figure"):
             if path := getattr(self, option):

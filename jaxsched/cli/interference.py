@@ -9,8 +9,8 @@ import tyro
 from jaxsched.cli.options import Output
 
 if TYPE_CHECKING:
-    from jaxsched.interference.measurements import Measurements
-    from jaxsched.interference.validate import Errors
+    from jaxsched.calibration.interference.measurements import Measurements
+    from jaxsched.calibration.interference.validate import Errors
 
 HELP = """Fit, evaluate and use models of how jobs slow each other down, from measured pairs.
 
@@ -43,13 +43,13 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
+        from jaxsched.calibration.interference.calibrate import best_curve
+        from jaxsched.calibration.interference.files import save_model
+        from jaxsched.calibration.interference.fit import fit
+        from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
+        from jaxsched.calibration.interference.references import fit_references
         from jaxsched.cli.measured import check_folder
         from jaxsched.fitted import provenance, versions
-        from jaxsched.interference.calibrate import best_curve
-        from jaxsched.interference.files import save_model
-        from jaxsched.interference.fit import fit
-        from jaxsched.interference.measurements import NETWORK, read_measurements
-        from jaxsched.interference.references import fit_references
 
         check_folder(self.out)
         measured = read_measurements(self.data)
@@ -81,10 +81,10 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
+        from jaxsched.calibration.interference.evaluate import evaluate
+        from jaxsched.calibration.interference.files import load_model
         from jaxsched.cli.measured import write_report
         from jaxsched.fitted import provenance
-        from jaxsched.interference.evaluate import evaluate
-        from jaxsched.interference.files import load_model
 
         measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
@@ -115,11 +115,11 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
+        from jaxsched.calibration.interference.validate import MODEL, errors, leave_family_out, out_of_fold
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.interference.validate import MODEL, errors, leave_family_out, out_of_fold
+        from jaxsched.files import check_writable
 
         if self.figure is not None:
             check_writable(self.figure, "--figure")
@@ -155,7 +155,7 @@ class Calibrate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.interference.measurements import NETWORK
+        from jaxsched.calibration.interference.measurements import NETWORK
 
         measured = _measured(self.data, self.json)
         if measured.kind == NETWORK:
@@ -164,8 +164,8 @@ class Calibrate:
             self._gpus(measured)
 
     def _gpus(self, measured: "Measurements") -> None:
+        from jaxsched.calibration.interference.calibrate import gpu_strengths
         from jaxsched.cli.measured import write_report
-        from jaxsched.interference.calibrate import gpu_strengths
 
         found = gpu_strengths(measured)
         print(f"{'GPU':>8} {'strength':>8} {'MAE':>8}")
@@ -175,8 +175,8 @@ class Calibrate:
         write_report(self.json, {"data": str(self.data), "gpus": rows})
 
     def _network(self, measured: "Measurements") -> None:
+        from jaxsched.calibration.interference.calibrate import GRID, best_curve, fit_curves, least_strength
         from jaxsched.cli.measured import write_report
-        from jaxsched.interference.calibrate import GRID, best_curve, fit_curves, least_strength
 
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
         print(f"{'strength':>8} {'MAE':>8} {'largest share':>14}")
@@ -212,11 +212,11 @@ class Predict:
 
     def run(self) -> None:
         """Look up, predict, print, write. UserError on any mistake."""
+        from jaxsched.calibration.interference.files import load_model
+        from jaxsched.calibration.interference.measurements import GPU
+        from jaxsched.calibration.interference.predict import find_item, slowdowns
         from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
-        from jaxsched.interference.files import load_model
-        from jaxsched.interference.measurements import GPU
-        from jaxsched.interference.predict import find_item, slowdowns
 
         check_report(self.json)
         if len(self.models) < 2:
@@ -238,8 +238,8 @@ class Predict:
 
 def _measured(data: Path, json: Path | None) -> "Measurements":
     """The first kind of measurements of a file, read when it is sure that the report can be written."""
+    from jaxsched.calibration.interference.measurements import read_measurements
     from jaxsched.cli.measured import check_report
-    from jaxsched.interference.measurements import read_measurements
 
     check_report(json)
     return read_measurements([data])[0]

@@ -160,11 +160,11 @@ class Replay:
         from jaxsched.cli.output import show, write_json
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.contenders import contenders
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.evaluation.settings import Settings as SimulationSettings
+        from jaxsched.files import check_writable
         from jaxsched.kube.record import read_recording
         from jaxsched.kube.replay import plan_again, recorded_day
         from jaxsched.kube.settings import Settings
+        from jaxsched.simulation.settings import Settings as SimulationSettings
 
         if self.json is not None:
             check_writable(self.json, "--json")

@@ -16,7 +16,7 @@ def check_folder(path: Path) -> None:
 
 def check_report(path: Path | None) -> None:
     """UserError if a report is asked for (`--json`) that cannot be written; told before a long computation."""
-    from jaxsched.evaluation.files import check_writable
+    from jaxsched.files import check_writable
 
     if path is not None:
         check_writable(path, "--json")
@@ -26,7 +26,7 @@ def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """The report as JSON, if a file was asked for."""
     import json
 
-    from jaxsched.evaluation.files import write_text
+    from jaxsched.files import write_text
 
     if path is not None:
         write_text(path, json.dumps(report, indent=1) + "\n")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
-    from jaxsched.evaluation.scenario import Scenario
-    from jaxsched.evaluation.settings import Settings
+    from jaxsched.simulation.scenario import Scenario
+    from jaxsched.simulation.settings import Settings
 
 
 def optional(metavar: str):
@@ -61,7 +61,7 @@ class ScenarioOptions:
 
     def scenario(self, seeds: int | None) -> "Scenario":
         """The cluster and the jobs; UserError on a mistake."""
-        from jaxsched.evaluation.scenario import load_scenario
+        from jaxsched.simulation.scenario import load_scenario
 
         return load_scenario(
             self.cluster,
@@ -79,7 +79,7 @@ class ScenarioOptions:
 
     def settings(self, **more: Any) -> "Settings":
         """The rules of the simulation; `more` are further fields of `Settings`. UserError on a mistake."""
-        from jaxsched.evaluation.settings import Settings
+        from jaxsched.simulation.settings import Settings
 
         return Settings(
             interval_s=self.interval_s,

@@ -25,7 +25,7 @@ def show(comparison: "Comparison") -> None:
 
 def write_json(comparison: "Comparison", path: Path | None) -> None:
     """The comparison as JSON, if a file was asked for."""
-    from jaxsched.evaluation.files import write_text
+    from jaxsched.files import write_text
 
     if path is not None:
         write_text(path, comparison.dumps())

@@ -9,8 +9,8 @@ import tyro
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
-    from jaxsched.placement.measurements import StepTimes
-    from jaxsched.placement.validate import Errors
+    from jaxsched.calibration.step_time.measurements import StepTimes
+    from jaxsched.calibration.step_time.validate import Errors
 
 HELP = """Fit and evaluate a model of the step time by placement.
 
@@ -40,11 +40,11 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
+        from jaxsched.calibration.step_time.files import save_model
+        from jaxsched.calibration.step_time.model import fit_placement
+        from jaxsched.calibration.step_time.validate import mean_step_s
         from jaxsched.cli.measured import check_folder
         from jaxsched.fitted import provenance, versions
-        from jaxsched.placement.files import save_model
-        from jaxsched.placement.model import fit_placement
-        from jaxsched.placement.validate import mean_step_s
 
         check_folder(self.out)
         times = _kept(_read(self.data), most=self.max_nodes)
@@ -71,10 +71,10 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
+        from jaxsched.calibration.step_time.files import load_model
+        from jaxsched.calibration.step_time.validate import MODEL, compare
         from jaxsched.cli.measured import check_report, write_report
         from jaxsched.fitted import provenance
-        from jaxsched.placement.files import load_model
-        from jaxsched.placement.validate import MODEL, compare
 
         check_report(self.json)
         times = _kept(_read(self.data), least=self.min_nodes)
@@ -105,9 +105,9 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
+        from jaxsched.calibration.step_time.validate import cross_validate, extrapolate
         from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
-        from jaxsched.placement.validate import cross_validate, extrapolate
 
         check_report(self.json)
         times = _read(self.data)
@@ -128,7 +128,7 @@ class Validate:
 
 
 def _read(paths: tuple[Path, ...]) -> "StepTimes":
-    from jaxsched.placement.measurements import read_step_times
+    from jaxsched.calibration.step_time.measurements import read_step_times
 
     return read_step_times(paths)
 

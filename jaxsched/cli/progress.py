@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from jaxsched.evaluation import rollout
+    from jaxsched.simulation.engines.jax import run as rollout
 
 EVERY_S = 5.0
 

@@ -55,7 +55,7 @@ class Quickstart:
         from jaxsched.cli.progress import Display
         from jaxsched.cli.train import reporter
         from jaxsched.evaluation import figures
-        from jaxsched.evaluation.files import write_text
+        from jaxsched.files import write_text
         from jaxsched.training.card import record
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import METRICS_FILE, train_or_resume
@@ -98,8 +98,8 @@ def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
     """The heuristics and the checkpoint on jobs like those of the training."""
     from jaxsched.cli.progress import RunDisplay
     from jaxsched.evaluation.compare import compare
-    from jaxsched.evaluation.scenario import load_scenario
-    from jaxsched.evaluation.settings import Settings
+    from jaxsched.simulation.scenario import load_scenario
+    from jaxsched.simulation.settings import Settings
 
     scenario = load_scenario(
         config.env.cluster,

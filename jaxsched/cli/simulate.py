@@ -37,9 +37,9 @@ class Simulate(ScenarioOptions):
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.contenders import contenders
-        from jaxsched.evaluation.files import check_writable
-        from jaxsched.evaluation.outcome import write_jobs
+        from jaxsched.files import check_writable
         from jaxsched.machine import compute_on_one_thread
+        from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
         for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):

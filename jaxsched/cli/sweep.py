@@ -39,7 +39,7 @@ class Sweep:
     def run(self) -> None:
         """Plan, train and measure, or print. UserError on any mistake."""
         from jaxsched.cli.progress import Display
-        from jaxsched.evaluation.files import check_writable, write_text
+        from jaxsched.files import check_writable, write_text
         from jaxsched.training import sweep, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 

@@ -12,10 +12,10 @@ from jax import Array, lax
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import GPU
 from jaxsched.dynamics.sharing import Law, mean_slowdown
+from jaxsched.pytree import Pytree
 
 
-@chex.dataclass(frozen=True)
-class SharingTable:
+class SharingTable(Pytree):
     """The fitted law of sharing and what it knows of each model; `A` members, `C` latent channels, `T` GPU types."""
 
     laws: Law  # leaves [A, ...]
@@ -24,8 +24,7 @@ class SharingTable:
     covered: Array  # bool[T], GPU types (places in `cluster.servers.GPU_TYPES`) that were measured
 
 
-@chex.dataclass(frozen=True)
-class Sharers:
+class Sharers(Pytree):
     """Jobs that may share GPUs; every leaf has the same shape `[...]`."""
 
     gpu: Array  # int32, which of the partition's shared GPUs, -1 = none

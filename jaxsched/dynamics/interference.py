@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
+from jaxsched.pytree import Pytree
 
 
 class Interference(Protocol):
@@ -29,8 +30,7 @@ class Interference(Protocol):
     def __call__(self, weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
 
 
-@chex.dataclass(frozen=True)
-class Strengths:
+class Strengths(Pytree):
     """Weights of the analytic model: `kappa` float32[6], one factor per channel, 1 = as derived, 0 = off."""
 
     kappa: Array
@@ -91,8 +91,7 @@ def analytic(weights: Strengths, channel: int, model: Array, own: Array, others:
     return 1.0 + _strength(weights.kappa, channel) * excess
 
 
-@chex.dataclass(frozen=True)
-class FittedStrengths:
+class FittedStrengths(Pytree):
     """Weights of the fitted model: float32[6] each, by channel; the power, at least 1, is not used for CPU and GPU."""
 
     kappa: Array

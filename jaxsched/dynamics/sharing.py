@@ -11,16 +11,16 @@ All weights of the way from `x` to the slowdown are positive and `f` grows, so t
 the weights: slowdown >= 1, never falling in any pressure, exactly 1 without pressure, independent of the order.
 """
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsched.pytree import Pytree
+
 LARGEST = 1e4  # of a latent number; beyond it float32 sums lose the difference f(z + y) - f(z)
 
 
-@chex.dataclass(frozen=True)
-class Law:
+class Law(Pytree):
     """Weights of the law; `C` latent channels, `H` hidden units. Leaves may have leading axes (members)."""
 
     mix: Array  # float32[..., C, H]

@@ -9,14 +9,14 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
+from jaxsched.pytree import Pytree
 from jaxsched.workload.models import Profiles
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
 BLOCK = 16  # jobs whose slowdowns are computed together, where not all are
 
 
-@chex.dataclass(frozen=True)
-class JobSpec:
+class JobSpec(Pytree):
     """What the dynamics need to know of a job; every leaf has the same leading shape `[...]`."""
 
     workers: Array  # int32
@@ -26,8 +26,7 @@ class JobSpec:
     milli: Array | None = None  # int32, thousandths of a GPU per worker; None: whole GPUs
 
 
-@chex.dataclass(frozen=True)
-class Footprint:
+class Footprint(Pytree):
     """What a placed job asks of its partition; fixed for as long as it runs.
 
     Of several jobs the resource axis comes first: reductions over a leading axis vectorise.
@@ -42,8 +41,7 @@ class Footprint:
     model: Array  # int32[...]
 
 
-@chex.dataclass(frozen=True)
-class Best:
+class Best(Pytree):
     """The cluster's best hardware, against which `duration_s` is defined. Scalars."""
 
     group_gpus: Array  # int32
@@ -116,8 +114,7 @@ def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, wo
     )
 
 
-@chex.dataclass(frozen=True)
-class StepTime:
+class StepTime(Pytree):
     """Seconds per step under contention, but for that on shared GPUs; leaves `float32[...]`."""
 
     compute: Array

@@ -7,7 +7,6 @@ with each other, so the clock's loop runs for no one in the other rounds.
 
 import dataclasses
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -125,7 +124,7 @@ def restart(key: Array, states: State, done: Array, pool: State) -> State:
         return put, left.at[lane].set(False)
 
     fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small(states), done))
-    large = {name: states.running[name] for name in ("print", "workers", "ps")}
+    large = {name: getattr(states.running, name) for name in ("print", "workers", "ps")}
     return fresh.replace(running=fresh.running.replace(**large))
 
 
@@ -144,7 +143,7 @@ class ClusterEnv:
 
     def step(
         self, key: Array, state: State, action: Action, params: EnvParams
-    ) -> tuple[Observation, State, Array, Array, Array, dict[str, chex.Array]]:
+    ) -> tuple[Observation, State, Array, Array, Array, dict[str, Array]]:
         """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. `key` goes unused."""
         del key
         state, gain = transition(self.config, params, state, action)

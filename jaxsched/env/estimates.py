@@ -4,8 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.state import State
-
-OVERDUE = 0.1  # a job that has outlived its estimate is taken to need this share of what it has done once more
+from jaxsched.semantics import OVERDUE
 
 
 def estimated_left_s(state: State) -> Array:

@@ -2,24 +2,23 @@
 
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.dynamics import lanes
+from jaxsched.dynamics import batching
+from jaxsched.dynamics.batching import only_where
 from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
-from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint, slowdown, slowdown_of_some, users_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.pytree import Pytree
 
 FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
 
 
-@chex.dataclass(frozen=True)
-class Load:
+class Load(Pytree):
     """How busy everything is, and what that does to the running jobs."""
 
     own: Array  # float32[P, M], as in `State`
@@ -68,7 +67,7 @@ def load_of(
 
     def slowdown_in(p: Array) -> Array:
         rows, on_gpu = print_of(p), None if stretch is None else stretch[p]
-        if active.shape[-1] <= FEW or not lanes.on_cpu():
+        if active.shape[-1] <= FEW or not batching.on_cpu():
             rate = slowdown(model, weights, layout, rows, total[p, :, None], on_gpu)
         else:
             stale = changed[p] | users_of(rows.use, total[p] != old.total[p])

@@ -4,7 +4,6 @@ Nothing here depends on the cluster's size except through array axes, and every 
 that weights trained on a small cluster read a large one.
 """
 
-import chex
 import jax.numpy as jnp
 from jax import Array
 
@@ -14,10 +13,10 @@ from jaxsched.env.queues import first, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.pytree import Pytree
 
 
-@chex.dataclass(frozen=True)
-class Observation:
+class Observation(Pytree):
     """Leading axis P (schedulers) everywhere; `W` is the window, `F*` are feature counts."""
 
     group: Array  # float32[P, N, K, Fg]

@@ -3,14 +3,12 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsched.dynamics.lanes import only_where
+from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.queues import feasible, first, movable, order_keys
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
-
-# Times are the same up to this factor: policies compare floor(1000 x + 0.123), which is 1000 for a ratio x of up to it.
-_SAME_TIME = 1.000877
 
 
 def openings(config: EnvConfig, params: EnvParams, state: State, keys: Array, reserve: bool) -> tuple[Array, Array]:
@@ -44,7 +42,7 @@ def passing(state: State, keys: Array, can_start: Array) -> Array:
     wait_s, spare = _awaited(state, some, gpus[p, slot])
     (key, gang_key), (turn, gang_turn), (own, gang_area) = compared(keys), compared(row), compared(area)
     earlier = (key < gang_key) | ((key == gang_key) & (turn < gang_turn))
-    brief = estimate[..., None] < wait_s * _SAME_TIME
+    brief = estimate[..., None] < wait_s * SAME_RATIO
     return earlier | (own <= gang_area) | brief | (gpus[..., None] <= spare)
 
 
@@ -62,7 +60,7 @@ def _awaited(state: State, some: Array, need: Array) -> tuple[Array, Array]:
         in_turn, freed = lax.sort((end_s, held), num_keys=1)
         enough = free[p] + jnp.cumsum(freed) >= need[p]
         wait_s = jnp.where(enough.any(), in_turn[jnp.argmax(enough)], jnp.inf)
-        return wait_s, free[p] + jnp.where(end_s < wait_s * _SAME_TIME, held, 0).sum() - need[p]
+        return wait_s, free[p] + jnp.where(end_s < wait_s * SAME_RATIO, held, 0).sum() - need[p]
 
     return only_where(some, of_partition, lambda p: (jnp.float32(jnp.inf), jnp.int32(0)))
 

@@ -10,15 +10,14 @@
 `reward = -w.jobs jobs - w.lost lost + w.progress progress`, each integrated over the step, in intervals.
 """
 
-import chex
 import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.state import RewardWeights
+from jaxsched.pytree import Pytree
 
 
-@chex.dataclass(frozen=True)
-class Flow:
+class Flow(Pytree):
     """Integrals over a stretch of time, float32[P] each, in intervals (`progress` in jobs)."""
 
     jobs: Array

@@ -14,6 +14,7 @@ from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
 from jaxsched.dynamics.speed import Footprint, JobSpec
+from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
@@ -43,8 +44,7 @@ class EnvConfig:
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
 
 
-@chex.dataclass(frozen=True)
-class RewardWeights:
+class RewardWeights(Pytree):
     """Weights of the reward's terms, float32 scalars; see `env.reward`."""
 
     jobs: Array
@@ -65,8 +65,7 @@ def reward_weights(
     )
 
 
-@chex.dataclass(frozen=True)
-class EnvParams:
+class EnvParams(Pytree):
     """Every number a user may sweep; all leaves vmap."""
 
     cluster: Cluster
@@ -93,8 +92,7 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
     return EnvParams(**(values | changes))
 
 
-@chex.dataclass(frozen=True)
-class Running:
+class Running(Pytree):
     """The running jobs of every partition; a slot with `job == -1` is free and its other entries are stale."""
 
     job: Array  # int32[P, R]
@@ -110,8 +108,7 @@ class Running:
     stretch: Array | None = None  # float32[P, R], how much longer it computes for its co-runners there; likewise
 
 
-@chex.dataclass(frozen=True)
-class Records:
+class Records(Pytree):
     """What happened to every job, per row of the job table."""
 
     status: Array  # int8[J]: WAITING, RUNNING or FINISHED
@@ -124,8 +121,7 @@ class Records:
     ps: Array  # int16[J, N * K], likewise
 
 
-@chex.dataclass(frozen=True)
-class State:
+class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
     jobs: JobTable
@@ -147,8 +143,7 @@ class State:
     shared: Array | None = None  # int16[P, N, K, S], thousandths in use of shared GPUs; None if there are none
 
 
-@chex.dataclass(frozen=True)
-class Action:
+class Action(Pytree):
     """What every scheduler does in one round; leading axis P."""
 
     kind: Array  # int32[P]: WAIT, PLACE or FORWARD

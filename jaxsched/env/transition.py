@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import group_capacity, partition_axes
+from jaxsched.dynamics.batching import only_where, with_shared
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.dynamics.lanes import only_where, with_shared
 from jaxsched.dynamics.speed import Footprint, best_hardware, footprint
 from jaxsched.env import shares
 from jaxsched.env.load import Load, load_of, sharers_of
@@ -29,14 +28,14 @@ from jaxsched.env.state import (
     State,
     job_spec,
 )
+from jaxsched.pytree import Pytree
+from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import NEVER
 
-WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float noise
 LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
 
 
-@chex.dataclass(frozen=True)
-class Moment:
+class Moment(Pytree):
     """What changes between two boundaries; shapes as in `State`."""
 
     active: Array  # bool[P, R]
@@ -50,8 +49,7 @@ class Moment:
     flow: Flow
 
 
-@chex.dataclass(frozen=True)
-class Still:
+class Still(Pytree):
     """What does not change between two boundaries."""
 
     duration_s: Array  # float32[P, R]

@@ -14,15 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, total_gpus
-from jaxsched.evaluation.bound import jct_lower_bound_s
 from jaxsched.evaluation.contenders import Contender, contenders
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
-from jaxsched.evaluation.natively import plays, rollout_natively
-from jaxsched.evaluation.outcome import Outcome, rejections
-from jaxsched.evaluation.rollout import Report, prepare, rollout
-from jaxsched.evaluation.settings import Settings, compact_tenants
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
+from jaxsched.simulation.engines.compiled.engine import plays, rollout_natively
+from jaxsched.simulation.engines.jax.run import Report, prepare, rollout
+from jaxsched.simulation.outcome import Outcome, rejections
+from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.workload.jobs import JobList
 
 PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy", "numba")

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import Comparison
-from jaxsched.evaluation.files import atomic_path
 from jaxsched.evaluation.tables import time_unit
+from jaxsched.files import atomic_path
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; a second round is dashed.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

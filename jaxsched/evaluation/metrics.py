@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
-from jaxsched.evaluation.outcome import REJECTED, Outcome
+from jaxsched.simulation.outcome import REJECTED, Outcome
 
 UNSTABLE_SHARE = 0.1
 

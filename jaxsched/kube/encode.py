@@ -23,6 +23,7 @@ from jaxsched.kube.gangs import Gang, gang_key, profile_of
 from jaxsched.kube.ledger import Ledger
 from jaxsched.kube.objects import DONE_PHASES, Pod
 from jaxsched.kube.settings import Settings
+from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
 
 LEAST_LEFT = 0.05  # of a running gang's stated duration that is taken to be left once it has run longer than that
@@ -43,8 +44,7 @@ class Piece:
     namespace: str
 
 
-@chex.dataclass(frozen=True)
-class Inputs:
+class Inputs(Pytree):
     """Host arrays for `to_state`; Q and R as in the environment, J = P (Q + R) rows: pending gangs, then running."""
 
     jobs: JobTable

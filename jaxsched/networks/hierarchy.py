@@ -18,6 +18,7 @@ from jax import Array, lax
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
+from jaxsched.pytree import Pytree
 
 T = TypeVar("T", bound=chex.ArrayTree)
 
@@ -27,8 +28,7 @@ BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
 
-@chex.dataclass(frozen=True)
-class Menu:
+class Menu(Pytree):
     """Placements on offer; leading axes P and K, those of the window's first job first."""
 
     rank: Array  # int32[P, K], the job's place in the window
@@ -40,8 +40,7 @@ class Menu:
     mask: Array  # bool[P, K]
 
 
-@chex.dataclass(frozen=True)
-class Heads:
+class Heads(Pytree):
     """What the network says; leading axis P."""
 
     place: Array  # float32[P, K], logits of placements
@@ -50,8 +49,7 @@ class Heads:
     value: Array  # float32[P]
 
 
-@chex.dataclass(frozen=True)
-class Code:
+class Code(Pytree):
     """Embeddings; leading axis P, or any number of schedulers."""
 
     group: Array  # float32[P, NK, H]
@@ -60,8 +58,7 @@ class Code:
     context: Array  # float32[P, 3 H], scheduler, window and blocked job
 
 
-@chex.dataclass(frozen=True)
-class Appraisal:
+class Appraisal(Pytree):
     """What the network thinks of the placements on a menu; leading axis P, or any number of schedulers."""
 
     place: Array  # float32[P, K], logits without the prior

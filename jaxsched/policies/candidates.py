@@ -8,9 +8,8 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec
 from jaxsched.policies.filling import fill_in_order, quantise
 from jaxsched.policies.rules import View, capacity, per_server, server_pressure, to_groups
+from jaxsched.semantics import ANCHORS, CAPS
 
-ANCHORS = 4  # per list
-CAPS = (1024, 2, 1)  # workers per group
 _NEVER = 2**30
 
 

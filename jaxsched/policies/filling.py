@@ -8,12 +8,14 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
+
 PAIRS = 48  # groups of which every one is compared with every other; of more, a search is faster
 
 
 def quantise(x: Array) -> Array:
-    """int32: `floor(1000 x + 0.123)` clipped to [0, 1e9]; scores are compared on this grid, so that ties are ties."""
-    return jnp.clip(jnp.floor(1000.0 * x + 0.123), 0.0, 1e9).astype(jnp.int32)
+    """int32: `x` on the grid on which scores are compared, see `semantics`."""
+    return jnp.clip(jnp.floor(GRID * x + GRID_OFFSET), 0.0, GRID_LIMIT).astype(jnp.int32)
 
 
 def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:

@@ -9,7 +9,7 @@ import functools
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsched.dynamics.lanes import lane_by_lane, only_where
+from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.env.observation import Observation, window_slots
 from jaxsched.env.queues import order_keys
 from jaxsched.env.reservations import openings

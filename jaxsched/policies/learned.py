@@ -11,6 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.base import Policy, place_or_forward
 from jaxsched.policies.menu import build_menu
+from jaxsched.pytree import Pytree
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
 
@@ -18,8 +19,7 @@ _FAR = -1e9  # finite, so that a fully masked row has no NaN
 Sizes = tuple[int, int, int, int]  # of arrays: schedulers, servers of each, GPU groups of a server, racks of each
 
 
-@chex.dataclass(frozen=True)
-class Choice:
+class Choice(Pytree):
     """One decision per scheduler; leading axis P."""
 
     act: Array  # bool[P], do something rather than wait

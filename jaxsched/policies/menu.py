@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsched.dynamics.lanes import lane_by_lane, only_where
+from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.observation import Observation
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import Menu
-from jaxsched.policies.candidates import CAPS
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
 from jaxsched.policies.rules import per_server
+from jaxsched.semantics import CAPS
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import one_partition
+from jaxsched.dynamics.batching import only_where
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
-from jaxsched.dynamics.lanes import only_where
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.speed import (
     Best,
@@ -33,13 +33,13 @@ from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View, per_server
+from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI
 
 BLOCK = 8  # candidates whose effects are computed at once
 
 
-@chex.dataclass(frozen=True)
-class Scene:
+class Scene(Pytree):
     """What there is to choose from; leading axis P. `W` jobs of the window."""
 
     free: Array  # int32[P, NK]
@@ -54,8 +54,7 @@ class Scene:
     exit_s: Array | None = None  # float32[P, N], seconds until the last job of a server ends; None: not looked at
 
 
-@chex.dataclass(frozen=True)
-class Crowd:
+class Crowd(Pytree):
     """The shared GPUs of every partition; leading axis P, in `offers` of one partition."""
 
     shared: Array  # int16[P, NK, S], thousandths in use
@@ -63,8 +62,7 @@ class Crowd:
     stretch: Array  # float32[P, R], of the running jobs
 
 
-@chex.dataclass(frozen=True)
-class Offers:
+class Offers(Pytree):
     """Candidate placements of one job; leading axis C."""
 
     view: View  # the partition, without the axis C
@@ -197,8 +195,7 @@ def choice_score(on: Offers) -> Array:
     return jnp.where(on.valid, quantise(on.effective + on.later), jnp.iinfo(jnp.int32).max)
 
 
-@chex.dataclass(frozen=True)
-class Stretches:
+class Stretches(Pytree):
     """How much longer jobs compute for their co-runners on a GPU, before and with each of C placements."""
 
     now: Array  # float32[R]

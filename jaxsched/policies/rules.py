@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -13,12 +12,12 @@ from jaxsched.dynamics.speed import JobSpec
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
 from jaxsched.env import shares
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
+from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI
 from jaxsched.workload.models import Profiles
 
 
-@chex.dataclass(frozen=True)
-class View:
+class View(Pytree):
     """One partition as a rule sees it."""
 
     cluster: Cluster  # without the leading P axis

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxsched.evaluation.compare import Row, compare
-from jaxsched.evaluation.scenario import Scenario, load_scenario
-from jaxsched.evaluation.settings import Settings
 from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.simulation.scenario import Scenario, load_scenario
+from jaxsched.simulation.settings import Settings
 from jaxsched.training.config import TrainConfig
 from jaxsched.training.rows import append, read_rows
 from jaxsched.training.sweep_file import Sweep, Tests, digest

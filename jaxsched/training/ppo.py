@@ -8,13 +8,13 @@ from jax import Array, lax
 
 from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
+from jaxsched.pytree import Pytree
 from jaxsched.training.config import PPOConfig
 from jaxsched.training.rollout import Experience
 from jaxsched.training.shards import mean_over_shards, sum_over_shards
 
 
-@chex.dataclass(frozen=True)
-class Batch:
+class Batch(Pytree):
     """Rounds to learn from, one leading axis B."""
 
     experience: Experience
@@ -22,8 +22,7 @@ class Batch:
     target: Array  # float32[B, P], returns in units of the return scale
 
 
-@chex.dataclass(frozen=True)
-class Losses:
+class Losses(Pytree):
     """Means over a chunk's minibatches, for the log."""
 
     policy: Array

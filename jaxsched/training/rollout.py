@@ -11,12 +11,12 @@ from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
+from jaxsched.pytree import Pytree
 from jaxsched.training.config import TrainConfig
 from jaxsched.training.shaping import potential
 
 
-@chex.dataclass(frozen=True)
-class Experience:
+class Experience(Pytree):
     """Leading axes [T, E] (rounds, environments), then P where it is per scheduler."""
 
     obs: Observation
@@ -29,8 +29,7 @@ class Experience:
     real: Array  # bool[T, E, P], the scheduler had something to decide
 
 
-@chex.dataclass(frozen=True)
-class Tally:
+class Tally(Pytree):
     """Sums over a chunk, for the log."""
 
     rounds: Array

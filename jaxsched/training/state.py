@@ -14,6 +14,7 @@ from jax import Array
 import jaxsched
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
+from jaxsched.pytree import Pytree
 from jaxsched.training.config import TrainConfig, as_saved, from_dict, to_dict
 from jaxsched.training.worlds import Draw
 
@@ -21,8 +22,7 @@ SCHEMA = 3
 KEEP_STEPS = 2
 
 
-@chex.dataclass(frozen=True)
-class TrainState:
+class TrainState(Pytree):
     """Everything that a run needs to go on as if it had never stopped."""
 
     weights: chex.ArrayTree

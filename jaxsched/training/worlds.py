@@ -2,23 +2,22 @@
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
-from jaxsched.interference.named import interference_model
+from jaxsched.pytree import Pytree
 from jaxsched.training.config import TrainConfig
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
 
 
-@chex.dataclass(frozen=True)
-class Draw:
+class Draw(Pytree):
     """What tells one environment from another, for as long as it lives; leaves [E]."""
 
     strength: Array  # float32, contention in units of the model's own

@@ -7,12 +7,13 @@ is the boundary at which the scheduler first sees it and the lead, the seconds i
 import dataclasses
 from collections.abc import Sequence
 
-import chex
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
 from jaxsched.errors import UserError
+from jaxsched.pytree import Pytree
 from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
@@ -54,21 +55,20 @@ class JobList:
         return self.num_gpus * self.milli / WHOLE
 
 
-@chex.dataclass(frozen=True)
-class JobTable:
+class JobTable(Pytree):
     """Jobs on the device, sorted by submit time; all leaves have a trailing axis J. Padding: arrival = NEVER."""
 
-    arrival: chex.Array  # int32[J], boundary index at which the job is first seen
-    lead_s: chex.Array  # float32[J], seconds between submission and that boundary, in [0, interval)
-    duration_s: chex.Array  # float32[J]
-    estimate_s: chex.Array  # float32[J], the duration that policies see
-    workers: chex.Array  # int32[J]
-    gpus_per_worker: chex.Array  # int32[J]
-    ps: chex.Array  # int32[J]
-    model: chex.Array  # int32[J]
-    tenant: chex.Array  # int32[J]
-    home: chex.Array  # int32[J], partition of first arrival; -1: rejected, fits nowhere
-    milli: chex.Array | None = None  # int32[J], thousandths of a GPU per worker; None: all jobs have whole GPUs
+    arrival: Array  # int32[J], boundary index at which the job is first seen
+    lead_s: Array  # float32[J], seconds between submission and that boundary, in [0, interval)
+    duration_s: Array  # float32[J]
+    estimate_s: Array  # float32[J], the duration that policies see
+    workers: Array  # int32[J]
+    gpus_per_worker: Array  # int32[J]
+    ps: Array  # int32[J]
+    model: Array  # int32[J]
+    tenant: Array  # int32[J]
+    home: Array  # int32[J], partition of first arrival; -1: rejected, fits nowhere
+    milli: Array | None = None  # int32[J], thousandths of a GPU per worker; None: all jobs have whole GPUs
 
 
 NEVER = np.int32(2**31 - 1)
@@ -252,7 +252,7 @@ def pad_table(table: JobTable, size: int) -> JobTable:
     if missing < 0:
         raise UserError(f"size: {size} is less than the {table.arrival.shape[-1]} jobs of the table")
 
-    def pad(name: str) -> chex.Array | None:
+    def pad(name: str) -> Array | None:
         leaf = getattr(table, name)
         if leaf is None:
             return None

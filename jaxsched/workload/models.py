@@ -24,11 +24,12 @@ with pageable PCIe 3.0 copies that are not overlapped (assumption), at least 0.0
 
 import dataclasses
 
-import chex
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxsched.errors import UserError
+from jaxsched.pytree import Pytree
 
 IMAGE_CORE_S = 0.011
 CORES_PER_GPU = 6.0
@@ -37,17 +38,16 @@ _IMAGE_BYTES = 3 * 224 * 224 * 4  # one float32 ImageNet crop
 _V100_OVER_T4 = 15.7 / 8.1
 
 
-@chex.dataclass(frozen=True)
-class Profiles:
+class Profiles(Pytree):
     """Per-step costs of each model; all leaves float32[models]."""
 
-    compute_s: chex.Array  # one step on one GPU of the fastest type, seconds
-    gradient_bytes: chex.Array  # bytes of gradients (and of parameters) exchanged per step
-    cpu_cores: chex.Array  # CPU cores that keep one GPU fed
-    ps_cores: chex.Array  # CPU cores of one parameter server
-    input_bytes: chex.Array  # host-to-GPU bytes per GPU and step
-    sens_cpu: chex.Array  # share of the compute phase that stretches with CPU oversubscription, 0..1
-    sens_pcie: chex.Array  # share of the compute phase that stretches with PCIe contention, 0..1
+    compute_s: Array  # one step on one GPU of the fastest type, seconds
+    gradient_bytes: Array  # bytes of gradients (and of parameters) exchanged per step
+    cpu_cores: Array  # CPU cores that keep one GPU fed
+    ps_cores: Array  # CPU cores of one parameter server
+    input_bytes: Array  # host-to-GPU bytes per GPU and step
+    sens_cpu: Array  # share of the compute phase that stretches with CPU oversubscription, 0..1
+    sens_pcie: Array  # share of the compute phase that stretches with PCIe contention, 0..1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,13 @@ in units of the interval; float32 resolves those to 1/1000 of an interval up to 
 
 from collections.abc import Mapping
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxsched.errors import UserError
+from jaxsched.pytree import Pytree
 from jaxsched.workload.generate import DAY_S, MAX_GPUS, MEAN_DURATION_S, NUM_TENANTS, Durations, gang_sizes, slow_share
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.mixes import Mix, get_mix
@@ -25,22 +26,21 @@ _MIDPOINTS = 4096  # of an integral over quantiles
 _PHASE_STEPS = 20  # bisection of a bracket of at most a period: to 1e-6 of it
 
 
-@chex.dataclass(frozen=True)
-class SamplerParams:
+class SamplerParams(Pytree):
     """What `sample_table` draws from; leaves float32[] where no shape stands."""
 
-    jobs_per_interval: chex.Array  # mean arrival rate
-    interval_s: chex.Array
-    log_duration: chex.Array  # float32[C, Q], log seconds, quantiles at LEVELS per class of GPU count
-    duration_scale: chex.Array  # a duration is min(scale * quantile, cap)
-    duration_cap_s: chex.Array
-    size_probs: chex.Array  # float32[S], over GPU_SIZES
-    model_probs: chex.Array  # float32[models], over MODEL_NAMES
-    ps_fraction: chex.Array  # share of the jobs of several workers that use parameter servers
-    slow_share: chex.Array  # share of long gaps, 0.5 = Poisson (see `generate.slow_share`)
-    diurnal_amplitude: chex.Array  # in [0, 1), of the daily sine of the arrival rate; its phase is drawn
-    diurnal_period: chex.Array  # in intervals
-    home_skew: chex.Array  # home h has weight (h + 1)^-skew
+    jobs_per_interval: Array  # mean arrival rate
+    interval_s: Array
+    log_duration: Array  # float32[C, Q], log seconds, quantiles at LEVELS per class of GPU count
+    duration_scale: Array  # a duration is min(scale * quantile, cap)
+    duration_cap_s: Array
+    size_probs: Array  # float32[S], over GPU_SIZES
+    model_probs: Array  # float32[models], over MODEL_NAMES
+    ps_fraction: Array  # share of the jobs of several workers that use parameter servers
+    slow_share: Array  # share of long gaps, 0.5 = Poisson (see `generate.slow_share`)
+    diurnal_amplitude: Array  # in [0, 1), of the daily sine of the arrival rate; its phase is drawn
+    diurnal_period: Array  # in intervals
+    home_skew: Array  # home h has weight (h + 1)^-skew
 
 
 def sampler_for_load(
@@ -97,7 +97,7 @@ def sampler_for_load(
 
 
 def sample_table(
-    key: chex.PRNGKey, params: SamplerParams, num_jobs: int, num_homes: int, num_tenants: int = NUM_TENANTS
+    key: Array, params: SamplerParams, num_jobs: int, num_homes: int, num_tenants: int = NUM_TENANTS
 ) -> JobTable:
     """`num_jobs` jobs in order of submission, every leaf [num_jobs]; the three counts are static under jit.
 
@@ -127,13 +127,13 @@ def sample_table(
     )
 
 
-def tilted(params: SamplerParams, tilt: chex.Array) -> SamplerParams:
+def tilted(params: SamplerParams, tilt: Array) -> SamplerParams:
     """The same with gangs drawn with weights `probability * size^tilt`: larger ones for `tilt: float32[]` above 0."""
     weights = params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) ** tilt
     return params.replace(size_probs=weights / weights.sum())
 
 
-def mean_area(params: SamplerParams) -> chex.Array:
+def mean_area(params: SamplerParams) -> Array:
     """float32[]: mean GPU-seconds of a job, by the midpoint rule over the quantiles of its run time."""
     middles = (jnp.arange(_MIDPOINTS) + 0.5) / _MIDPOINTS
     by_class = jax.vmap(lambda row: _durations(middles, jnp.full(_MIDPOINTS, row), params).mean())
@@ -141,14 +141,14 @@ def mean_area(params: SamplerParams) -> chex.Array:
     return (params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) * mean_s).sum()
 
 
-def _categorical(uniform: chex.Array, weights: chex.Array) -> chex.Array:
+def _categorical(uniform: Array, weights: Array) -> Array:
     """int32[J]: indices drawn with `weights` float[n] from `uniform` float[J] in [0, 1); weight 0 is never drawn."""
     cumulated = jnp.cumsum(weights)
     below = uniform * cumulated[-1] * (1 - 1e-6)  # stays under the last positive weight's end after rounding
     return (cumulated[None, :] <= below[:, None]).sum(-1).astype(jnp.int32)
 
 
-def _durations(uniform: chex.Array, row: chex.Array, params: SamplerParams) -> chex.Array:
+def _durations(uniform: Array, row: Array, params: SamplerParams) -> Array:
     """float32[J] seconds: quantiles of class `row` int[J], interpolated in log space, scaled, then capped."""
     levels = jnp.asarray(LEVELS, jnp.float32)
     left = jnp.clip(jnp.searchsorted(levels, uniform, side="right") - 1, 0, len(LEVELS) - 2)
@@ -157,7 +157,7 @@ def _durations(uniform: chex.Array, row: chex.Array, params: SamplerParams) -> c
     return jnp.minimum(jnp.exp(low + share * (high - low)) * params.duration_scale, params.duration_cap_s)
 
 
-def _arrival_times(gap: chex.Array, slow: chex.Array, phase: chex.Array, params: SamplerParams) -> chex.Array:
+def _arrival_times(gap: Array, slow: Array, phase: Array, params: SamplerParams) -> Array:
     """float32[J] ascending, in intervals: hyperexponential gaps, warped by the daily sine with a random phase.
 
     With rate 1 + A sin(w t + phase) the operational time is L(t) = t + A/w (cos(phase) - cos(w t + phase)); a job comes
@@ -168,7 +168,7 @@ def _arrival_times(gap: chex.Array, slow: chex.Array, phase: chex.Array, params:
     angular = 2 * jnp.pi / params.diurnal_period
     start, depth = 2 * jnp.pi * phase, params.diurnal_amplitude / angular
 
-    def halve(_: int, bracket: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
+    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = (low + high) / 2
         early = middle + depth * (jnp.cos(start) - jnp.cos(angular * middle + start)) < clock

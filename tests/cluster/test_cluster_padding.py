@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import strategies
 
 from jaxsched.cluster.hardware import real_partitions, total_gpus
 from jaxsched.cluster.padding import Shape, common_shape, pad, shape_of, stack
@@ -13,6 +12,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import make_params
 from jaxsched.errors import UserError
+from tests.support import strategies
 
 SPECS = ("pack:area+backfill+forward", "load-balance", "tetris:sjf", "contention-aware:las+backfill", "greedy-wait")
 MORE = Shape(partitions=1, servers=2, groups=1, racks=3, links=5, all_links=7)

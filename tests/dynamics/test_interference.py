@@ -5,11 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
-import oracle_contention
-import oracle_policies
 import pytest
-import strategies
 
 from jaxsched.dynamics.interference import (
     CALIBRATION,
@@ -23,6 +19,8 @@ from jaxsched.dynamics.interference import (
 )
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU, LINK, NIC, PCIE, QPI
 from jaxsched.workload.models import profiles
+from tests.oracle import contention, policies, simulator
+from tests.support import strategies
 
 KAPPA = Strengths(kappa=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], jnp.float32))
 
@@ -112,7 +110,7 @@ def test_a_users_own_model():
     by_model = np.linspace(0.1, 1.0, len(profiles().compute_s))
 
     def steep_oracle(channel, model, own, others):
-        return 1.0 + float(np.float32(by_model[model])) * others**2 * (oracle_contention.CHANNELS.index(channel) + 1)
+        return 1.0 + float(np.float32(by_model[model])) * others**2 * (contention.CHANNELS.index(channel) + 1)
 
     check_against_the_oracle(steep, {"by_model": jnp.asarray(by_model, jnp.float32)}, steep_oracle)
 
@@ -126,11 +124,11 @@ def check_against_the_oracle(model, weights, by_hand):
         case = strategies.random_case(seed, "two")
         state, _ = strategies.jit_run(config, spec, 100_000)(case.params.replace(interference=weights), case.table, 0)
         ours = strategies.outcome(case, state)
-        theirs = oracle.simulate(
+        theirs = simulator.simulate(
             case.cluster,
             case.jobs,
             profiles(),
-            oracle_policies.make_policy("load-balance"),
+            policies.make_policy("load-balance"),
             interval_s=case.interval_s,
             rounds=case.shape.rounds,
             interference=by_hand,

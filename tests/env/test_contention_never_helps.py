@@ -4,13 +4,13 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.environment import is_finished
 from jaxsched.env.state import PLACE, WAIT, Action, wait_action
 from jaxsched.workload.jobs import take
+from tests.support import strategies
 
 
 def start_all(case: strategies.Case, placements):

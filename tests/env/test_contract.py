@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
@@ -19,6 +18,7 @@ from jaxsched.env.reward import Flow, reward
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import make_job_list, pad_table, take, to_table
+from tests.support import strategies
 
 LANES = 1024
 ROUNDS = 24

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import strategies
 
 from jaxsched.env.environment import initial_state
 from jaxsched.env.estimates import estimated_left_s
@@ -13,6 +12,7 @@ from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS, order_keys
 from jaxsched.policies.menu import build_menu
 from jaxsched.policies.registry import hand_written
+from tests.support import strategies
 
 
 def views(case: strategies.Case, config):

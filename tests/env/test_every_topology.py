@@ -3,9 +3,6 @@
 import dataclasses
 
 import numpy as np
-import oracle
-import oracle_policies
-import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +11,8 @@ from jaxsched.cluster.padding import Shape, pad
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.workload.models import profiles
+from tests.oracle import policies, simulator
+from tests.support import strategies
 
 SIZES = {"bcube": (4, 8, 9, 16), "torus2d": (4, 6, 8, 9, 12, 15, 16), "torus3d": (8, 12, 16)}
 COMMON = Shape(partitions=2, servers=8, groups=2, racks=8, links=112, all_links=160)  # one compiled program for all
@@ -36,11 +35,11 @@ def test_every_job_ends_when_the_oracle_says(case):
     spec = "load-balance"  # spreads gangs over servers, so that they use links
     state = strategies.run(case, spec, case.shape.config())
     ours = strategies.outcome(case, state)
-    theirs = oracle.simulate(
+    theirs = simulator.simulate(
         case.cluster,
         case.jobs,
         profiles(),
-        oracle_policies.make_policy(spec, order="fifo", backfill=False, forward="stay"),
+        policies.make_policy(spec, order="fifo", backfill=False, forward="stay"),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,

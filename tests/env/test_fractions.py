@@ -6,11 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
-import oracle_contention
-import oracle_policies
 import pytest
-import strategies
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import GPU_TYPES, Server
@@ -23,6 +19,8 @@ from jaxsched.env.observation import observe
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import to_table
 from jaxsched.workload.models import MODEL_NAMES, profiles
+from tests.oracle import contention, policies, simulator
+from tests.support import strategies
 
 
 def test_room_and_the_gpu_that_is_taken():
@@ -108,7 +106,7 @@ def random_table(rng) -> SharingTable:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, None if leaf.dtype == bool else jnp.float32), table)
 
 
-def by_hand(table: SharingTable) -> oracle_contention.Law:
+def by_hand(table: SharingTable) -> contention.Law:
     """The law in float64, one member and one job at a time."""
     t = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), table)
 
@@ -139,9 +137,9 @@ def by_hand(table: SharingTable) -> oracle_contention.Law:
 def test_the_fitted_law_agrees_with_the_oracle(spec):
     name = spec.partition(":")[0]
     if name == "pack":
-        policy = oracle_policies.make_policy(name, backfill=True)
+        policy = policies.make_policy(name, backfill=True)
     else:
-        policy = oracle_policies.make_policy(name, "area", backfill=True, forward="forward", threshold=2.5)
+        policy = policies.make_policy(name, "area", backfill=True, forward="forward", threshold=2.5)
     table = random_table(np.random.default_rng(0))
     stretched = 0
     for seed in range(8):
@@ -149,7 +147,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
         params = case.params.replace(sharing=table)
         state, _ = strategies.jit_run(case.shape.config(), (spec,), 100_000)(params, case.table, 0)
         ours = strategies.outcome(case, state)
-        theirs = oracle.simulate(
+        theirs = simulator.simulate(
             case.cluster,
             case.jobs,
             profiles(),

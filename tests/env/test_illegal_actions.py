@@ -3,16 +3,16 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from invariants import capacity, check_masks, check_state, host, jit_observe
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvConfig, make_params, wait_action
 from jaxsched.workload.jobs import make_job_list, to_table
+from tests.support import strategies
+from tests.support.invariants import capacity, check_masks, check_state, host, jit_observe
 
 
 def random_action(rng: np.random.Generator, state, wild: bool) -> Action:

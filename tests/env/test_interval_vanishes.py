@@ -5,7 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
+
+from tests.support import strategies
 
 POLICIES = ("load-balance",)
 

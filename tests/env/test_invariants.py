@@ -5,14 +5,14 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from invariants import check_state, host, jit_observe, watcher
 
 from jaxsched.env.state import FORWARD, PLACE
 from jaxsched.policies.registry import hand_written
 from jaxsched.workload.jobs import take
+from tests.support import strategies
+from tests.support.invariants import check_state, host, jit_observe, watcher
 
 # test_oracle runs all the others, and looks at `illegal`, too.
 WATCHED = {

@@ -5,14 +5,13 @@ docs/semantics.md and not from the code it judges.
 """
 
 import numpy as np
-import oracle
-import oracle_policies
 import pytest
-import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.workload.models import profiles
+from tests.oracle import policies, simulator
+from tests.support import strategies
 
 # Compiled together, one program for each shape and interference; every rule, order and switch is in there.
 SPECS = {
@@ -75,7 +74,7 @@ def oracle_policy(spec: str):
     greedy = name == "greedy-wait"
     values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
     for option in filter(None, rest.split("+")):
-        if option in oracle_policies.ORDERS:
+        if option in policies.ORDERS:
             values["order"] = option
         elif option in ("stay", "forward", "spread"):
             values["forward"] = option
@@ -85,14 +84,14 @@ def oracle_policy(spec: str):
             values[option] = True
         else:
             values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
-    return oracle_policies.make_policy(name, **values)
+    return policies.make_policy(name, **values)
 
 
 def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
     """Run both and compare."""
     state = strategies.run(case, spec, case.shape.config(interference), specs)
     ours = strategies.outcome(case, state)
-    theirs = oracle.simulate(
+    theirs = simulator.simulate(
         case.cluster,
         case.jobs,
         profiles(),

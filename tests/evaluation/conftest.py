@@ -1,14 +1,14 @@
 """One small comparison that several test files look at."""
 
 import pytest
-from evaluation_jobs import some_jobs
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.evaluation.compare import Comparison, compare
-from jaxsched.evaluation.rollout import Progress
-from jaxsched.evaluation.settings import Settings
+from jaxsched.simulation.engines.jax.run import Progress
+from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList
+from tests.support.evaluation_jobs import some_jobs
 
 
 @pytest.fixture(scope="session")

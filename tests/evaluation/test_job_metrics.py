@@ -6,7 +6,7 @@ import pytest
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
 from jaxsched.evaluation.metrics import job_counts, metrics, notes, unstable, waiting_at
-from jaxsched.evaluation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
 from jaxsched.workload.jobs import make_job_list
 
 STATS = RunStats(1.0, 0.0, 1, 1.0, 1, 1, 1, 1, 0, "jax")

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from kube_objects import make_node, make_pod
-from kube_server import RealServer, binaries
+
+from tests.support.kube.objects import make_node, make_pod
+from tests.support.kube.server import RealServer, binaries
 
 NEEDED = ("kubernetes", "prometheus_client")
 if any(importlib.util.find_spec(name) is None for name in NEEDED):
@@ -80,10 +81,9 @@ def real_server() -> Iterator[RealServer | None]:
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.kube)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    from fake import FakeServer
-    from proxy import Proxy
-
     from jaxsched.kube.api import Api, connect
+    from tests.support.kube.fake import FakeServer
+    from tests.support.kube.proxy import Proxy
 
     if request.param == "real":
         server = request.getfixturevalue("real_server")

@@ -1,13 +1,13 @@
 """The binder's rules, and what is reported about pods, against the fake and a real API server."""
 
 import pytest
-from kube_calls import assignment, eventually, post
 
 from jaxsched.kube import binder as outcomes
 from jaxsched.kube.api import pod_path
 from jaxsched.kube.binder import Binder
 from jaxsched.kube.objects import read_pod
 from jaxsched.kube.report import Reporter
+from tests.support.kube.calls import assignment, eventually, post
 
 
 def test_bind_succeeds(world) -> None:

@@ -1,10 +1,10 @@
 """What an API server does: the fake must do the same as a real one."""
 
 import pytest
-from kube_calls import MERGE, eventually, post
 
 from jaxsched.kube.api import NODES, PODS, Unreachable, pod_path
 from jaxsched.kube.settings import DECISION, GROUP
+from tests.support.kube.calls import MERGE, eventually, post
 
 
 def test_a_binding_is_answered_with_a_status_and_its_annotations_are_merged(world) -> None:

@@ -3,9 +3,8 @@
 import threading
 import time
 
-from kube_calls import eventually
-
 from jaxsched.kube.election import Election
+from tests.support.kube.calls import eventually
 
 
 def election(world, name: str, who: str, api=None) -> Election:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kube_objects import make_pod
-from kube_turns import bound, gang, turn
 
 from jaxsched.errors import UserError
 from jaxsched.kube.api import Api
 from jaxsched.kube.app import Options, Scheduler
 from jaxsched.kube.metrics import Metrics
 from jaxsched.kube.permissions import LEASE, POD_GROUPS, READS, WRITES, check_permissions
+from tests.support.kube.objects import make_pod
+from tests.support.kube.turns import bound, gang, turn
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

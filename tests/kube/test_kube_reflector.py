@@ -4,12 +4,12 @@ import json
 import time
 
 import pytest
-from kube_calls import eventually, post
 
 from jaxsched.kube.api import PODS, pod_path
 from jaxsched.kube.objects import read_pod
 from jaxsched.kube.permissions import POD_GROUPS
 from jaxsched.kube.reflector import Reflector, Store
+from tests.support.kube.calls import eventually, post
 
 
 class Watched:

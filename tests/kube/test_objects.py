@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kube_objects import NOW, make_node, make_pod
 
 from jaxsched.kube.filters import keeps_away
 from jaxsched.kube.fleet import gpu_type, read_fleet
 from jaxsched.kube.gangs import form_gangs, gang_key, read_pod_group
 from jaxsched.kube.objects import read_node, read_pod, slim
 from jaxsched.kube.settings import Settings
+from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = Settings()
 ANYTHING = st.recursive(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kube_objects import GPU, NOW, make_node, make_pod
 
 from jaxsched.kube.brain import Brain, PolicyError
 from jaxsched.kube.filters import keeps_away
@@ -14,6 +13,7 @@ from jaxsched.kube.objects import read_node, read_pod
 from jaxsched.kube.plan import Plan, Planner
 from jaxsched.kube.settings import Settings
 from jaxsched.kube.snapshot import Snapshot
+from tests.support.kube.objects import GPU, NOW, make_node, make_pod
 
 SETTINGS = Settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kube_objects import NOW, make_node, make_pod
 
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.kube.record import read_recording
 from jaxsched.kube.replay import plan_again, recorded_day
 from jaxsched.kube.settings import Settings
+from tests.support.kube.objects import NOW, make_node, make_pod
 
 
 def write(path: Path, cut: bool = False) -> Path:

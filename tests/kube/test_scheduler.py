@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kube_turns import bound, gang, node_of, turn
 
 from jaxsched.errors import UserError
 from jaxsched.kube.api import pod_path
 from jaxsched.kube.metrics import serve
 from jaxsched.kube.record import read_recording
+from tests.support.kube.turns import bound, gang, node_of, turn
 
 MERGE = "application/strategic-merge-patch+json"
 

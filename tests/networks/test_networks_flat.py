@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_cases import SIZE, SIZES, jit_apply, make
 
 from jaxsched.networks.hierarchy import SchedulerNetwork
+from tests.support.network_cases import SIZE, SIZES, jit_apply, make
 
 
 @functools.cache

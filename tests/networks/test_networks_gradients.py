@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.hierarchy import Menu
+from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 
 def summed(weights, obs: Observation, menu: Menu) -> jax.Array:

@@ -5,10 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from network_cases import SIZES, make
 
 from jaxsched.networks.graphs import containment, downward, exchange, upward
 from jaxsched.networks.hierarchy import Pass
+from tests.support.network_cases import SIZES, make
 
 
 def test_containment_names_every_parent():

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_cases import SIZE, SIZES, apply, assert_differ, assert_same, make, pad
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from tests.support.network_cases import SIZE, SIZES, apply, assert_differ, assert_same, make, pad
 
 # --------------------------------------------------------------------------------------------------------------- shapes
 

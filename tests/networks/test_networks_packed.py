@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 from jaxsched.networks.hierarchy import apply_in_blocks, apply_packed
+from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 COUNT = 5
 

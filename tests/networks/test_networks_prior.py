@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from network_cases import NET, SIZE, apply, assert_same, jit_apply, make, weights_of
 
 from jaxsched.networks.hierarchy import BELIEF, SchedulerNetwork
+from tests.support.network_cases import NET, SIZE, apply, assert_same, jit_apply, make, weights_of
 
 
 def test_prior_prefers_what_greedy_wait_would_choose_early_jobs_and_acting_on_good_offers():

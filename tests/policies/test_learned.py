@@ -6,9 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 from jax import lax
-from learned_runs import (
+
+from jaxsched.cluster import padding
+from jaxsched.cluster.build import build
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics import batching as lanes
+from jaxsched.env.environment import transition
+from jaxsched.env.observation import observe
+from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
+from jaxsched.networks.hierarchy import Heads
+from jaxsched.policies import menu as menu_room
+from jaxsched.policies.learned import Choice, learned_policy, option_logits, to_action
+from jaxsched.policies.registry import hand_written
+from jaxsched.workload.jobs import make_job_list, pad_table, to_table
+from tests.support import strategies
+from tests.support.learned_runs import (
     CONFIG,
     MOST_ROUNDS,
     NET,
@@ -23,20 +37,6 @@ from learned_runs import (
     run,
     untrained,
 )
-
-from jaxsched.cluster import padding
-from jaxsched.cluster.build import build
-from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics import lanes
-from jaxsched.env.environment import transition
-from jaxsched.env.observation import observe
-from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
-from jaxsched.networks.hierarchy import Heads
-from jaxsched.policies import menu as menu_room
-from jaxsched.policies.learned import Choice, learned_policy, option_logits, to_action
-from jaxsched.policies.registry import hand_written
-from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])

@@ -7,16 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 from flax import serialization
-from learned_runs import (
-    CONFIG,
-    NET,
-    busy_case,
-    jit_offered,
-    mid_run_state,
-    noisy,
-)
 
 from jaxsched.cluster import padding
 from jaxsched.env.observation import observe
@@ -25,6 +16,15 @@ from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_checkpoint, load_policy, save_policy
 from jaxsched.policies.learned import learned_policy, sizes_of
+from tests.support import strategies
+from tests.support.learned_runs import (
+    CONFIG,
+    NET,
+    busy_case,
+    jit_offered,
+    mid_run_state,
+    noisy,
+)
 
 
 def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):

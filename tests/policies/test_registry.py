@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import strategies
 
 from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS
@@ -13,6 +12,7 @@ from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import NAMES, hand_written
 from jaxsched.policies.rules import RULES
+from tests.support import strategies
 
 CONFIG = EnvConfig()
 

@@ -1,0 +1,1 @@
+"""How fast the simulator and the learner are."""

@@ -1,0 +1,292 @@
+"""Speed of the simulator: decisions per second of the environment alone, jobs per second of whole simulations.
+
+The environment is measured in JAX, and its rules in the compiled event loop beside it (`simulation.engines.compiled`).
+
+Compilation is timed apart from running, and every figure comes with the number of environments and the device.
+"""
+
+import copy
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.environment import initial_state, is_finished, restart, transition
+from jaxsched.env.observation import observe
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
+from jaxsched.evaluation.contenders import contender
+from jaxsched.machine import loop_options
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import hand_written, parse
+from jaxsched.simulation.engines.jax.program import Program
+from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.settings import JAX, Settings, compact_tenants
+from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.load import WorkloadOptions, get_workload
+from jaxsched.workload.sampler import sample_table, sampler_for_load
+
+LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
+WARM_INTERVALS = 24  # on average, before the timing starts: two hours
+POOL = 64  # job lists that environments draw from when they start anew
+ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
+CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
+LOAD, INTERVAL_S = 0.9, 300.0
+LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
+GPUS_PER_SLOT = 2  # of running jobs: a gang has 4 GPUs on average
+MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """One measurement; None where a column has no meaning.
+
+    A decision is one turn of one scheduler that has not yet waited at this boundary, waiting included; for training it
+    is a turn in which there was something to choose. `peak_memory_bytes` is what the compiled program holds: arguments,
+    results and temporary buffers.
+    """
+
+    name: str
+    num_envs: int
+    servers: int
+    decisions_per_s: float | None
+    jobs_per_cpu_s: float | None
+    wall_s: float
+    cpu_s: float
+    compile_s: float
+    peak_memory_bytes: int | None
+    device: str
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Timing))
+
+
+def device_name() -> str:
+    """Kind of the device that JAX computes on; of a CPU the model and how many cores it has."""
+    if jax.default_backend() != "cpu":
+        return f"{jax.default_backend()}: {jax.devices()[0].device_kind}"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return f"cpu: {os.cpu_count()} x {model}"
+
+
+def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
+    """Decisions per second and jobs per CPU second of `num_envs` vmapped environments under a hand-written policy.
+
+    Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
+    """
+    config, cluster, params = environment_of(cluster_name, schedulers)
+    states = start_states(cluster, config, params, num_envs)
+    rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
+    run = program_of_rounds(config, hand_written(policy, config), rounds)
+    key = jax.random.key(0)
+    begin = time.perf_counter()
+    pool = start_states(cluster, config, params, POOL)
+    compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile(loop_options())
+    compile_s = time.perf_counter() - begin
+    calls = 0
+    while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
+        states, _, _ = compiled(states, params, pool, jax.random.fold_in(key, calls))
+        calls += 1
+
+    decisions, jobs, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall_s < LEAST_WALL_S:
+        states, made, done = compiled(states, params, pool, jax.random.fold_in(key, calls))
+        decisions, jobs, calls = decisions + int(made), jobs + int(done), calls + 1
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return Timing(
+        name=f"environment/{policy}",
+        num_envs=num_envs,
+        servers=_servers(cluster),
+        decisions_per_s=decisions / wall_s,
+        jobs_per_cpu_s=jobs / cpu_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=memory_bytes(compiled),
+        device=device_name(),
+    )
+
+
+def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:
+    """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
+    cluster, settings = get_cluster(cluster_name, schedulers), Settings(engine=JAX)
+    options = WorkloadOptions(
+        num_jobs=num_jobs,
+        load=LOAD,
+        total_gpus=total_gpus(cluster),
+        schedulers=cluster.shape[0],
+        mean_duration_s=MEAN_DURATION_S,
+        duration_cap_s=LONGEST_DURATION_S,
+    )
+    jobs = compact_tenants([get_workload("philly-like", options)[0]])
+    program, params = prepare(contender(policy), cluster, jobs, settings, lanes=False)
+    compile_s = rollout(program, params, jobs, settings)[0].stats.compile_s
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    result = rollout(program, params, jobs, settings)[0]
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return Timing(
+        name=f"simulate/{policy}",
+        num_envs=1,
+        servers=_servers(cluster),
+        decisions_per_s=None,
+        jobs_per_cpu_s=int(result.finished.sum()) / cpu_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=_program_memory(program),
+        device=device_name(),
+    )
+
+
+def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
+    """Jobs per CPU second of `num_envs` environments that the compiled event loop plays in turn.
+
+    Clusters, job lists and limits are those of `bench_environment`. An environment plays its list to the end when it is
+    its turn, and starts anew on the next one of the pool, which is timed, too. Memory is that of all arrays, of which
+    much is never touched.
+    """
+    from jaxsched.simulation.engines.compiled.run import Run  # needs Numba
+
+    config, cluster, params = environment_of(cluster_name, schedulers)
+    lists = min(num_envs, POOL)
+    tables = job_tables(cluster, config, lists)
+
+    def run_of(member: int) -> Run:
+        return Run(config, params, jax.tree.map(lambda leaf: leaf[member], tables), parse(policy), INTERVAL_S)
+
+    pool = [run_of(member) for member in range(lists)]
+    begin = time.perf_counter()
+    pool[0].go_on(0)
+    compile_s = time.perf_counter() - begin
+    envs = [copy.copy(pool[env % lists]) for env in range(num_envs)]
+    for env in envs:
+        env.restart()
+
+    jobs, turns, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    while turns < num_envs or time.perf_counter() - wall_s < LEAST_WALL_S:
+        env = envs[turns % num_envs]
+        while not env.go_on():
+            pass
+        jobs, turns = jobs + env.finished, turns + 1
+        env.world = pool[turns % lists].world
+        env.restart()
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
+    return Timing(
+        name=f"native/{policy}",
+        num_envs=num_envs,
+        servers=_servers(cluster),
+        decisions_per_s=None,
+        jobs_per_cpu_s=jobs / cpu_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        compile_s=compile_s,
+        peak_memory_bytes=sum(leaf.nbytes for leaf in arrays if isinstance(leaf, np.ndarray)),
+        device=device_name(),
+    )
+
+
+def environment_of(cluster_name: str, schedulers: int | None = None) -> tuple[EnvConfig, Cluster, EnvParams]:
+    """The environment that is timed on a cluster."""
+    cluster = get_cluster(cluster_name, schedulers)
+    largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+    slots = max(min(64, largest), largest // GPUS_PER_SLOT)
+    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
+    return config, cluster, make_params(cluster, interval_s=INTERVAL_S)
+
+
+def program_of_rounds(
+    config: EnvConfig, policy: Policy, rounds: int
+) -> Callable[[State, EnvParams, State, Array], tuple[State, Array, Array]]:
+    """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
+
+    Environments that have finished start anew from `pool`. Jobs are those that finished. On a CPU a multiple of
+    `CACHED` environments plays all the rounds in as many parts, one after the other.
+    """
+
+    def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
+        turns = (~state.waited).sum(dtype=jnp.int32)
+        action = policy(key, observe(config, params, state), state, params)
+        return transition(config, params, state, action)[0], turns
+
+    def finished(states: State) -> Array:
+        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
+
+    def together(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+        count = states.clock.shape[0]
+        before = finished(states).sum()
+
+        def body(states: State, key: Array) -> tuple[State, tuple[Array, Array]]:
+            play, again = jax.random.split(key)
+            if count == 1:  # as a lone environment is run: without vmap
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, play)
+                states = jax.tree.map(lambda leaf: leaf[None], state)
+            else:
+                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(play, count))
+            done = jax.vmap(is_finished)(states)
+            jobs = jnp.where(done, finished(states), 0).sum()
+            return restart(again, states, done, pool), (turns.sum(), jobs)
+
+        states, (turns, jobs) = jax.lax.scan(body, states, jax.random.split(key, rounds))
+        return states, turns.sum(), jobs.sum() + finished(states).sum() - before
+
+    def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+        parts, left = divmod(states.clock.shape[0], CACHED)
+        if left or parts < 2 or not on_cpu():
+            return together(states, params, pool, key)
+        states = jax.tree.map(lambda leaf: leaf.reshape(parts, CACHED, *leaf.shape[1:]), states)
+        keys = jax.random.split(key, parts)
+        states, turns, jobs = jax.lax.map(lambda part: together(part[0], params, pool, part[1]), (states, keys))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
+
+    return run
+
+
+def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
+    """Empty clusters, leading axis `count`, each with its own jobs."""
+    start = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))
+    return start(job_tables(cluster, config, count))
+
+
+def job_tables(cluster: Cluster, config: EnvConfig, count: int) -> JobTable:
+    """Synthetic jobs, leading axis `count`."""
+    jobs = sampler_for_load(
+        LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
+    )
+    length = max(LEAST_JOBS, JOBS_PER_GPU * total_gpus(cluster))
+    sample = jax.jit(jax.vmap(lambda key: sample_table(key, jobs, length, cluster.shape[0], config.tenants)))
+    return sample(jax.random.split(jax.random.key(1), count))
+
+
+def memory_bytes(compiled: Any) -> int | None:
+    """Bytes that a compiled program needs at once, as XLA says; None where it does not."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    held = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return int(held - found.alias_size_in_bytes)
+
+
+def _program_memory(program: Program) -> int | None:
+    sizes = [memory_bytes(chunk.run) for chunk in program.chunks]
+    return None if not sizes or None in sizes else max(size for size in sizes if size is not None)
+
+
+def _servers(cluster: Cluster) -> int:
+    return int((np.asarray(cluster.group_gpus).sum(-1) > 0).sum())

@@ -1,0 +1,1 @@
+"""Laws fitted to measurements: interference between jobs, and step time by placement."""

@@ -1,0 +1,145 @@
+"""Fitting: one jitted program for all members and all subsets of the rows, by Adam on a robust loss with priors."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from jaxsched.calibration.interference.design import Vocabulary, vocabulary
+from jaxsched.calibration.interference.measurements import GPU, Item, Measurements
+from jaxsched.calibration.interference.model import NETWORK_SETTINGS, Settings, SharingModel
+
+Parameters = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A fitted ensemble for one kind of sharing."""
+
+    kind: str
+    settings: Settings
+    vocabulary: Vocabulary
+    items: tuple[Item, ...]  # measured ones
+    parameters: Parameters  # leaves [members, ...]
+
+
+def default_settings(kind: str) -> Settings:
+    """The settings of a kind of sharing."""
+    return Settings() if kind == GPU else NETWORK_SETTINGS
+
+
+def precision_of(words: Vocabulary, settings: Settings) -> np.ndarray:
+    """float32[K]: the prior precision of each column."""
+    table = dict(settings.precisions)
+    return np.array([table[column[0]] for column in words.columns], np.float32)
+
+
+def fit(measured: Measurements, seed: int = 0, settings: Settings | None = None) -> Fitted:
+    """The ensemble that all rows of `measured` give. The same on the same kind of machine, bit for bit."""
+    settings = settings or default_settings(measured.kind)
+    words = vocabulary(measured.items)
+    weight = np.ones((1, len(measured.ratio)), np.float32)
+    found = fit_subsets(measured, words, weight, seed, settings)
+    return Fitted(measured.kind, settings, words, measured.items, jax.tree.map(lambda leaf: leaf[0], found))
+
+
+def fit_subsets(measured: Measurements, words: Vocabulary, weight: np.ndarray, seed: int, settings: Settings):
+    """Parameters with leaves [B, members, ...], one fit for each row of weights of the ratios, `float32[B, D]`."""
+    model = _model(words, settings)
+    keys = jax.random.split(jax.random.key(seed), settings.members)
+    design = jnp.asarray(words.design(measured.items))
+    start = jax.vmap(lambda key: model.init(key, design, jnp.zeros(1, int), jnp.zeros(1, int))["params"])(keys)
+    many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), start)
+    trained = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:], jnp.float32), start)
+    trained = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), trained)
+    return _descend(settings, model, many, trained, *_data(measured, words, settings), weight, keys)
+
+
+def adapt_subsets(
+    base: Parameters, measured: Measurements, words: Vocabulary, weight: np.ndarray, new: np.ndarray, settings: Settings
+):
+    """Parameters with leaves [B, members, ...]: only the columns `new: bool[B, K]` of `base` are fitted anew, from 0.
+
+    The law and all other columns stay as they are, so nothing that was measured before changes.
+    """
+    fresh = jnp.asarray(new, jnp.float32)[:, :, None]
+    start = base | {"theta": base["theta"] * (1.0 - fresh[:, None])}
+    trained = {name: jnp.zeros((leaf.shape[0], *leaf.shape[2:]), jnp.float32) for name, leaf in base.items()}
+    trained["theta"] = trained["theta"] + fresh
+    keys = jax.random.split(jax.random.key(0), settings.members)
+    model = _model(words, settings)
+    return _descend(settings, model, start, trained, *_data(measured, words, settings), weight, keys)
+
+
+def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
+    """`fitted` with the items of `measured` that it does not know, from however few rows, without refitting the rest.
+
+    Rows between known items are ignored. No rows at all leave the new items at their prior.
+    """
+    words = fitted.vocabulary.extended(measured.items)
+    fresh = np.arange(len(words.columns)) >= len(fitted.vocabulary.columns)
+    theta = jnp.asarray(fitted.parameters["theta"])
+    wider = jnp.concatenate([theta, jnp.zeros((len(theta), int(fresh.sum()), theta.shape[-1]), theta.dtype)], 1)
+    base = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], fitted.parameters | {"theta": wider})
+    weight = np.ones((1, len(measured.ratio)), np.float32)
+    found = adapt_subsets(base, measured, words, weight, fresh[None], fitted.settings)
+    known = {item.key for item in fitted.items}
+    items = fitted.items + tuple(item for item in measured.items if item.key not in known)
+    parameters = jax.tree.map(lambda leaf: leaf[0], found)
+    return dataclasses.replace(fitted, vocabulary=words, items=items, parameters=parameters)
+
+
+def predict_ratios(settings: Settings, words: Vocabulary, parameters: Parameters, measured: Measurements) -> np.ndarray:
+    """float32[D]: the ensemble's mean ratio for every row of `measured`."""
+    model = _model(words, settings)
+    design, victim, aggressor = jnp.asarray(words.design(measured.items)), measured.victim, measured.aggressor
+    one = lambda member: model.apply({"params": member}, design, victim, aggressor)
+    return np.asarray(jax.vmap(one)(parameters).mean(0))
+
+
+def _model(words: Vocabulary, settings: Settings) -> SharingModel:
+    return SharingModel(len(words.columns), settings.channels, settings.hidden)
+
+
+def _data(measured: Measurements, words: Vocabulary, settings: Settings) -> tuple[Array, ...]:
+    return (
+        jnp.asarray(words.design(measured.items)),
+        jnp.asarray(precision_of(words, settings)),
+        jnp.asarray(measured.victim),
+        jnp.asarray(measured.aggressor),
+        jnp.asarray(measured.ratio, jnp.float32),
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _descend(
+    settings: Settings, model: SharingModel, start, trained, design, precision, victim, aggressor, ratio, weight, keys
+):
+    """The fit; `start` leaves [B, members, ...], `trained` [B, ...], `weight` [B, D], `keys` [members]."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.steps))
+    shape = (design.shape[0], 2 * settings.channels)
+
+    def loss(parameters: Parameters, key: Array, rows: Array) -> Array:
+        noise = settings.noise * jax.random.normal(key, shape)
+        error = model.apply({"params": parameters}, design, victim, aggressor, noise) - ratio
+        robust = jnp.sqrt(error**2 + settings.softness**2) - settings.softness  # Charbonnier et al., 1994
+        prior = (precision[:, None] * parameters["theta"] ** 2).sum()
+        law = (parameters["gate"] ** 2).sum() + (parameters["bias"] ** 2).sum()
+        return (rows * robust).sum() + prior + settings.law_precision * law
+
+    def member(begin: Parameters, mask: Parameters, rows: Array, key: Array):
+        def step(carry, index: Array):
+            parameters, state = carry
+            slope = jax.grad(loss)(parameters, jax.random.fold_in(key, index), rows)
+            change, state = optimizer.update(jax.tree.map(jnp.multiply, slope, mask), state)
+            return (optax.apply_updates(parameters, change), state), None
+
+        (parameters, _), _ = jax.lax.scan(step, (begin, optimizer.init(begin)), jnp.arange(settings.steps))
+        return parameters
+
+    members = jax.vmap(member, (0, None, None, 0))
+    return jax.vmap(members, (0, 0, 0, None))(start, trained, weight, keys)

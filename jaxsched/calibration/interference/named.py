@@ -1,0 +1,53 @@
+"""Interference models by name, as `--interference` and training configurations give them.
+
+| name | cpu, pcie, qpi | nic, link | gpu, by GPU type |
+|---|---|---|---|
+| `default` | analytic | analytic | fitted where measured, else analytic |
+| `none` | - | - | - |
+| `analytic` | analytic | analytic | analytic |
+| `analytic:low`, `analytic:high` | analytic, the ends of every range of strength | likewise | likewise |
+| `fitted`, or a folder | analytic | fitted | fitted where measured, else analytic |
+"""
+
+from pathlib import Path
+
+import chex
+
+from jaxsched.dynamics.gpu_sharing import SharingTable
+from jaxsched.dynamics.interference import LEVELS, MODELS, Interference, default_strengths, fitted
+from jaxsched.errors import UserError
+from jaxsched.fitted import SHIPPED
+
+DEFAULT = "default"
+
+
+def interference_model(name: str) -> tuple[Interference, chex.ArrayTree]:
+    """The model `name` and its weights, see the module's table. UserError on an unknown name."""
+    kind, _, level = name.partition(":")
+    if name == DEFAULT:
+        return MODELS["analytic"], default_strengths()
+    if kind == "analytic" and level in LEVELS[1:]:
+        return MODELS[kind], default_strengths(level)
+    if name in MODELS:
+        return MODELS[name], default_strengths()
+    if name == SHIPPED or Path(name).is_dir():
+        from jaxsched.calibration.interference.files import load_model  # only fitted models need what reads them
+
+        return fitted, load_model(name).strengths
+    known = ", ".join((DEFAULT, *MODELS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
+    raise UserError(f"unknown interference model {name!r}: should be one of {known}, or a fitted model's folder")
+
+
+def sharing_law(name: str) -> SharingTable | None:
+    """The fitted law of GPU sharing that goes with the model `name`; None where the channel `gpu` is the model's own.
+
+    UserError if there should be one and its folder cannot be read.
+    """
+    if name != DEFAULT and (name in MODELS or name.partition(":")[0] in MODELS):
+        return None
+    from jaxsched.calibration.interference.catalogue import sharing_table  # heavier than what whole GPUs need
+    from jaxsched.calibration.interference.files import load_model
+    from jaxsched.calibration.interference.measurements import GPU
+
+    parts = load_model(SHIPPED if name == DEFAULT else name).parts
+    return sharing_table(parts[GPU]) if GPU in parts else None

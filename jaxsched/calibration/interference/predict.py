@@ -1,0 +1,90 @@
+"""Predictions for jobs by name: measured ones, other scales of measured families, and models of the catalogue."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.calibration.interference.fit import Fitted
+from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
+from jaxsched.calibration.interference.model import law_of, split
+from jaxsched.dynamics.sharing import mean_slowdown
+from jaxsched.errors import UserError
+from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, model_index
+
+# Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.
+MEASURED_AS = {
+    "resnet18": "ResNet-18 (batch size 128)",
+    "resnet50": "ResNet-50 (batch size 64)",
+    "lstm_lm": "LM (batch size 80)",
+    "a2c": "A3C",  # the same network and loop, asynchronous
+}
+PROFILED_ON = "v100"  # the catalogue's step times
+
+
+def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
+    """The job `name` on `hardware`, and what is known of it: 'measured', 'family' or 'prior'.
+
+    UserError on unknown hardware, and on a name that is neither measured, nor a batch size of a measured family, nor
+    in the catalogue.
+    """
+    known = sorted({item.hardware for item in fitted.items})
+    if hardware not in known:
+        raise UserError(f"--gpu {hardware}: no measurement on it, should be one of {', '.join(known)}")
+    here = {item.name.lower(): item for item in fitted.items if item.hardware == hardware}
+    if name.lower() in here:
+        return here[name.lower()], "measured"
+    if fitted.kind == GPU:
+        asked = gpu_item(hardware, name, 1.0)
+        family = [item for item in here.values() if item.family.lower() == asked.family.lower()]
+        if family and asked.scale[0] > 0:
+            return _rescaled(family, asked), "family"
+        if name.lower() in MODEL_NAMES or _is_alias(name):
+            return catalogue_item(fitted, model_index(name), hardware)
+    names = sorted({item.name for item in fitted.items if item.hardware == hardware})
+    raise UserError(f"unknown model {name!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}")
+
+
+def catalogue_item(fitted: Fitted, model: int, hardware: str) -> tuple[Item, str]:
+    """The job of a model of the catalogue on `hardware`: as measured where it was, else by its profile."""
+    row = CATALOGUE[model]
+    measured = {item.key: item for item in fitted.items}
+    key = (hardware, MEASURED_AS.get(row.name, ""))
+    if key in measured:
+        return measured[key], "measured"
+    # Another GPU's step time: as much longer as the measured items are there, on the geometric mean.
+    speed = {
+        gpu: np.mean([item.profile[1] for item in fitted.items if item.hardware == gpu])
+        for gpu in {hardware, PROFILED_ON} & {item.hardware for item in fitted.items}
+    }
+    slower = speed[hardware] - speed.get(PROFILED_ON, speed[hardware])
+    item = gpu_item(hardware, f"{row.name} (batch size {row.batch_size})", 1.0 / row.compute_s)
+    return Item(hardware, row.name, row.name, item.scale, (item.profile[0], item.profile[1] + slower)), "prior"
+
+
+def latents(fitted: Fitted, items: list[Item]) -> tuple[np.ndarray, np.ndarray]:
+    """Sensitivity and pressure, float32[members, items, C], of jobs known or not."""
+    design = jnp.asarray(fitted.vocabulary.design(items))
+    sensitivity, pressure = jax.vmap(lambda theta: split(design @ theta))(jnp.asarray(fitted.parameters["theta"]))
+    return np.asarray(sensitivity), np.asarray(pressure)
+
+
+def slowdowns(fitted: Fitted, items: list[Item]) -> np.ndarray:
+    """float32[items]: the slowdown of each job when all of them share; any number of jobs."""
+    sensitivity, pressure = latents(fitted, items)
+    others = np.stack([np.delete(pressure, i, axis=1).sum(1) for i in range(len(items))], 1)
+    return np.asarray(mean_slowdown(law_of(fitted.parameters), jnp.asarray(sensitivity), jnp.asarray(others)))
+
+
+def _is_alias(name: str) -> bool:
+    return any(name.lower() in row.aliases for row in CATALOGUE)
+
+
+def _rescaled(family: list[Item], asked: Item) -> Item:
+    """A batch size that was not measured: the step time by the line through the family's."""
+    batch, step = (np.array([item.profile[i] for item in family]) for i in range(2))
+    slope = np.polyfit(batch, step, 1)[0] if len(set(batch)) > 1 else 1.0
+    at = asked.scale[0]
+    time = float(step.mean() + slope * (at - batch.mean()))
+    return Item(family[0].hardware, asked.name, family[0].family, (at,), (at, time if math.isfinite(time) else at))

@@ -1,0 +1,149 @@
+"""Validation: errors by hardware and model, folds over rows, and leaving one family out with k measured rows."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsched.calibration.interference.design import vocabulary
+from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
+from jaxsched.calibration.interference.measurements import Measurements
+from jaxsched.calibration.interference.model import Settings
+from jaxsched.calibration.interference.references import NAMES, References, fit_references
+
+Errors = dict[str, dict[str, float]]
+MODEL = "model"  # the fitted model, beside the references' names
+
+
+def errors(measured: Measurements, predicted: np.ndarray) -> Errors:
+    """{"mae": {hardware or "all": x}, "mape": {...}} of predicted ratios; MAPE is a fraction."""
+    off = np.abs(predicted - measured.ratio)
+    groups = {str(key): measured.hardware == key for key in np.unique(measured.hardware)}
+    groups["all"] = np.ones(len(off), bool)
+    return {
+        "mae": {key: float(off[kept].mean()) for key, kept in groups.items()},
+        "mape": {key: float((off / measured.ratio)[kept].mean()) for key, kept in groups.items()},
+    }
+
+
+def by_model(measured: Measurements, predicted: np.ndarray) -> dict[str, Any]:
+    """{name: {"rows", "mae", "mape"}} over each victim's ratios, all hardware."""
+    off = np.abs(predicted - measured.ratio)
+    names = np.array([item.name for item in measured.items])[measured.victim]
+    return {
+        str(name): {
+            "rows": int((names == name).sum()),
+            "mae": float(off[names == name].mean()),
+            "mape": float((off / measured.ratio)[names == name].mean()),
+        }
+        for name in np.unique(names)
+    }
+
+
+def folds(measured: Measurements, count: int, seed: int) -> np.ndarray:
+    """int[D]: the fold of every ratio; both directions of a pair are in the same one."""
+    numbers = np.random.default_rng(seed).permutation(measured.rows) % count
+    return numbers[measured.row]
+
+
+def out_of_fold(
+    measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None
+) -> dict[str, np.ndarray]:
+    """Ratios of every row predicted by fits without its fold: {"model": float[D], "none": float[D], ...}."""
+    settings = settings or default_settings(measured.kind)
+    fold = folds(measured, count, seed)
+    weight = np.array([fold != number for number in range(count)], np.float32)
+    words = vocabulary(measured.items)
+    found = fit_subsets(measured, words, weight, seed, settings)
+    predicted = {name: np.zeros(len(fold)) for name in (MODEL, *NAMES)}
+    for number in range(count):
+        out = fold == number
+        parameters = jax.tree.map(lambda leaf, number=number: leaf[number], found)
+        predicted[MODEL][out] = predict_ratios(settings, words, parameters, measured)[out]
+        references = fit_references(measured, weight[number])
+        for name in NAMES:
+            predicted[name][out] = _reference(references, name, measured)[out]
+    return predicted
+
+
+def leave_family_out(
+    measured: Measurements, shots: tuple[int, ...] = (0, 2, 5), draws: int = 2, seed: int = 0, members: int = 4
+) -> dict[int, dict[str, Errors]]:
+    """{k: {"model" or reference: errors}}: each family left out in turn, then adapted to k rows of each of its items.
+
+    The k rows are drawn at random from those with a partner of another family; errors are over all other rows with the
+    family. References are refitted on the remaining families' rows and the same k rows.
+    """
+    settings = dataclasses.replace(default_settings(measured.kind), members=members)
+    words = vocabulary(measured.items)
+    names = np.array([item.family for item in measured.items])
+    families = np.unique(names)
+    of_victim, of_aggressor = names[measured.victim], names[measured.aggressor]
+    inside = np.array([(of_victim == family) | (of_aggressor == family) for family in families])
+    base = fit_subsets(measured, words, (~inside).astype(np.float32), seed, settings)
+    new = np.array([[_belongs(column, family) for column in words.columns] for family in families])
+    new |= np.array(
+        [[column[0] == "item" and _item_family(measured, column) == f for column in words.columns] for f in families]
+    )
+    rng = np.random.default_rng(seed)
+    table: dict[int, dict[str, Errors]] = {}
+    for k in shots:
+        repeats = draws if k else 1
+        which = np.repeat(np.arange(len(families)), repeats)
+        few = np.array([_drawn(measured, of_victim, of_aggressor, families[f], k, rng) for f in which])
+        start = jax.tree.map(lambda leaf, which=which: leaf[which], base)
+        found = adapt_subsets(start, measured, words, few.astype(np.float32), new[which], settings)
+        collected: dict[str, list[np.ndarray]] = {name: [] for name in (MODEL, *NAMES)}
+        tests = []
+        for i, f in enumerate(which):
+            test = inside[f] & ~few[i]
+            tests.append(np.flatnonzero(test))
+            parameters = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+            collected[MODEL].append(predict_ratios(settings, words, parameters, measured)[test])
+            references = fit_references(measured, ~inside[f] | few[i])
+            for name in NAMES:
+                collected[name].append(_reference(references, name, measured)[test])
+        rows = np.concatenate(tests)
+        tested = dataclasses.replace(
+            measured,
+            victim=measured.victim[rows],
+            aggressor=measured.aggressor[rows],
+            ratio=measured.ratio[rows],
+            row=np.arange(len(rows), dtype=np.int32),
+        )
+        table[k] = {name: errors(tested, np.concatenate(values)) for name, values in collected.items()}
+    return table
+
+
+def _reference(references: References, name: str, measured: Measurements) -> np.ndarray:
+    return references.predict(name, measured.hardware, measured.victim, measured.aggressor)
+
+
+def _belongs(column: tuple[str, ...], family: str) -> bool:
+    """Whether a column of the design is this family's alone (its items' columns apart)."""
+    place = {"family": 1, "family@hardware": 1, "scale@family@hardware": 2}.get(column[0])
+    return place is not None and column[place] == family
+
+
+def _item_family(measured: Measurements, column: tuple[str, ...]) -> str:
+    return next(item.family for item in measured.items if item.key == column[1:])
+
+
+def _drawn(
+    measured: Measurements,
+    of_victim: np.ndarray,
+    of_aggressor: np.ndarray,
+    family: str,
+    k: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """bool[D]: k random rows, with both directions, of each item of the family with a partner outside it."""
+    taken = np.zeros(len(measured.ratio), bool)
+    mixed = (of_victim == family) != (of_aggressor == family)
+    for number, item in enumerate(measured.items):
+        if item.family == family and k:
+            own = mixed & ((measured.victim == number) | (measured.aggressor == number))
+            rows = np.unique(measured.row[own])
+            taken |= np.isin(measured.row, rng.permutation(rows)[:k])
+    return taken

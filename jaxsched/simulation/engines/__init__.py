@@ -1,0 +1,1 @@
+"""What plays a run: the JAX environment, or the event loop compiled for CPUs."""

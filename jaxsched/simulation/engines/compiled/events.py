@@ -1,0 +1,172 @@
+"""Boundaries and completions, in turn (docs/semantics.md, section 6)."""
+
+import numpy as np
+
+from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python
+from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
+from jaxsched.simulation.engines.compiled.offers import accept, fill_around
+from jaxsched.simulation.engines.compiled.openings import (
+    STAY,
+    first_open,
+    forward_choice,
+    keep_gpus,
+    something_possible,
+)
+from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, reorder
+from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_JOB, ROUNDS, Tables, World
+
+
+@compiled_for_python
+def play(w: World, t: Tables, rounds: int) -> bool:
+    """Go on for at least so many rounds, or to the end; whether the end is reached.
+
+    It is where every job that fits somewhere has finished, or at the horizon.
+    """
+    until = t.numbers[ROUNDS] + rounds
+    while t.numbers[ROUNDS] < until:
+        _admit(w, t)
+        if t.numbers[BOUNDARY] >= w.horizon:
+            return True
+        acted = _decide(w, t)
+        following = _next_boundary(w, t, acted)
+        if following < 0:
+            return True
+        _advance(w, t, following * w.interval_s)
+        t.numbers[BOUNDARY] = following
+    return False
+
+
+@compiled
+def _admit(w: World, t: Tables) -> None:
+    """Queue what has arrived, in order, while there is room."""
+    j = t.numbers[NEXT_JOB]
+    while j < len(w.jobs) and w.jobs[j].arrival <= t.numbers[BOUNDARY]:
+        home = w.jobs[j].home
+        if home >= 0:
+            if t.partitions[home].queued >= w.queue_slots:
+                break
+            enqueue(w, t, home, j)
+        j += 1
+    t.numbers[NEXT_JOB] = j
+
+
+@compiled
+def _decide(w: World, t: Tables) -> bool:
+    """The rounds of one boundary; whether somebody did something."""
+    for p in range(len(t.partitions)):
+        t.partitions[p].waited = 0
+        if w.las:
+            reorder(w, t, p)
+    for turn in range(w.rounds):
+        t.numbers[ROUNDS] += 1
+        if w.reserve or w.rule == GREEDY_WAIT:
+            refresh(w, t)
+        if w.reserve:
+            for p in range(len(t.partitions)):
+                keep_gpus(w, t, p)
+        for p in range(len(t.partitions)):
+            _choose(w, t, p)
+        if not _act(w, t):
+            return turn > 0
+    return True
+
+
+@compiled
+def _choose(w: World, t: Tables, p: int) -> None:
+    """What a scheduler does in this round, by the state before it."""
+    partition = t.partitions[p]
+    partition.target, partition.room = -1, w.queue_slots - partition.queued
+    if partition.waited or partition.queued == 0:
+        return
+    partition.chosen = accept(w, t, p) if w.rule == GREEDY_WAIT else first_open(w, t, p)
+    if partition.chosen >= 0:
+        partition.target = p
+    elif w.forward != STAY:
+        partition.chosen, partition.target = forward_choice(w, t, p)
+
+
+@compiled
+def _act(w: World, t: Tables) -> bool:
+    """Placements, then forwards, lower numbered schedulers first; whether somebody did something."""
+    acted = False
+    for p in range(len(t.partitions)):
+        partition = t.partitions[p]
+        target = partition.target
+        if target == p:
+            j = dequeue(t, p, partition.chosen)
+            greedy = w.rule == GREEDY_WAIT
+            used = fill_around(w, t, p, j, partition.anchor, partition.cap) if greedy else place(w, t, p, j)
+            start(w, t, p, j, used)
+            acted = True
+        elif target >= 0 and t.partitions[target].room > 0:
+            t.partitions[target].room -= 1
+            partition.chosen = dequeue(t, p, partition.chosen)  # the job: it joins the other queue after the round
+            acted = True
+        else:
+            partition.target, partition.waited = -1, 1
+    for p in range(len(t.partitions)):
+        partition = t.partitions[p]
+        if partition.target >= 0 and partition.target != p:
+            t.records[partition.chosen].forwards += 1
+            enqueue(w, t, partition.target, partition.chosen)
+    return acted
+
+
+@compiled
+def _next_boundary(w: World, t: Tables, acted: bool) -> int:
+    """The next boundary at which something may be decided; -1 if nothing is left to do.
+
+    Where nobody has done anything, that is after an arrival or a completion, unless the policy looks at the clock and
+    something is possible.
+    """
+    now, j = t.numbers[BOUNDARY], t.numbers[NEXT_JOB]
+    arrival = w.jobs[j].arrival if j < len(w.jobs) else w.horizon
+    queued, running, end_s = 0, 0, np.inf
+    for p in range(len(t.partitions)):
+        queued, running = queued + t.partitions[p].queued, running + t.partitions[p].running
+        end_s = min(end_s, t.partitions[p].next_early_s)
+    following = now + 1
+    if queued == 0:
+        if running == 0 and j == len(w.jobs):
+            return -1
+        following = max(following, arrival)
+    elif not acted and not (w.timed and something_possible(w, t)):
+        following = max(following, _boundary_after(w, end_s))
+        if arrival > now:
+            following = min(following, arrival)
+    return min(following, w.horizon)
+
+
+@compiled
+def _boundary_after(w: World, time_s: float) -> int:
+    """The first boundary at or after that time, at most the horizon."""
+    if time_s >= w.horizon * w.interval_s:
+        return w.horizon
+    boundary = int(np.ceil(time_s / w.interval_s))
+    if (boundary - 1) * w.interval_s >= time_s:  # the division rounded up
+        return boundary - 1
+    return boundary
+
+
+@compiled
+def _advance(w: World, t: Tables, until_s: float) -> None:
+    """Run the cluster up to a boundary, completion by completion."""
+    refresh(w, t)
+    while True:
+        stop_s = until_s
+        for p in range(len(t.partitions)):
+            stop_s = min(stop_s, t.partitions[p].next_finish_s)
+        if w.las:
+            for tenant in range(len(t.tenants)):
+                t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
+        t.now_s[0] = stop_s
+        ended = False
+        for p in range(len(t.partitions)):
+            if t.partitions[p].next_early_s <= stop_s:
+                end_until(w, t, p, stop_s)
+                ended = True
+        if ended:
+            refresh(w, t)
+        if stop_s >= until_s:
+            return

@@ -1,0 +1,124 @@
+"""Who may start or be forwarded where, and for whom GPUs are kept (docs/semantics.md, section 7)."""
+
+import numpy as np
+
+from jaxsched.semantics import GRID
+from jaxsched.simulation.engines.compiled.estimates import foresee
+from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.occupancy import workers_that_fit
+from jaxsched.simulation.engines.compiled.queues import comes_before
+from jaxsched.simulation.engines.compiled.speed import quantised
+from jaxsched.simulation.engines.compiled.world import Tables, World
+
+STAY, TO_IDLE, TO_ANY = range(3)
+
+
+@compiled
+def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
+    job = w.jobs[j]
+    return t.partitions[p].running < w.running_slots and workers_that_fit(t, p, job.wide) >= job.workers
+
+
+@compiled
+def may_start(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a job is feasible in a partition, and not held back there."""
+    return _feasible(w, t, p, j) and (t.partitions[p].gang < 0 or _may_pass(w, t, p, j))
+
+
+@compiled
+def first_open(w: World, t: Tables, p: int) -> int:
+    """Place in its queue of the job that a scheduler starts, -1 if there is none."""
+    queued = t.partitions[p].queued
+    for place in range(queued if w.backfill else min(queued, 1)):
+        if may_start(w, t, p, t.queue[p, place]):
+            return place
+    return -1
+
+
+@compiled
+def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
+    """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none."""
+    for place in range(t.partitions[p].queued):
+        j = t.queue[p, place]
+        if t.records[j].forwards >= w.max_forwards or may_start(w, t, p, j):
+            continue
+        best = -1
+        for q in range(len(t.partitions)):
+            there = t.partitions[q]
+            room = there.queued == 0 if w.forward == TO_IDLE else there.queued < w.queue_slots
+            better = best < 0 or there.free_gpus > t.partitions[best].free_gpus
+            if better and room and q != p and may_start(w, t, q, j):
+                best = q
+        if best >= 0:
+            return place, best
+        if w.forward == TO_IDLE:
+            break
+    return -1, -1
+
+
+@compiled
+def something_possible(w: World, t: Tables) -> bool:
+    """Whether some queued job is feasible in its partition, or, with forwards left, in another."""
+    for p in range(len(t.partitions)):
+        for place in range(t.partitions[p].queued):
+            j = t.queue[p, place]
+            if _feasible(w, t, p, j):
+                return True
+            if t.records[j].forwards < w.max_forwards:
+                for q in range(len(t.partitions)):
+                    if t.partitions[q].queued < w.queue_slots and _feasible(w, t, q, j):
+                        return True
+    return False
+
+
+@compiled
+def keep_gpus(w: World, t: Tables, p: int) -> None:
+    """Find the gang for which a partition keeps GPUs; slowdowns must be current."""
+    partition = t.partitions[p]
+    partition.gang = -1
+    for place in range(partition.queued):
+        j = t.queue[p, place]
+        if _gpus(w, j) > 1 and not _feasible(w, t, p, j):
+            partition.wait_s, partition.spare = _awaited(w, t, p, _gpus(w, j))
+            if partition.wait_s < np.inf:
+                partition.gang = j
+            return
+
+
+@compiled
+def _gpus(w: World, j: int) -> int:
+    return w.jobs[j].workers * w.jobs[j].wide
+
+
+@compiled
+def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
+    """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
+
+    That is at the end of some job: GPUs may be free that the gang cannot use.
+    """
+    running, free, wait_s = t.partitions[p].running, t.partitions[p].free_gpus, foresee(w, t, p)
+    freed, before_s = 0, -1.0
+    while wait_s < np.inf:
+        next_s = np.inf
+        for i in range(running):
+            if before_s < t.end_s[i] <= wait_s:
+                freed += _gpus(w, t.running[p, i].job)
+            elif t.end_s[i] > wait_s:
+                next_s = min(next_s, t.end_s[i])
+        if free + freed >= need:
+            break
+        wait_s, before_s = next_s, wait_s
+    for i in range(running):
+        if wait_s < t.end_s[i] and quantised(t.end_s[i] / wait_s) <= GRID:
+            freed += _gpus(w, t.running[p, i].job)
+    return wait_s, free + freed - need
+
+
+@compiled
+def _may_pass(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a job may start although a partition keeps GPUs for its gang."""
+    partition, job = t.partitions[p], w.jobs[j]
+    if comes_before(w, t, j, partition.gang) or job.area <= w.jobs[partition.gang].area:
+        return True
+    return quantised(job.estimate_s / partition.wait_s) <= GRID or _gpus(w, j) <= partition.spare

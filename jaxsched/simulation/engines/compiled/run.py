@@ -1,0 +1,125 @@
+"""A run of the compiled event loop on the arguments that the environment takes."""
+
+import numpy as np
+
+from jaxsched.dynamics import interference
+from jaxsched.env.state import EnvConfig, EnvParams
+from jaxsched.policies import base
+from jaxsched.policies.registry import GREEDY_WAIT, Spec
+from jaxsched.simulation.engines.compiled.covered import POLICIES, why_not
+from jaxsched.simulation.engines.compiled.events import play
+from jaxsched.simulation.engines.compiled.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.simulation.engines.compiled.world import (
+    BOUNDARY,
+    FINISHED,
+    LAW,
+    NEXT_JOB,
+    PEAK_QUEUE,
+    PEAK_RUNNING,
+    ROUNDS,
+    Tables,
+    World,
+    jobs_of,
+    models_of,
+    site_of,
+    table,
+    tables_of,
+)
+from jaxsched.workload.jobs import JobTable
+
+_FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
+
+
+class Run:
+    """One job list under one rule, from an empty cluster on; what has happened so far is in `tables`."""
+
+    def __init__(self, config: EnvConfig, params: EnvParams, jobs: JobTable, spec: Spec, interval_s: float) -> None:
+        """As `env.environment.initial_state`; the slots of `config` limit queues and running jobs.
+
+        Args: `interval_s`: that of `params`, which is a 32-bit float: boundaries here are absolute times.
+        """
+        assert why_not(config, spec) is None
+        assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
+        cluster = params.cluster
+        self.world = World(
+            **site_of(cluster),
+            models=models_of(params.profiles),
+            jobs=jobs_of(cluster, params.profiles, jobs, spec.order),
+            law=_law(config, params),
+            interval_s=float(interval_s),
+            rounds=config.rounds,
+            max_forwards=int(params.max_forwards),
+            queue_slots=config.queue_slots,
+            running_slots=config.running_slots,
+            horizon=int(params.horizon),
+            rule=POLICIES.index(spec.name),
+            backfill=spec.backfill,
+            forward=_FORWARDS[spec.forward],
+            las=spec.order == "las",
+            reserve=spec.reserve,
+            timed=spec.reserve or spec.order == "las" or spec.name == GREEDY_WAIT,
+            window=config.window,
+            threshold=spec.threshold,
+            patience=spec.patience,
+            lifetimes=spec.lifetimes,
+        )
+        self.tables: Tables = tables_of(self.world, config.record_placements)
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self.tables = tables_of(self.world, len(self.tables.placement) > 0)
+
+    def go_on(self, rounds: int = 2**30) -> bool:
+        """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
+        return play(self.world, self.tables, rounds)
+
+    @property
+    def home(self) -> np.ndarray:
+        """int64[J]: the partition where each job is queued first, -1 = rejected."""
+        return self.world.jobs["home"]
+
+    @property
+    def arrived(self) -> int:
+        """Jobs, rejected ones included."""
+        return int(self.tables.numbers[NEXT_JOB])
+
+    @property
+    def finished(self) -> int:
+        """Jobs."""
+        return int(self.tables.numbers[FINISHED])
+
+    @property
+    def boundary(self) -> int:
+        """How far the run is."""
+        return int(self.tables.numbers[BOUNDARY])
+
+    @property
+    def simulated_s(self) -> float:
+        """How far the run is in seconds; the last finish, once all jobs have finished."""
+        if self.finished + int((self.home < 0).sum()) < len(self.home):
+            return self.boundary * self.world.interval_s
+        return float(np.nanmax(self.tables.records["finish_s"], initial=0.0))
+
+    @property
+    def rounds(self) -> int:
+        """Decision rounds."""
+        return int(self.tables.numbers[ROUNDS])
+
+    @property
+    def peak_running(self) -> int:
+        """Most jobs that ran at once in a partition."""
+        return int(self.tables.numbers[PEAK_RUNNING])
+
+    @property
+    def peak_queue(self) -> int:
+        """The longest queue of a partition."""
+        return int(self.tables.numbers[PEAK_QUEUE])
+
+
+def _law(config: EnvConfig, params: EnvParams) -> np.ndarray:
+    """LAW[channels]."""
+    kappa = np.asarray(params.interference.kappa)
+    if config.interference is interference.none:
+        kappa = np.zeros_like(kappa)
+    fitted = config.interference is interference.fitted
+    return table(LAW, {"kappa": kappa, "power": params.interference.power if fitted else np.ones_like(kappa)})

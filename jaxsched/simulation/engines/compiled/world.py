@@ -1,0 +1,242 @@
+"""What the event loop reads (`World`) and writes (`Tables`), as tuples of NumPy arrays.
+
+Axes as in `cluster.hardware` and `env.state`. Groups of a partition lie on one axis, `NK`. *Wires* of all partitions
+lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, after those come the links.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from jaxsched.cluster.hardware import Cluster, group_capacity
+from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_step_s
+from jaxsched.env.state import next_home
+from jaxsched.semantics import ANCHORS
+from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.models import Profiles
+
+
+def _record(**fields: str) -> np.dtype:
+    return np.dtype(list(fields.items()), align=True)
+
+
+# What does not change.
+SITE_GROUP = _record(gpus="i8", speed="f8", cores="f8", pcie_bytes_s="f8")
+SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
+MODEL = _record(
+    compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
+)
+# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected.
+JOB = _record(
+    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", key="f4", area="f4", workers="i8", wide="i8", ps="i8",
+    model="i8", tenant="i8", home="i8",
+)  # fmt: skip
+LAW = _record(kappa="f8", power="f8")
+
+# What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
+# the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
+# `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
+# `openings`.
+PARTITION = _record(
+    free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
+    target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
+)  # fmt: skip
+# `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
+RUNNING = _record(finish_s="f8", early_s="f8", slowdown="f8", job="i8", slot="i8")
+SLOT = _record(groups="i8", wires="i8")  # how many a footprint has
+GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
+WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
+ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
+ON_WIRE = _record(users="i8", stamp="i8", use="f8")
+TENANT = _record(attained_s="f8", gpus="i8")
+PLACE = _record(group="i8", workers="i8")  # of the placement at hand
+RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
+RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
+
+NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, COUNT = range(8)  # places in `Tables.numbers`
+
+
+class World(NamedTuple):
+    """The cluster, the jobs and the rule of a run."""
+
+    groups: np.ndarray  # SITE_GROUP[P, NK]
+    servers: np.ndarray  # SITE_SERVER[P, N]
+    links: np.ndarray  # float64[L + 1], bytes/s
+    link_id: np.ndarray  # int64[P, E]
+    route: np.ndarray  # float32[P, T, T, E]
+    reach_first: np.ndarray  # int64[L + 2], where the partitions that reach a link begin in `reach`
+    reach: np.ndarray  # int64[...]
+    models: np.ndarray  # MODEL[models]
+    jobs: np.ndarray  # JOB[J], in order of submission
+    law: np.ndarray  # LAW[channels], of stretches
+    interval_s: float
+    rounds: int
+    max_forwards: int
+    queue_slots: int
+    running_slots: int
+    horizon: int
+    rule: int  # as in `rules`
+    backfill: bool
+    forward: int  # as in `queues`
+    las: bool  # queues are in order of what tenants have received, not of `key`
+    reserve: bool  # GPUs are kept for blocked gangs
+    timed: bool  # what is chosen depends on the clock
+    window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
+    threshold: float
+    patience: float
+    lifetimes: bool
+
+
+class Tables(NamedTuple):
+    """The state of a run and room to work in."""
+
+    numbers: np.ndarray  # int64[COUNT]
+    now_s: np.ndarray  # float64[1]
+    free: np.ndarray  # int64[P, NK]
+    fits: np.ndarray  # int64[P, G], workers of so many GPUs that fit; -1 = not counted since `free` changed
+    queue: np.ndarray  # int64[P, Q], jobs in the policy's order
+    partitions: np.ndarray  # PARTITION[P]
+    running: np.ndarray  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free
+    slots: np.ndarray  # SLOT[P, R]
+    groups: np.ndarray  # GROUP[P, R, ...]
+    wires: np.ndarray  # WIRE[P, R, ...]
+    on_group: np.ndarray  # ON_GROUP[P, NK]
+    on_wire: np.ndarray  # ON_WIRE[wires]
+    tenants: np.ndarray  # TENANT[V]
+    place: np.ndarray  # PLACE[NK]
+    taken: np.ndarray  # int64[NK], workers
+    fits_server: np.ndarray  # int64[N], workers
+    racks: np.ndarray  # RACK[T]
+    sent: np.ndarray  # float64[E], bytes over the partition's links
+    left_s: np.ndarray  # float64[R], ideal seconds that the running jobs of the partition at hand have left
+    end_s: np.ndarray  # float64[R], seconds until they end
+    exit_s: np.ndarray  # float64[N], seconds until the last job of each of its servers ends
+    anchors: np.ndarray  # int64[2 ANCHORS], servers, -1 = none
+    kept_groups: np.ndarray  # ON_GROUP[...], totals without the placement that is tried
+    kept_wires: np.ndarray  # ON_WIRE[...]
+    records: np.ndarray  # RECORD[J]
+    placement: np.ndarray  # int8[J, NK], workers; [0, 0] if not recorded
+
+
+def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> np.ndarray:
+    """A table of records from its columns, all of one shape."""
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    out = np.zeros(next(iter(arrays.values())).shape, dtype)
+    for name, column in arrays.items():
+        out[name] = column
+    return out
+
+
+def site_of(cluster: Cluster) -> dict[str, np.ndarray]:
+    """The fields of `World` that are the cluster's."""
+    p, n, k = cluster.shape
+    groups = {
+        "gpus": cluster.group_gpus,
+        "speed": cluster.group_speed,
+        "cores": cluster.group_cores,
+        "pcie_bytes_s": cluster.pcie_bytes_s,
+    }
+    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
+    links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
+    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
+    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
+    route = np.asarray(cluster.route).view()  # large, so not copied
+    route.flags.writeable = False
+    return dict(
+        groups=table(SITE_GROUP, groups).reshape(p, n * k),
+        servers=table(SITE_SERVER, servers),
+        links=links,
+        link_id=link_id,
+        route=route,
+        reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
+        reach=pairs[:, 1].copy(),
+    )
+
+
+def models_of(profiles: Profiles) -> np.ndarray:
+    """MODEL[models]: the catalogue."""
+    return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
+
+
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> np.ndarray:
+    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
+    spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
+    sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
+    capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
+    fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
+    ideal_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
+    estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
+    area = gpus.astype(np.float32) * estimate
+    same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
+    columns = {name: getattr(jobs, name) for name in same}
+    return table(
+        JOB,
+        columns
+        | {
+            "wide": jobs.gpus_per_worker,
+            "ideal_s": ideal_s,
+            "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
+            "area": area,
+            "home": home,
+        },
+    )
+
+
+@jax.jit
+def _ideal_and_home(
+    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Array, fits: Array
+) -> tuple[Array, Array]:
+    """float32[J], int32[J] as the environment has them, in one program: op by op they take 5 times as long."""
+    return ideal_step_s(best_hardware(cluster), profiles, spec), next_home(cluster, home, fits)
+
+
+def tables_of(w: World, record: bool) -> Tables:
+    """An empty cluster before boundary 0; `record`: with placements."""
+    (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
+    r, jobs = w.running_slots, len(w.jobs)
+    some = w.jobs[w.jobs["home"] >= 0]
+    gang = int(min(some["workers"].max(initial=1), nk))
+    running = np.zeros((p, r), RUNNING)
+    running["slot"] = np.arange(r)
+    partitions = np.zeros(p, PARTITION)
+    partitions["free_gpus"] = w.groups["gpus"].sum(-1)
+    partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
+    partitions["gang"] = -1
+    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
+    on_group["stamp"] = on_wire["stamp"] = -1
+    wires = 2 * min(gang, n) + w.link_id.shape[1]
+    records = np.zeros(jobs, RECORD)
+    records["start"] = records["partition"] = -1
+    records["finish_s"] = np.nan
+    return Tables(
+        numbers=np.zeros(COUNT, np.int64),
+        now_s=np.zeros(1),
+        free=w.groups["gpus"].copy(),
+        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
+        queue=np.zeros((p, w.queue_slots), np.int64),
+        partitions=partitions,
+        running=running,
+        slots=np.zeros((p, r), SLOT),
+        groups=np.zeros((p, r, gang), GROUP),
+        wires=np.zeros((p, r, wires), WIRE),
+        on_group=on_group,
+        on_wire=on_wire,
+        tenants=np.zeros(int(w.jobs["tenant"].max(initial=0)) + 1, TENANT),
+        place=np.zeros(nk, PLACE),
+        taken=np.zeros(nk, np.int64),
+        fits_server=np.zeros(n, np.int64),
+        racks=np.zeros(t, RACK),
+        sent=np.zeros(w.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
+        records=records,
+        placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
+    )

@@ -1,0 +1,1 @@
+"""Whole runs in the JAX environment, in tables that grow with the run."""

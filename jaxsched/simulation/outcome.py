@@ -1,0 +1,140 @@
+"""What became of every job of a run, in exact seconds on the host."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import FINISHED, RUNNING, State
+from jaxsched.files import atomic_path
+from jaxsched.simulation.settings import Settings
+from jaxsched.workload.jobs import WHOLE, JobList
+
+STATUS = ("queued", "running", "finished", "rejected", "not arrived")
+REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
+TOO_LARGE = "larger than any partition"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStats:
+    """How a run went; `compile_s` is not part of `wall_s`."""
+
+    wall_s: float
+    compile_s: float
+    steps: int  # decision rounds
+    simulated_s: float
+    running_slots: int  # the largest tables of the run
+    queue_slots: int
+    peak_running: int
+    peak_queue: int
+    illegal: int  # actions that were not legal and counted as waiting
+    engine: str  # jax or native, see `Settings`
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One policy on one job list; arrays have one entry per job of `jobs`, times are float64 seconds."""
+
+    policy: str
+    jobs: JobList
+    status: np.ndarray  # int8[J], index into STATUS
+    partition: np.ndarray  # int16[J], -1 before the start
+    start_s: np.ndarray  # float64[J], NaN before the start
+    finish_s: np.ndarray  # float64[J], NaN before the finish
+    workers: np.ndarray | None  # int8[J, N * K], workers per GPU group of the partition, if recorded
+    cut_off: str | None  # why the run ended before every job had finished
+    stats: RunStats
+
+    @property
+    def finished(self) -> np.ndarray:
+        """bool[J]."""
+        return self.status == FINISHED
+
+    @property
+    def unfinished(self) -> bool:
+        """Some job is queued or running, or has not arrived."""
+        return bool(((self.status != FINISHED) & (self.status != REJECTED)).any())
+
+    @property
+    def jct_s(self) -> np.ndarray:
+        """float64[J]: finish - submit; NaN where not finished."""
+        return self.finish_s - self.jobs.submit_s
+
+    @property
+    def queue_s(self) -> np.ndarray:
+        """float64[J]: start - submit; NaN where not started."""
+        return self.start_s - self.jobs.submit_s
+
+    @property
+    def run_s(self) -> np.ndarray:
+        """float64[J]: finish - start; NaN where not finished."""
+        return self.finish_s - self.start_s
+
+
+def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
+    """The outcome of `jobs` from the last state of their run (NumPy leaves, without lanes; its table may be padded)."""
+    count = len(jobs)
+    records, interval_s = state.records, float(settings.interval_s)
+    status = np.where(np.asarray(state.jobs.home)[:count] < 0, REJECTED, records.status[:count])
+    status = np.where(np.arange(count) < int(state.next_job), status, NOT_ARRIVED).astype(np.int8)
+    started = (status == RUNNING) | (status == FINISHED)
+    finish_s = records.finish[:count] * interval_s + records.finish_offset_s[:count].astype(np.float64)
+    ended = bool(np.isin(status, (FINISHED, REJECTED)).all())  # the clock may have skipped far beyond the last finish
+    simulated_s = float(finish_s[status == FINISHED].max(initial=0) if ended else state.clock * interval_s)
+    return Outcome(
+        policy=policy,
+        jobs=jobs,
+        status=status,
+        partition=records.partition[:count],
+        start_s=np.where(started, records.start[:count] * interval_s, np.nan),
+        finish_s=np.where(status == FINISHED, finish_s, np.nan),
+        workers=records.workers[:count] if settings.record_placements else None,
+        cut_off=None,
+        stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
+    )
+
+
+def placement(result: Outcome, cluster: Cluster, job: int) -> str:
+    """`server:group:gpus` items joined by `+`, server = row in the inventory; '' for a job that has not started.
+
+    A job that shares a GPU has a fraction of one, e.g. `12:0:0.46`.
+    """
+    if result.workers is None or result.partition[job] < 0:
+        return ""
+    servers = np.asarray(cluster.server_id)[result.partition[job]]
+    counts = result.workers[job].reshape(cluster.shape[1:])
+    size = result.jobs.gpus_per_worker[job] * result.jobs.milli[job] / WHOLE
+    return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
+
+
+JOB_COLUMNS = ("job_id", "submit_s", "start_s", "finish_s", "num_gpus", "status", "placement")
+
+
+def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
+    """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty."""
+    jobs = result.jobs
+
+    def seconds(values: np.ndarray) -> list[str]:
+        return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in values]
+
+    columns = (
+        jobs.job_id.tolist(),
+        seconds(jobs.submit_s),
+        seconds(result.start_s),
+        seconds(result.finish_s),
+        [f"{gpus:g}" for gpus in jobs.gpu_demand],
+        [STATUS[code] for code in result.status],
+        [placement(result, cluster, job) for job in range(len(jobs))],
+    )
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(JOB_COLUMNS)
+        writer.writerows(zip(*columns))
+
+
+def rejections(result: Outcome) -> dict[str, int]:
+    """Rejected jobs by reason."""
+    count = int((result.status == REJECTED).sum())
+    return {TOO_LARGE: count} if count else {}

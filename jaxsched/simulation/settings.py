@@ -1,0 +1,113 @@
+"""How a simulation is run: settings, and the environment's configuration that follows from cluster and jobs."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxsched.calibration.interference.named import DEFAULT, interference_model
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import EnvConfig
+from jaxsched.errors import UserError
+from jaxsched.workload.jobs import WHOLE, JobList
+
+AUTO, JAX, NATIVE = ENGINES = ("auto", "jax", "native")
+LARGEST_HORIZON = 2**30  # intervals; clocks are int32
+SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a comparison holds fixed over its policies. UserError on a value out of its range."""
+
+    interval_s: float = 60.0  # seconds between decisions
+    interference: str = DEFAULT  # see `interference_model`
+    rounds: int = 64  # decision rounds per boundary at most
+    seed: int = 0  # of the policies that draw
+    horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
+    wall_limit_s: float | None = None  # the same on the clock on the wall, per run
+    record_placements: bool = False  # keep every job's placement
+    threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
+    lanes: bool | None = None  # run the seeds as vmapped lanes of one program; None: on accelerators only
+    engine: str = AUTO  # jax: the environment; native: the compiled event loop; auto: that where it has what is needed
+
+    def __post_init__(self) -> None:
+        for name in ("interval_s", "horizon_s", "wall_limit_s"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise UserError(f"{name}: {value} should be a finite number of seconds > 0")
+        if self.rounds < 1:
+            raise UserError(f"rounds: {self.rounds} should be at least 1")
+        if self.engine not in ENGINES:
+            raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
+        interference_model(self.interference)
+
+    @property
+    def horizon(self) -> int:
+        """`horizon_s` in whole intervals, rounded up."""
+        if self.horizon_s is None:
+            return LARGEST_HORIZON
+        return int(min(np.ceil(self.horizon_s / self.interval_s), LARGEST_HORIZON))
+
+    @property
+    def at_horizon(self) -> str:
+        """Why a run ended there."""
+        return f"at the horizon of {self.horizon * self.interval_s:,.0f} s"
+
+
+def fits_somewhere(cluster: Cluster, jobs: JobList) -> np.ndarray:
+    """bool[J]: some partition could hold the gang when it is empty; the others are rejected."""
+    gpus = np.asarray(cluster.group_gpus).reshape(cluster.shape[0], -1)
+    sizes, index = np.unique(jobs.gpus_per_worker, return_inverse=True)
+    most = (gpus[None] // sizes[:, None, None]).sum(-1).max(-1)  # workers of each size on the roomiest partition
+    return most[index] >= jobs.workers
+
+
+def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> EnvConfig:
+    """The environment of a comparison, with the smallest tables; `rollout` grows them before they bind.
+
+    UserError if every job is larger than any partition, or the interval too short for int32 boundaries.
+    """
+    fits = [fits_somewhere(cluster, jobs) for jobs in job_lists]
+    if not any(kept.any() for kept in fits):
+        gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+        smallest = min(int(jobs.num_gpus.min()) for jobs in job_lists)
+        raise UserError(
+            f"no job fits the cluster: the smallest gang has {smallest} GPUs, the largest partition {gpus}; "
+            "take a larger cluster or fewer schedulers"
+        )
+    last = max(float(jobs.submit_s.max()) for jobs in job_lists) / settings.interval_s
+    if last >= LARGEST_HORIZON:
+        raise UserError(f"interval_s: {settings.interval_s:g} s is too short for a trace with {last:.3g} intervals")
+    return EnvConfig(
+        running_slots=min(SMALLEST_RUNNING, most_running(cluster, job_lists)),
+        queue_slots=SMALLEST_QUEUE,
+        rounds=settings.rounds,
+        tenants=1 + max(int(jobs.tenant.max()) for jobs in job_lists),
+        largest_worker=max(int(jobs.gpus_per_worker[kept].max(initial=1)) for jobs, kept in zip(job_lists, fits)),
+        early_stop=True,
+        skip_idle=True,
+        record_placements=settings.record_placements,
+        interference=interference_model(settings.interference)[0],
+        shared_gpus=shared_gpus(cluster, job_lists),
+    )
+
+
+def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:
+    """GPUs of a group that jobs may share: all of the largest one if some job wants a fraction, else 0."""
+    fractions = any((jobs.milli < WHOLE).any() for jobs in job_lists)
+    return int(np.asarray(cluster.group_gpus).max()) if fractions else 0
+
+
+def most_running(cluster: Cluster, job_lists: Sequence[JobList]) -> int:
+    """The most jobs that can run at once in a partition: as many per GPU as the smallest share allows, at most all."""
+    gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
+    per_gpu = WHOLE // min(int(jobs.milli.min(initial=WHOLE)) for jobs in job_lists)
+    return min(gpus * per_gpu, max(len(jobs) for jobs in job_lists))
+
+
+def compact_tenants(job_lists: Sequence[JobList]) -> list[JobList]:
+    """The same jobs with tenants renumbered 0..V-1 over all lists, in ascending order of their numbers."""
+    known = np.unique(np.concatenate([jobs.tenant for jobs in job_lists]))
+    renumbered = [np.searchsorted(known, jobs.tenant).astype(np.int32) for jobs in job_lists]
+    return [dataclasses.replace(jobs, tenant=tenant) for jobs, tenant in zip(job_lists, renumbered)]

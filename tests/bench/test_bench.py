@@ -1,0 +1,21 @@
+"""What the benchmark plays: in parts, as a CPU has it, the same as side by side."""
+
+import jax
+import numpy as np
+
+from jaxsched.bench import simulator as bench
+from jaxsched.policies.registry import hand_written
+
+
+def test_environments_in_parts_go_as_side_by_side(monkeypatch):
+    config, cluster, params = bench.environment_of("leaf-spine-2")
+    states = bench.start_states(cluster, config, params, 4)
+
+    def after(cached: int):
+        monkeypatch.setattr(bench, "CACHED", cached)
+        run = bench.program_of_rounds(config, hand_written("first-fit", config), 40)
+        return jax.jit(run)(states, params, states, jax.random.key(0))
+
+    (apart, turns, jobs), (together, *counts) = after(2), after(4)
+    assert counts == [turns, jobs] and turns > 40 and jobs > 0
+    jax.tree.map(np.testing.assert_array_equal, apart, together)

@@ -1,0 +1,166 @@
+"""The lower bound of docs/bound.md: by hand, against every schedule of tiny cases, and under every policy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsched.bounds.lower_bound import jct_lower_bound_s, least_starts, one_machine
+from jaxsched.bounds.prices import Slotted, answer, kinds_of, priced_starts
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.evaluation.compare import compare
+from jaxsched.workload.jobs import make_job_list
+from tests.support import strategies
+
+
+def slotted(release, length, gpus, capacity) -> Slotted:
+    order = np.argsort(release, kind="stable")
+    columns = (np.asarray(values, float)[order] for values in (release, length, gpus))
+    return Slotted(*columns, capacity=float(capacity))
+
+
+def best_starts(jobs: Slotted) -> float:
+    """The least sum of starts of any schedule: some order, in which every job starts as early as it can, is optimal."""
+    horizon = int(jobs.release.max() + jobs.length.sum()) + 1
+    best = math.inf
+    for order in itertools.permutations(range(len(jobs.release))):
+        free, total = np.full(horizon, jobs.capacity), 0
+        for j in order:
+            start, length = int(jobs.release[j]), int(jobs.length[j])
+            while (free[start : start + length] < jobs.gpus[j]).any():
+                start += 1
+            free[start : start + length] -= jobs.gpus[j]
+            total += start
+        best = min(best, total)
+    return best
+
+
+@st.composite
+def tiny(draw, gangs=(1, 2, 3, 4)) -> Slotted:
+    count = draw(st.integers(1, 5))
+
+    def column(values):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    return slotted(column(st.integers(0, 6)), column(st.integers(1, 6)), column(st.sampled_from(gangs)), 4)
+
+
+def test_one_machine_by_hand():
+    # Two GPU-slots per slot. Areas 8 at 0, 2 at 1, 2 at 1: the first has 6 left at 1, and waits for the others, which
+    # end at 2 and 3; it ends at 6. Mean busy times: first 1/4 * 0.5 + 3/4 * 4.5, others 1.5 and 2.5.
+    release, area = np.array([0.0, 1.0, 1.0]), np.array([8.0, 2.0, 2.0])
+    for by_remaining in (True, False):
+        completions, busy, end = one_machine(release, area, 2.0, by_remaining=by_remaining)
+        assert (completions, end) == (2 + 3 + 6, 6)
+        assert busy == pytest.approx(0.125 + 3.375 + 1.5 + 2.5)
+
+
+def test_the_two_machines_differ_where_little_of_a_large_job_is_left():
+    # Area 4 at 0 has 1 left when area 2 comes at 3: by remaining it ends first (4, 6), by whole area last (5, 6).
+    release, area = np.array([0.0, 3.0]), np.array([4.0, 2.0])
+    assert one_machine(release, area, 1.0, by_remaining=True)[0] == 4 + 6
+    completions, busy, _ = one_machine(release, area, 1.0, by_remaining=False)
+    assert completions == 6 + 5
+    assert busy == pytest.approx(3 / 4 * 1.5 + 1 / 4 * 5.5 + 4)
+
+
+def test_jobs_in_single_file_are_bounded_exactly():
+    # Gangs of the whole cluster, all there at 0: shortest first is optimal, and is what the first machine does.
+    assert least_starts(slotted([0, 0, 0], [3, 1, 2], [4, 4, 4], 4)) == 0 + 1 + 3
+    # Alike and released one by one, faster than they can run.
+    assert least_starts(slotted([0, 1, 2], [5, 5, 5], [4, 4, 4], 4)) == 0 + 5 + 10
+
+
+def test_prices_see_what_one_machine_cannot():
+    # One machine of 16 GPUs ends a gang of one within a sixteenth of its length: no use at a load of 0.9.
+    rng = np.random.default_rng(0)
+    length, gpus = np.ceil(rng.exponential(30, 400)), rng.choice([1, 2, 4, 8], 400)
+    span = (length * gpus).sum() / 16 / 0.9
+    jobs = slotted(np.floor(np.sort(rng.uniform(0, span, 400))), length, gpus, 16)
+    area, released = jobs.gpus * jobs.length, jobs.release.sum()
+    completions, _, end = one_machine(jobs.release, area, 16.0, by_remaining=True)
+    _, busy, _ = one_machine(jobs.release, area, 16.0, by_remaining=False)
+    assert max(completions - length.sum(), busy - length.sum() / 2) < released
+    assert (priced_starts(jobs, end, released) - released) / 400 > 0.5
+
+
+@settings(max_examples=300, deadline=None)
+@given(tiny())
+def test_never_above_the_best_schedule(jobs):
+    assert jobs.release.sum() <= least_starts(jobs) <= best_starts(jobs) + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(tiny(), st.lists(st.floats(0, 3), min_size=1, max_size=8), st.integers(1, 4))
+def test_any_prices_bound_the_best_schedule(jobs, price, width):
+    bound, excess = answer(jobs, kinds_of(jobs), width, np.array(price))
+    assert bound <= best_starts(jobs) + 1e-9
+    # The answer of every job, by trying every slot.
+    per_slot = np.concatenate([np.repeat(price, width), np.zeros(60)])
+    total, asked = 0.0, np.zeros(len(per_slot))
+    for release, length, gpus in zip(jobs.release.astype(int), jobs.length.astype(int), jobs.gpus, strict=True):
+        costs = [start + gpus * per_slot[start : start + length].sum() for start in range(release, 50)]
+        total += min(costs)
+        start = release + int(np.argmin(costs))
+        asked[start : start + length] += gpus
+    assert bound == pytest.approx(total - jobs.capacity * per_slot.sum())
+    assert excess.shape == (len(price),) and (excess >= -jobs.capacity * width).all()
+
+
+def test_a_rise_in_price_where_too_many_ask():
+    jobs = slotted([0, 0], [2, 2], [4, 4], 4)
+    bound, excess = answer(jobs, kinds_of(jobs), 1, np.zeros(4))
+    assert bound == 0 and excess.tolist() == [4, 4, -4, -4]
+    # At 1/4 per GPU in slots 0 and 1 both are indifferent between starting at 0, 1 and 2: 2 + 2 - 4 * 2/4.
+    assert answer(jobs, kinds_of(jobs), 1, np.array([0.25, 0.25, 0, 0]))[0] == pytest.approx(2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tiny(gangs=(0.25, 0.5, 1.5, 3.0)))
+def test_shares_of_a_gpu(jobs):
+    assert least_starts(jobs) <= best_starts(jobs) + 1e-9
+
+
+def test_many_lengths_are_rounded_down_and_still_bound():
+    rng = np.random.default_rng(0)
+    jobs = slotted(rng.integers(0, 3000, 2000), np.ceil(rng.lognormal(4, 2, 2000)), rng.integers(1, 9, 2000), 64)
+    kinds = kinds_of(jobs)
+    assert sorted(np.concatenate([kind.jobs for kind in kinds])) == list(range(2000)) and len(kinds) <= 192
+    for kind in kinds:
+        assert kind.length == jobs.length[kind.jobs].min()
+        np.testing.assert_array_equal(kind.gpus[kind.gang], jobs.gpus[kind.jobs])
+
+
+def test_seconds_by_hand():
+    cluster = get_cluster("leaf-spine-2", 1)  # 16 GPUs
+    # Submitted at 61 s and 100 s, first started at 120 s; the gangs of 16 run one after the other, the first holds the
+    # GPUs for two intervals. The one of 17 is rejected.
+    jobs = make_job_list([61, 100, 0], [90, 100, 1e6], [16, 16, 17])
+    expected = ((120 + 90 - 61) + (240 + 100 - 100)) / 2
+    assert jct_lower_bound_s(cluster, jobs, 60.0) == pytest.approx(expected, rel=1e-5)
+    assert math.isnan(jct_lower_bound_s(cluster, make_job_list([0], [10], [17]), 60.0))
+
+
+def test_one_job_reaches_its_bound():
+    cluster = get_cluster("leaf-spine-2", 1)
+    comparison = compare(cluster, [make_job_list([61.5], [1234.5], [1])], ["pack"])
+    assert comparison.rows[0].gap == pytest.approx(1, abs=1e-5) and comparison.rows[0].gap >= 1
+
+
+SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS), interference=st.sampled_from(["none", "analytic"]))
+def test_no_policy_is_under_it(case, spec, interference):
+    state = strategies.run(case, spec, case.shape.config(interference), SPECS)
+    found = strategies.outcome(case, state)
+    bound = jct_lower_bound_s(case.cluster, case.jobs, case.interval_s)
+    done = [status == "finished" for status in found.status]
+    if math.isnan(bound):
+        assert not any(done)
+    else:
+        assert bound <= (found.finish_s - case.jobs.submit_s)[done].mean()

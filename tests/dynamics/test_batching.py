@@ -1,0 +1,112 @@
+"""What runs one by one on a CPU is what runs side by side on an accelerator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.dynamics import batching as lanes
+from jaxsched.dynamics.batching import lane_by_lane, only_where, with_shared
+from jaxsched.env.environment import transition
+from jaxsched.env.observation import observe
+from jaxsched.policies.registry import hand_written
+from tests.support import strategies
+
+
+def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
+    needed, values = jnp.array([True, False, True]), jnp.array([1.0, 2.0, 3.0])
+
+    def run(needed):
+        return only_where(needed, lambda i: values[i] * 10, lambda i: -values[i])
+
+    alone = jax.jit(run)(needed)
+    np.testing.assert_array_equal(alone, [10.0, -2.0, 30.0])
+    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
+    np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
+
+
+def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
+    """Under a plain vmap every lane would take the turns of the longest one and be selected away."""
+    turns = []
+
+    def loop(limit):
+        def turn(carry):
+            jax.debug.callback(lambda: turns.append(1))
+            return carry + 1
+
+        return jax.lax.while_loop(lambda carry: carry < limit, turn, 0)
+
+    limits = jnp.array([1, 5, 2])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(lane_by_lane(loop)))(limits), limits)
+    jax.effects_barrier()
+    assert len(turns) == 8
+
+
+@pytest.mark.parametrize("spec", ["pack:area+backfill+forward", "greedy-wait"])
+def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
+    case = strategies.random_case(3, "two")
+    shape = strategies.SHAPES["two"]
+    config = shape.config()
+    start = strategies.jit_start(config)(case.params, case.table)
+
+    def run(intervals_s):
+        policy = hand_written(spec, config)
+
+        def one(interval_s):
+            params = case.params.replace(interval_s=interval_s)
+
+            def step(state, _):
+                action = policy(jax.random.key(0), observe(config, params, state), state, params)
+                return transition(config, params, state, action)[0], None
+
+            return jax.lax.scan(step, start, None, length=60)[0]
+
+        return jax.vmap(one)(intervals_s)
+
+    intervals_s = jnp.array([30.0, 60.0])
+    alone = jax.jit(run)(intervals_s)
+    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
+    beside = jax.jit(lambda intervals_s: run(intervals_s))(intervals_s)
+    assert (alone.records.finish >= 0).any()
+    np.testing.assert_array_equal(alone.records.start, beside.records.start)
+    np.testing.assert_allclose(alone.records.finish_offset_s, beside.records.finish_offset_s, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_constants_may_be_batched_by_a_condition(shared):
+    """Under vmap a condition on a mapped value maps all that its branches use, constants included."""
+    constant = jnp.arange(3.0)
+
+    def add(x):
+        return x + constant.sum()
+
+    def add_part(part_of, x):
+        return part_of(1) + x + constant.sum()
+
+    def one(x):
+        run = (lambda: with_shared(add_part)(x * jnp.arange(2.0), x)) if shared else (lambda: lane_by_lane(add)(x))
+        return jax.lax.cond(x > 1, run, lambda: 0.0)
+
+    values = jnp.array([0.0, 2.0, 5.0])
+    expected = [0.0, 7.0, 13.0] if shared else [0.0, 5.0, 8.0]
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(values), expected)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(values[:1]), expected[:1])
+
+
+@pytest.mark.parametrize("batched", ["both", "large", "own"])
+def test_with_shared_is_a_loop_over_lanes(batched):
+    large, own = jnp.arange(12.0).reshape(2, 3, 2), jnp.array([1.0, 10.0])
+    axes = (0 if batched != "own" else None, 0 if batched != "large" else None)
+    given = (large if batched != "own" else large[0], own if batched != "large" else own[1])
+
+    def pick(part_of, x):
+        return part_of(2) * x
+
+    alone = [
+        pick(
+            lambda i, lane=lane: (large[lane] if batched != "own" else large[0])[i],
+            own[lane if batched != "large" else 1],
+        )
+        for lane in range(2)
+    ]
+    np.testing.assert_allclose(jax.jit(jax.vmap(with_shared(pick), in_axes=axes))(*given), jnp.stack(alone))

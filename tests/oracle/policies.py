@@ -1,0 +1,351 @@
+"""The policies of section 7 of `docs/semantics.md` for the oracle, in plain Python from that page alone.
+
+All but `random`, whose draws no independent implementation could share.
+"""
+
+import math
+
+import numpy as np
+
+from jaxsched.semantics import ANCHORS, CAPS, GRID, GRID_LIMIT, GRID_OFFSET
+from tests.oracle.cluster import Job
+from tests.oracle.contention import demand, slowdown
+from tests.oracle.state import State
+
+RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
+NAMES = (*RULES, "greedy-wait")
+ORDERS = ("fifo", "sjf", "area", "las")
+FORWARDS = ("stay", "forward", "spread")
+
+
+def q(x: float) -> int:
+    """A real number as the integer that policies compare."""
+    return int(min(max(math.floor(GRID * x + GRID_OFFSET), 0), GRID_LIMIT))
+
+
+def make_policy(
+    name: str,
+    order: str = "fifo",
+    backfill: bool = False,
+    forward: str = "stay",
+    threshold: float = 1.0,
+    window: int = 4,
+    patience: float = 1.0,
+    lifetime: bool = False,
+    reserve: bool = False,
+):
+    """The function `policy(state, p)` of that name."""
+    if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
+        raise ValueError((name, order, forward))
+
+    def policy(state: State, p: int):
+        queues = [sorted(q, key=lambda j: (order_key(state, order, j), j)) for q in state.queue]
+        kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
+
+        def may_start(t: int, j: int) -> bool:
+            gang = kept[t]
+            return state.feasible(t, j) and (gang is None or may_pass(state, order, j, *gang))
+
+        queue = queues[p]
+        allowed = queue if backfill else queue[:1]
+        ready = [j for j in allowed if may_start(p, j)]
+        if name == "greedy-wait":
+            chosen = greedy_wait(state, p, ready[:window], threshold, patience, lifetime)
+        else:
+            chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
+        if chosen is not None:
+            j, w = chosen
+            return "place", j, w, ps_of(state.jobs[j], w)
+        return forward_action(state, p, queue, forward, may_start)
+
+    return policy
+
+
+# -------------------------------------------------------------------------------------------------- order and forward
+
+
+def order_key(state: State, order: str, j: int) -> float:
+    """Lower is earlier; ties by submit order are the caller's."""
+    job = state.jobs[j]
+    if order == "fifo":
+        return 0.0
+    if order == "sjf":
+        return float(np.float32(job.estimate_s))
+    if order == "area":
+        return float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
+    received = 0.0
+    for r in (r for runs in state.running for r in runs):
+        if state.jobs[r.job].tenant == job.tenant:
+            received += reserved(state.jobs[r.job]) * (state.now - r.start_s)
+    for r, finish in state.finished:
+        if state.jobs[r.job].tenant == job.tenant:
+            received += reserved(state.jobs[r.job]) * (finish - r.start_s)
+    return float(np.float32(received))
+
+
+def share(job: Job) -> np.float32:
+    """The fraction of a GPU that a job wants, 1 for whole ones."""
+    return np.float32(job.milli) * np.float32(0.001)
+
+
+def reserved(job: Job) -> float:
+    """GPUs that a job holds."""
+    return float(job.W * job.g * share(job))
+
+
+def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] | None:
+    """The first gang that is blocked here, seconds until it could start, GPUs that are spare then."""
+    j = next((j for j in queue if state.jobs[j].W * state.jobs[j].g > 1 and not state.feasible(p, j)), None)
+    if j is None:
+        return None
+    need, now = state.jobs[j].W * state.jobs[j].g, state.slowdowns()
+    whole = [r for r in state.running[p] if not state.jobs[r.job].fraction]
+    ends = sorted((state.estimated_left_s(r) * now[r.job], state.jobs[r.job].W * state.jobs[r.job].g) for r in whole)
+    free = int(state.free(p).sum())
+    for wait, _ in ends:
+        if free + sum(gpus for end, gpus in ends if end <= wait) >= need:
+            return j, wait, free + sum(gpus for end, gpus in ends if q(end / wait) <= GRID) - need
+    return None
+
+
+def may_pass(state: State, order: str, j: int, gang: int, wait: float, spare: int) -> bool:
+    """Whether the job may start although GPUs are kept for a gang."""
+    job = state.jobs[j]
+    if (order_key(state, order, j), j) < (order_key(state, order, gang), gang):
+        return True
+    smaller = order_key(state, "area", j) <= order_key(state, "area", gang)
+    return smaller or q(job.estimate_s / wait) <= GRID or job.W * job.g <= spare
+
+
+def forward_action(state: State, p: int, queue: list[int], rule: str, may_start):
+    """`forward`: the first job of the order that is not feasible here and has forwards left, to an idle scheduler.
+
+    `spread`: the first such job that is feasible somewhere else, to any scheduler whose queue has a free slot.
+    """
+    for j in queue:
+        if rule == "stay" or may_start(p, j) or state.forwards[j] >= state.max_forwards:
+            continue
+        targets = [t for t in range(state.hw.P) if t != p and may_start(t, j)]
+        if rule == "forward":
+            targets = [t for t in targets if not state.queue[t]]
+        else:
+            targets = [t for t in targets if len(state.queue[t]) < state.queue_slots]
+        if targets:
+            return "forward", j, min(targets, key=lambda t: (-int(state.free(t).sum()), t))
+        if rule == "forward":
+            return ("wait",)  # "the first job ... goes to": a later one does not take its turn
+    return ("wait",)
+
+
+def ps_of(job: Job, w: dict[int, int]) -> dict[int, int]:
+    """PS follow the workers."""
+    u, before = {}, 0
+    for a in sorted(w):
+        after = before + w[a]
+        u[a] = after * job.U // job.W - before * job.U // job.W
+        before = after
+    return {a: x for a, x in u.items() if x > 0}
+
+
+# ------------------------------------------------------------------------------------------------------------ pressure
+
+
+class Pressure:
+    """Total use of a partition's resources by the running jobs."""
+
+    def __init__(self, state: State, p: int):
+        """Sum it up once for a decision."""
+        self.hw, self.p, self.total = state.hw, p, state.total_use()
+
+    def of(self, channel: str, index: int) -> float:
+        """Total use of one resource of the partition."""
+        return self.total.get((channel, self.p, index), 0.0)
+
+    def group(self, a: int) -> float:
+        """CPU and PCIe of the group plus QPI and NIC of its server."""
+        s = a // self.hw.K
+        return self.of("cpu", a) + self.of("pcie", a) + self.of("qpi", s) + self.of("nic", s)
+
+    def server(self, s: int) -> float:
+        """NIC plus QPI plus the sum of CPU and PCIe over the groups."""
+        groups = sum(self.of("cpu", a) + self.of("pcie", a) for a in self.hw.groups_of(s))
+        return self.of("nic", s) + self.of("qpi", s) + groups
+
+
+# ------------------------------------------------------------------------------------------------------------- filling
+
+
+def fill(groups, cap: list[int], need: int) -> dict[int, int]:
+    """Take `min(cap_a, still needed)` workers from each group in the order given."""
+    w: dict[int, int] = {}
+    for a in groups:
+        take = min(cap[a], need)
+        if take > 0:
+            w[a] = take
+            need -= take
+    if need:
+        raise AssertionError("a feasible job was not placed")
+    return w
+
+
+def one_by_one(cap: list[int], need: int, key) -> dict[int, int]:
+    """Each worker goes to the group with the lowest `key(a, w)` (ties: lowest a) among those with capacity left."""
+    w: dict[int, int] = {}
+    for _ in range(need):
+        a = min((a for a in range(len(cap)) if cap[a] - w.get(a, 0) > 0), key=lambda a: (key(a, w), a))
+        w[a] = w.get(a, 0) + 1
+    return w
+
+
+def place(state: State, p: int, j: int, name: str) -> dict[int, int]:
+    """The workers of a feasible job by one of the rules of the table."""
+    hw, job = state.hw, state.jobs[j]
+    free = [int(x) for x in state.free(p)]
+    cap = state.capacity(p, j)
+    pressure = Pressure(state, p)
+    groups = range(hw.N * hw.K)
+
+    if name == "first-fit":
+        return fill(groups, cap, job.W)
+    if name == "least-interference":
+        return fill(sorted(groups, key=lambda a: (q(pressure.group(a)), a)), cap, job.W)
+    if name in ("pack", "contention-aware"):
+        return in_container(state, p, job, free, cap, pressure, name)
+
+    def load_balance(a: int, w: dict[int, int]):
+        server = hw.groups_of(a // hw.K)
+        total = sum(int(hw.gpus[p, c]) for c in server)
+        left = sum(free[c] - w.get(c, 0) * job.g for c in server)
+        return q((total - left) / total), -(free[a] - w.get(a, 0) * job.g)
+
+    def tetris(a: int, w: dict[int, int]):
+        s, gpus = a // hw.K, int(hw.gpus[p, a])
+        left = free[a] - w.get(a, 0) * job.g
+
+        def f(channel: str, index: int) -> float:
+            return min(max(1 - pressure.of(channel, index), 0.0), 1.0)
+
+        b = job.B if job.U > 0 else job.ring_bytes
+        score = (job.g * float(share(job)) / gpus) * (left / gpus)
+        score += job.g * job.cpu_cores / hw.cores[p, a] * f("cpu", a)
+        score += job.g * job.input_bytes / (hw.pcie[p, a] * job.compute_s) * f("pcie", a)
+        score += min(1.0, b / (hw.nic[p, s] * job.compute_s)) * f("nic", s)
+        return -q(score)
+
+    return one_by_one(cap, job.W, {"load-balance": load_balance, "tetris": tetris}[name])
+
+
+def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
+    """`pack` and `contention-aware`: choose the container, then fill it server by server."""
+    hw = state.hw
+    server_groups = [list(hw.groups_of(s)) for s in range(hw.N)]
+    cap_s = [sum(cap[a] for a in server_groups[s]) for s in range(hw.N)]
+    racks = {int(r): [s for s in range(hw.N) if hw.rack[p, s] == r] for r in sorted(set(hw.rack[p]))}
+
+    def gpus_of(servers) -> int:
+        return sum(free[a] for s in servers for a in server_groups[s])
+
+    # In each tier: index -> (key of the container, its servers or its group), those that hold the gang.
+    group = [a for a in range(len(cap)) if cap[a] >= job.W]
+    server = [s for s in range(hw.N) if cap_s[s] >= job.W]
+    rack = [r for r in racks if sum(cap_s[s] for s in racks[r]) >= job.W]
+    pack = name == "pack"
+    if group:
+        a = min(group, key=lambda a: (free[a] if pack else q(pressure.group(a)), a))
+        return fill([a], cap, job.W)
+    if server:
+        s = min(server, key=lambda s: (gpus_of([s]) if pack else q(pressure.server(s)), s))
+        return fill(server_groups[s], cap, job.W)
+    servers = list(range(hw.N))
+    if rack:
+        r = min(rack, key=lambda r: (gpus_of(racks[r]) if pack else q(sum(pressure.of("nic", s) for s in racks[r])), r))
+        servers = racks[r]
+    servers = sorted(servers, key=lambda s: (-cap_s[s] if pack else q(pressure.of("nic", s)), s))
+    return fill([a for s in servers for a in server_groups[s]], cap, job.W)
+
+
+# ---------------------------------------------------------------------------------------- candidates and greedy-wait
+
+
+def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
+    """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
+    hw, job = state.hw, state.jobs[j]
+    cap = state.capacity(p, j)
+    cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
+    pressure = Pressure(state, p)
+    by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:ANCHORS]
+    others = [s for s in range(hw.N) if cap_s[s] > 0 and s not in by_pack]
+    by_pressure = sorted(others, key=lambda s: (q(pressure.server(s)), s))[:ANCHORS]
+    anchors: list[int | None] = []
+    for chosen in (by_pack, by_pressure):
+        valid = [s if cap_s[s] > 0 else None for s in chosen]
+        anchors += valid + [None] * (ANCHORS - len(valid))
+
+    out: list[dict[int, int] | None] = []
+    for anchor in anchors:
+        for limit in (None, *CAPS[1:]):
+            capped = [x if limit is None else min(x, limit) for x in cap]
+            if anchor is None or sum(capped) < job.W or (limit is not None and limit >= job.W):
+                out.append(None)
+                continue
+            capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
+
+            def key(a: int, anchor=anchor, capped_s=capped_s):
+                s = a // hw.K
+                return s != anchor, hw.rack[p, s] != hw.rack[p, anchor], -capped_s[s], s, a
+
+            out.append(fill(sorted(range(hw.N * hw.K), key=key), capped, job.W))
+    return out
+
+
+def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> tuple[float, float]:
+    """Of a candidate: the job's own slowdown, and `eff`, that and what it costs the jobs that run here.
+
+    `before` and `now` are the present total use and slowdowns.
+    """
+    hw, job = state.hw, state.jobs[j]
+    new = demand(hw, p, job, w, ps_of(job, w))
+    after = dict(before)
+    for m, x in new.use.items():
+        after[m] = after.get(m, 0.0) + x
+    a = min(w)
+    beside = state.beside(p, a, state.gpu_for(p, j, a))
+    on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
+    own = eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
+    for r in state.running[p]:
+        if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
+            more = (job.model,) if any(r is x for x in beside) else ()
+            slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
+            eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
+    return own, eff
+
+
+def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict[int, float]) -> float:
+    """Seconds by which the servers of a candidate become wholly free later."""
+    K, seconds = state.hw.K, 0.0
+    for s in {a // K for a in w}:
+        here = [r for r in state.running[p] if any(a // K == s for a in r.w)]
+        exit_s = max((state.estimated_left_s(r) * now[r.job] for r in here), default=0.0)
+        seconds += max(own * state.jobs[j].estimate_s - exit_s, 0.0)
+    return seconds
+
+
+def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patience: float, lifetime: bool):
+    """(job, workers) of the first job whose best candidate is good enough, or None."""
+    before, now = state.total_use(), state.slowdowns()
+    ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
+    wait = max([state.interval_s, *([min(ends)] if ends else [])])
+    for j in jobs:
+        estimate_s = state.jobs[j].estimate_s
+        valid = [w for w in candidates(state, p, j) if w is not None]
+        effects = [effect(state, p, j, w, before, now) for w in valid]
+        scores = [eff for _, eff in effects]
+        if lifetime:
+            extra = [later(state, p, j, w, own, now) for w, (own, _) in zip(valid, effects, strict=True)]
+            scores = [eff + seconds / estimate_s for eff, seconds in zip(scores, extra, strict=True)]
+        best = min(range(len(valid)), key=lambda c: (q(scores[c]), c))
+        eff = effects[best][1]
+        lost = (eff - 1) * estimate_s / wait
+        if q(eff) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
+            return j, valid[best]
+    return None

@@ -1,0 +1,211 @@
+"""An independent simulator: a plain NumPy event loop in float64, written from `docs/semantics.md` and nothing else.
+
+It is slow and literal on purpose; section numbers refer to that page. A policy is a function `policy(state, p)` that
+returns `("place", job, workers, ps)` (dicts group -> count), `("forward", job, partition)` or `("wait",)`.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from jaxsched.semantics import WORK_TOLERANCE
+from tests.oracle.cluster import Hardware, read_jobs
+from tests.oracle.contention import demand, make_interference
+from tests.oracle.state import Running, State
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of each job."""
+
+    start_s: np.ndarray  # float64[J], nan if it never started
+    finish_s: np.ndarray  # float64[J], nan if it did not finish
+    status: list[str]  # finished, running, queued, backlog (not in a queue yet) or rejected
+    partition: np.ndarray  # int[J], where it ran or is queued, else -1
+    workers: list[dict[int, int]]  # group -> count, empty if it never started
+    ps: list[dict[int, int]]
+
+
+def simulate(
+    cluster,
+    jobs,
+    profiles,
+    policy,
+    *,
+    interval_s,
+    rounds,
+    max_forwards=2,
+    interference="none",
+    strengths=(1, 1, 1, 1, 1, 1),
+    law=None,
+    queue_slots=10**9,
+    running_slots=10**9,
+    horizon_s=None,
+) -> Result:
+    """Run the jobs. `running_slots` and `queue_slots` are per partition.
+
+    With a horizon, boundaries before it are simulated and completions up to it count; without one, the run also ends
+    when nothing can change any more (jobs are queued that the policy will never place).
+    """
+    hw, table = Hardware(cluster), read_jobs(jobs, profiles)
+    stretch = make_interference(interference, strengths)
+    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law)
+    result = Result(
+        start_s=np.full(len(table), np.nan),
+        finish_s=np.full(len(table), np.nan),
+        status=["backlog"] * len(table),
+        partition=np.full(len(table), -1),
+        workers=[{} for _ in table],
+        ps=[{} for _ in table],
+    )
+
+    backlog: list[int] = []  # in order of submission
+    home: dict[int, int] = {}
+    for j, job in enumerate(table):
+        able = [p for p in ((job.home + d) % hw.P for d in range(hw.P)) if state.could_hold(p, j)]
+        if able:
+            home[j] = able[0]
+            backlog.append(j)
+        else:
+            result.status[j] = "rejected"
+
+    i = 0
+    while horizon_s is None or i * interval_s < horizon_s:
+        state.now = i * interval_s
+        while backlog and table[backlog[0]].submit_s <= state.now:
+            if len(state.queue[home[backlog[0]]]) >= queue_slots:
+                break
+            j = backlog.pop(0)
+            state.queue[home[j]].append(j)
+
+        acted = _decide(state, policy, rounds)
+
+        anything_queued = any(state.queue)
+        anything_running = any(state.running)
+        later = [j for j in backlog if table[j].submit_s > state.now]
+        if not anything_queued and not anything_running and not backlog:
+            break
+        if horizon_s is None and not anything_running and not acted and not later:
+            break  # nothing will ever change
+        if anything_queued:
+            i += 1
+            end = i * interval_s
+        elif backlog:  # skip to the boundary at which the next job arrives
+            i = max(i + 1, math.floor(table[backlog[0]].submit_s / interval_s) - 1)
+            while i * interval_s < table[backlog[0]].submit_s:
+                i += 1
+            end = i * interval_s
+        else:
+            end = math.inf
+        _advance(state, end if horizon_s is None else min(end, horizon_s))
+        if end == math.inf:
+            break
+
+    for r, finish in state.finished:
+        result.finish_s[r.job] = finish
+    for status, runs in (
+        ("running", [r for rs in state.running for r in rs]),
+        ("finished", [r for r, _ in state.finished]),
+    ):
+        for r in runs:
+            result.status[r.job], result.start_s[r.job], result.partition[r.job] = status, r.start_s, r.partition
+            result.workers[r.job], result.ps[r.job] = r.w, r.u
+    for p in range(hw.P):
+        for j in state.queue[p]:
+            result.status[j], result.partition[j] = "queued", p
+    return result
+
+
+def _decide(state: State, policy, rounds: int) -> bool:
+    """The decisions of one boundary (section 6, step 2). Returns whether anything was placed or forwarded."""
+    hw = state.hw
+    waited: set[int] = set()
+    acted = False
+    for _ in range(rounds):
+        if len(waited) == hw.P:
+            break
+        actions = {p: policy(state, p) for p in range(hw.P) if p not in waited}  # all on the state before the round
+        slots = [state.queue_slots - len(q) for q in state.queue]
+        legal = {p: _legal(state, p, action) for p, action in actions.items()}
+        for p, action in actions.items():  # in order of the scheduler's number
+            if not legal[p] or action[0] == "wait":
+                waited.add(p)
+            elif action[0] == "forward":
+                _, j, target = action
+                if slots[target] <= 0:
+                    waited.add(p)
+                    continue
+                slots[target] -= 1
+                state.queue[p].remove(j)
+                state.queue[target].append(j)
+                state.forwards[j] += 1
+                acted = True
+            else:
+                _, j, w, u = action
+                w = {int(a): int(x) for a, x in sorted(w.items()) if x > 0}
+                u = {int(a): int(x) for a, x in sorted(u.items()) if x > 0}
+                state.queue[p].remove(j)
+                state.running[p].append(
+                    Running(
+                        gpu=state.gpu_for(p, j, min(w)),
+                        job=j,
+                        partition=p,
+                        w=w,
+                        u=u,
+                        demand=demand(hw, p, state.jobs[j], w, u),
+                        start_s=state.now,
+                        remaining_s=state.jobs[j].duration_s,
+                    )
+                )
+                acted = True
+    return acted
+
+
+def _legal(state: State, p: int, action) -> bool:
+    """Whether scheduler `p` may do this on the present state (free slots of the target: see the caller)."""
+    if action[0] == "wait":
+        return True
+    j = action[1]
+    if j not in state.queue[p]:
+        return False
+    if action[0] == "forward":
+        target = action[2]
+        return (
+            target != p
+            and 0 <= target < state.hw.P
+            and state.forwards[j] < state.max_forwards
+            and state.could_hold(target, j)
+        )
+    job, (_, _, w, u), cap = state.jobs[j], action, state.capacity(p, j)
+    return (
+        len(state.running[p]) < state.running_slots
+        and sum(w.values()) == job.W
+        and sum(u.values()) == job.U
+        and all(0 <= x <= cap[a] for a, x in w.items())
+        and all(0 <= x and state.hw.gpus[p, a] > 0 for a, x in u.items() if x)
+    )
+
+
+def _advance(state: State, end: float) -> None:
+    """Run until `end` (section 6, step 3): slowdowns are constant between completions."""
+    while any(state.running):
+        slow = state.slowdowns()
+        runs = [r for rs in state.running for r in rs]
+        next_s = min(state.now + r.remaining_s * slow[r.job] for r in runs)
+        until = min(next_s, end)
+        for r in runs:
+            r.remaining_s -= (until - state.now) / slow[r.job]
+        state.now = until
+        for p in range(state.hw.P):
+            for r in list(state.running[p]):
+                # The second test: next_s is this job's own completion, however float64 rounds a large time.
+                if r.remaining_s <= WORK_TOLERANCE * state.jobs[r.job].duration_s or (
+                    until == next_s and r.remaining_s * slow[r.job] <= np.spacing(until)
+                ):
+                    state.running[p].remove(r)
+                    state.finished.append((r, state.now))
+        if until == end:
+            return
+    if end != math.inf:
+        state.now = end

@@ -1,0 +1,144 @@
+"""The oracle's state: what runs and waits where, and what a policy may look at (section 7 of `docs/semantics.md`)."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from jaxsched.semantics import OVERDUE
+from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
+from tests.oracle.contention import Demand, Law, Stretch, slowdown
+
+
+@dataclasses.dataclass
+class Running:
+    """A job that runs."""
+
+    job: int
+    partition: int
+    w: dict[int, int]
+    u: dict[int, int]
+    demand: Demand
+    start_s: float
+    remaining_s: float  # ideal seconds
+    gpu: int | None = None  # index of its shared GPU in its group
+
+    @property
+    def group(self) -> int:
+        """Where a fraction lies."""
+        (a,) = self.w
+        return a
+
+
+class State:
+    """All that a policy may look at."""
+
+    def __init__(
+        self,
+        hw: Hardware,
+        jobs: list[Job],
+        stretch: Stretch,
+        queue_slots,
+        running_slots,
+        max_forwards,
+        interval_s=1.0,
+        law: Law | None = None,
+    ):
+        """An empty cluster at time 0."""
+        self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
+        self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
+        self.now, self.interval_s = 0.0, interval_s
+        self.queue: list[list[int]] = [[] for _ in range(hw.P)]
+        self.running: list[list[Running]] = [[] for _ in range(hw.P)]
+        self.finished: list[tuple[Running, float]] = []
+        self.forwards = [0] * len(jobs)
+
+    def free(self, p: int) -> np.ndarray:
+        """Free, that is whole, GPUs of each group of a partition."""
+        free = self.hw.gpus[p].copy()
+        for r in self.running[p]:
+            if r.gpu is None:
+                for a, count in r.w.items():
+                    free[a] -= count * self.jobs[r.job].g
+        for a in range(len(free)):
+            free[a] -= len(self.shared(p, a))
+        return free
+
+    def shared(self, p: int, a: int) -> dict[int, int]:
+        """The shared GPUs of a group: index -> thousandths in use."""
+        used: dict[int, int] = {}
+        for r in self.running[p]:
+            if r.gpu is not None and r.group == a:
+                used[r.gpu] = used.get(r.gpu, 0) + self.jobs[r.job].milli
+        return used
+
+    def capacity(self, p: int, j: int) -> list[int]:
+        """`cap_a` of section 7 for every group."""
+        job, free = self.jobs[j], [int(x) for x in self.free(p)]
+        if not job.fraction:
+            return [x // job.g for x in free]
+        return [
+            int(free[a] > 0 or any(used + job.milli <= WHOLE for used in self.shared(p, a).values()))
+            for a in range(len(free))
+        ]
+
+    def gpu_for(self, p: int, j: int, a: int) -> int | None:
+        """The shared GPU of group `a` that a fraction gets; None for whole GPUs."""
+        job, used = self.jobs[j], self.shared(p, a)
+        if not job.fraction:
+            return None
+        enough = [(WHOLE - x, s) for s, x in used.items() if x + job.milli <= WHOLE]
+        if enough:
+            return min(enough)[1]
+        return next(s for s in itertools.count() if s not in used)
+
+    def gpu_stretch(self, p: int, a: int, model: int, others: list[int]) -> float:
+        """stretch_gpu (section 5) of a job on a shared GPU of group `a`, by the models of its co-runners there."""
+        if not others:
+            return 1.0
+        by_law = None if self.law is None else self.law(int(self.hw.gpu_type[p, a]), model, others)
+        return self.stretch("gpu", model, 1.0, float(len(others))) if by_law is None else by_law
+
+    def beside(self, p: int, a: int, gpu: int | None) -> list[Running]:
+        """The fractions on a shared GPU."""
+        return [] if gpu is None else [r for r in self.running[p] if r.gpu == gpu and r.group == a]
+
+    def on_gpu(self, r: Running, more: tuple[int, ...] = ()) -> float:
+        """stretch_gpu of a running job, with `more` models on its GPU than there are."""
+        if r.gpu is None:
+            return 1.0
+        others = [self.jobs[x.job].model for x in self.beside(r.partition, r.group, r.gpu) if x is not r]
+        return self.gpu_stretch(r.partition, r.group, self.jobs[r.job].model, [*others, *more])
+
+    def total_use(self, *, without: int | None = None) -> dict[Resource, float]:
+        """Utilisation of each resource, summed over all running jobs (but not those of partition `without`)."""
+        total: dict[Resource, float] = {}
+        for p in range(self.hw.P):
+            for r in self.running[p] if p != without else []:
+                for m, x in r.demand.use.items():
+                    total[m] = total.get(m, 0.0) + x
+        return total
+
+    def estimated_left_s(self, r: Running) -> float:
+        """What a policy knows of a running job's remaining ideal seconds (section 7)."""
+        done = self.jobs[r.job].duration_s - r.remaining_s
+        left = self.jobs[r.job].estimate_s - done
+        return left if left > 0 else OVERDUE * done
+
+    def slowdowns(self) -> dict[int, float]:
+        """Slowdown of every running job."""
+        total = self.total_use()
+        return {
+            r.job: slowdown(self.hw, p, self.jobs[r.job], r.demand, total, self.stretch, self.on_gpu(r))
+            for p in range(self.hw.P)
+            for r in self.running[p]
+        }
+
+    def could_hold(self, p: int, j: int) -> bool:
+        """Whether the gang fits the empty partition."""
+        return sum(int(x) // self.jobs[j].g for x in self.hw.gpus[p]) >= self.jobs[j].W
+
+    def feasible(self, p: int, j: int) -> bool:
+        """Whether the gang fits the partition now (section 7)."""
+        fits = sum(self.capacity(p, j)) >= self.jobs[j].W
+        return fits and len(self.running[p]) < self.running_slots

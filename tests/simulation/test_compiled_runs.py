@@ -1,0 +1,173 @@
+"""Whole runs by the compiled event loop: what the JAX environment gives, and a clear word where it cannot play."""
+
+import dataclasses
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from jaxsched.bench import simulator as bench
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.state import assign_homes
+from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.contenders import Contender, contender
+from jaxsched.machine import usable_folder
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.engines import compiled as native
+from jaxsched.simulation.engines.compiled import covered
+from jaxsched.simulation.engines.compiled import engine as natively
+from jaxsched.simulation.engines.compiled.engine import rollout_natively
+from jaxsched.simulation.engines.compiled.run import Run
+from jaxsched.simulation.engines.jax.run import Stopped, prepare
+from jaxsched.simulation.outcome import STATUS
+from jaxsched.simulation.settings import Settings
+from jaxsched.workload.jobs import JobList, make_job_list, to_table
+from jaxsched.workload.load import WorkloadOptions, get_workload
+
+SPECS = ("pack:area+backfill+spread", "tetris:las", "greedy-wait:sjf+spread+lifetime+reserve")
+
+
+def jobs_for(cluster, count: int = 300) -> JobList:
+    gpus = int(np.asarray(cluster.group_gpus).sum())
+    return get_workload("distributed", WorkloadOptions(count, load=0.9, total_gpus=gpus, schedulers=2))[0]
+
+
+def outcomes(engine: str, cluster, jobs: JobList, specs=SPECS, **changes):
+    found = compare(cluster, [jobs], specs, Settings(engine=engine, record_placements=True, **changes))
+    return [row.outcomes[0] for row in found.rows]
+
+
+@pytest.mark.parametrize(
+    ("topology", "changes"),
+    [
+        ("leaf-spine-4", {"interference": "fitted"}),
+        ("dragonfly-8", {"interference": "analytic:high", "interval_s": 7.3}),
+        ("fat-tree-8", {"interference": "none", "horizon_s": 40_000.0, "rounds": 2}),
+    ],
+)
+def test_jobs_go_as_in_the_environment(topology, changes):
+    cluster = get_cluster(topology, 2)
+    jobs, slow = jobs_for(cluster), 0
+    for jax, ours in zip(*(outcomes(engine, cluster, jobs, **changes) for engine in ("jax", "native")), strict=True):
+        assert (jax.stats.engine, ours.stats.engine) == ("jax", "native")
+        np.testing.assert_array_equal(ours.status, jax.status)
+        np.testing.assert_array_equal(ours.start_s, jax.start_s)
+        np.testing.assert_array_equal(ours.partition, jax.partition)
+        np.testing.assert_array_equal(ours.workers, jax.workers)
+        np.testing.assert_allclose(ours.finish_s, jax.finish_s, rtol=1e-6)
+        assert ours.cut_off == jax.cut_off and ours.unfinished == ("horizon_s" in changes)
+        assert ours.stats.simulated_s == pytest.approx(jax.stats.simulated_s, rel=1e-6)
+        slow += (ours.run_s > 1.1 * jobs.duration_s).sum()
+    assert slow > 10 or changes["interference"] == "none"  # there is some contention, or slow placements
+
+
+def test_jobs_that_fit_nowhere_are_rejected():
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = make_job_list([0.0, 1.0, 2.0], [100.0, 100.0, 100.0], [4, 16, 2])
+    reports = []
+    found = compare(cluster, [jobs], ["pack"], Settings(engine="native"), report=reports.append)
+    assert found.rows[0].jobs.rejected == 1 and found.rows[0].jobs.finished == 2
+    assert reports[-1].over and reports[-1].finished == reports[-1].total == 3
+    assert 160 <= reports[-1].simulated_s < 300
+
+
+def test_jobs_at_the_horizon_are_as_in_the_environment():
+    cluster = get_cluster("leaf-spine-2", 2)
+    running = make_job_list([0.0, 535.0, 595.0, 640.0], [9000.0, 9000.0, 9000.0, 9000.0], [2, 2, 2, 2])
+    idle = make_job_list([5000.0], [100.0], [2])
+    for jobs, states in ((running, ["running", "running", "queued", "not arrived"]), (idle, ["not arrived"])):
+        for engine in ("jax", "native"):
+            (result,) = outcomes(engine, cluster, jobs, ["pack"], horizon_s=600.0)
+            assert [STATUS[code] for code in result.status] == states
+            assert result.stats.simulated_s == 600 and result.cut_off == "at the horizon of 600 s"
+
+
+def test_a_rejected_job_of_many_gpus_takes_no_room():
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = make_job_list([0.0, 1.0], [100.0, 100.0], [1, 1], gpus_per_worker=[1, 2**31 - 1])
+    program, params = prepare(contender("pack"), cluster, [jobs], Settings(), lanes=False)
+    run = Run(program.config, params, to_table(jobs, 60.0), parse("pack"), 60)
+    assert run.tables.fits.shape[1] == 2 and run.go_on()
+    assert run.finished == 1 and run.home[1] == -1
+
+
+@pytest.mark.parametrize("engine", ["jax", "native"])
+def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_free(engine):
+    # Of 8 GPUs two jobs have three each. The gang of 5 can start when the first ends; the second is then done as well,
+    # if it ends at the same time up to 0.0877%, and leaves 3 GPUs more: a long job of 2 may start meanwhile.
+    cluster = get_cluster("leaf-spine-1", 1)
+    for second_s, waits in ((10_008.0, False), (10_010.0, True)):
+        durations = [10_000.0, second_s, 1000.0, 50_000.0]
+        jobs = make_job_list([0.0, 0.0, 1.0, 61.0], durations, [1, 1, 5, 2], gpus_per_worker=[3, 3, 1, 1])
+        (result,) = outcomes(engine, cluster, jobs, ["pack:fifo+backfill+reserve"], interference="none")
+        assert result.stats.engine == engine
+        assert (result.start_s[3] > 10_000) == waits
+
+
+def test_auto_takes_the_loop_where_it_can(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 20)
+
+    def engines(specs, jobs=jobs) -> list[str]:
+        return [result.stats.engine for result in outcomes("auto", cluster, jobs, specs)]
+
+    shared = dataclasses.replace(jobs, workers=np.ones_like(jobs.workers), ps=np.zeros_like(jobs.ps))
+    shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
+    assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["native", "native", "jax"]
+    assert engines(["pack"], shared) == ["jax"]
+    monkeypatch.setattr(covered, "no_numba", lambda: "none")
+    assert engines(["pack"]) == ["jax"]
+
+
+def test_what_it_cannot_play_is_said(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 20)
+    own = Contender("mine", contender("pack").make, baseline=False)
+    for spec, reason in (
+        ("random", "it has the policies first-fit, pack, "),
+        (own, "it has the policies first-fit, pack, "),
+    ):
+        with pytest.raises(UserError, match=f"engine native: cannot play .*: {reason}"):
+            outcomes("native", cluster, jobs, [spec])
+    with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, native"):
+        Settings(engine="numba")
+    covered.no_numba.cache_clear()
+    monkeypatch.setitem(sys.modules, "jaxsched.simulation.engines.compiled.jit", None)  # as if its import failed
+    monkeypatch.delattr(native, "compiled")
+    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[native\]'` \(import of"):
+        outcomes("native", cluster, jobs, ["pack"])
+    covered.no_numba.cache_clear()
+
+
+def test_a_run_can_be_cut_off_and_stopped(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 60)
+    settings = Settings(wall_limit_s=1e-9)
+    program, params = prepare(contender("pack"), cluster, [jobs], settings, lanes=False)
+    monkeypatch.setattr(natively, "FEWEST_ROUNDS", 5)
+    result = rollout_natively(program.contender, program.config, params, jobs, settings)
+    assert result.cut_off == "after 0 s on the wall" and result.unfinished and 5 <= result.stats.steps < 10
+    assert np.nanmax(result.start_s) <= result.stats.simulated_s < jobs.submit_s[-1]
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        rollout_natively(program.contender, program.config, params, jobs, settings, stop=stop)
+
+
+def test_bench_plays_every_environment(monkeypatch):
+    monkeypatch.setattr(bench, "LEAST_WALL_S", 0.0)
+    monkeypatch.setattr(bench, "POOL", 2)
+    row = bench.bench_native("leaf-spine-2", "pack", 3)
+    assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("native/pack", 3, 2, None)
+    assert row.jobs_per_cpu_s is not None
+    config, cluster, _ = bench.environment_of("leaf-spine-2", None)
+    fit = (assign_homes(cluster, bench.job_tables(cluster, config, 2)).home >= 0).sum(-1)
+    assert row.jobs_per_cpu_s * row.cpu_s == pytest.approx(fit[0] + fit[1] + fit[0])  # a list each, the pool has two
+
+
+def test_a_cache_that_cannot_be_written_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert not usable_folder(tmp_path / "file" / "cache")
+    assert usable_folder(tmp_path / "cache")

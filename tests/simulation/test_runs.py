@@ -1,0 +1,157 @@
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsched.calibration.interference.named import interference_model
+from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.observation import observe
+from jaxsched.env.state import EnvConfig, make_params, wait_action
+from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.contenders import Contender, contender, contenders
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import hand_written
+from jaxsched.simulation import settings as rules
+from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.settings import Settings, compact_tenants, env_config, fits_somewhere
+from jaxsched.workload.jobs import make_job_list, to_table
+from tests.support.evaluation_jobs import some_jobs
+
+
+def plainly(cluster, jobs, spec, settings):
+    """Start and finish times by a loop of single steps with tables that are large from the beginning."""
+    config = EnvConfig(running_slots=8, queue_slots=256, rounds=64, largest_worker=1, early_stop=True, skip_idle=False)
+    params = make_params(cluster, interval_s=settings.interval_s)
+    policy = hand_written(spec, config)
+
+    @jax.jit
+    def run(state):
+        def body(state):
+            action = policy(jax.random.key(0), observe(config, params, state), state, params)
+            return transition(config, params, state, action)[0]
+
+        return jax.lax.while_loop(lambda state: ~is_finished(state), body, state)
+
+    records = jax.tree.map(np.asarray, run(initial_state(config, params, to_table(jobs, settings.interval_s))).records)
+    finish = records.finish * settings.interval_s + records.finish_offset_s.astype(float)
+    return records.start * settings.interval_s, finish
+
+
+def test_tables_that_grow_change_no_times(cluster, monkeypatch):
+    monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
+    monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
+    jobs, settings = dataclasses.replace(some_jobs(3, 60), tenant=np.zeros(60, np.int32)), Settings()
+    program, params = prepare(contender("pack"), cluster, [jobs], settings, lanes=False)
+    (result,) = rollout(program, params, [jobs], settings)
+    assert result.stats.peak_queue > 4 and result.stats.queue_slots >= result.stats.peak_queue
+    assert result.stats.peak_running > 4 and result.stats.running_slots >= result.stats.peak_running
+    start, finish = plainly(cluster, jobs, "pack", settings)
+    started = ~np.isnan(result.start_s)
+    assert not started[jobs.num_gpus > 8].any() and started[jobs.num_gpus <= 8].all()
+    np.testing.assert_array_equal(result.start_s[started], start[started])
+    np.testing.assert_allclose(result.finish_s[started], finish[started], rtol=1e-6)
+
+
+def test_lanes_give_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
+    lanes = compare(cluster, job_lists, ["pack"], Settings(lanes=True))
+    for one, other in zip(lanes.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
+        np.testing.assert_array_equal(one.status, other.status)
+        np.testing.assert_array_equal(one.start_s, other.start_s)
+        np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
+
+
+def test_times_are_those_of_the_jobs(comparison):
+    for row in comparison.rows:
+        for result in row.outcomes:
+            done = result.finished
+            assert (result.queue_s[done] >= 0).all()
+            assert (result.run_s[done] >= result.jobs.duration_s[done] * (1 - 1e-5)).all()
+            assert (result.start_s[done] % 60.0 == 0).all()
+            assert result.stats.illegal == 0
+
+
+def test_horizon_cuts_off_and_accounts_for_every_job(cluster):
+    jobs = some_jobs(5)
+    row = compare(cluster, [jobs], ["pack"], Settings(horizon_s=1200)).rows[0]
+    counts = row.jobs
+    assert counts.arrived == counts.finished + counts.running + counts.queued + counts.rejected < len(jobs)
+    assert counts.running + counts.queued > 0
+    assert math.isnan(row.figures.jct_mean_s) and "at the horizon of 1,200 s" in row.notes[0]
+
+
+def test_a_policy_that_never_starts_a_job_is_cut_off(cluster):
+    lazy = Contender("lazy", lambda config: Policy("lazy", lambda k, o, s, params: wait_action(params.cluster)), False)
+    comparison = compare(cluster, [some_jobs(6, 3)], [lazy])
+    assert "starts no job" in comparison.rows[0].notes[0]
+    assert comparison.best_baseline is None
+    assert comparison.to_json()["policies"]["lazy"]["jct_mean_s"] is None
+
+
+def test_reports_end_with_all_jobs(comparison, progress, job_lists):
+    for policy in ("pack", "random"):
+        for seed, jobs in enumerate(job_lists):
+            last = [one for one in progress if (one.policy, one.seed) == (policy, seed)][-1]
+            assert last.over and last.finished == last.arrived == last.total == len(jobs)
+
+
+def test_an_error_in_a_run_comes_out(cluster, job_lists):
+    def broken(config):
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        compare(cluster, job_lists, [Contender("broken", broken, False)])
+
+
+def test_everything_too_large_is_a_mistake(cluster):
+    with pytest.raises(UserError, match=r"no job fits .* smallest gang has 9 GPUs, the largest partition 8"):
+        compare(cluster, [make_job_list([0, 1], [5, 5], [9, 12])], ["pack"])
+
+
+def test_what_fits(cluster):
+    jobs = make_job_list([0] * 5, [1] * 5, [8, 9, 2, 1, 3], gpus_per_worker=[1, 1, 4, 5, 3])
+    assert fits_somewhere(cluster, jobs).tolist() == [True, False, True, False, False]
+    assert env_config(cluster, [jobs], Settings()).largest_worker == 4  # the larger ones never queue
+
+
+def test_tenants_are_renumbered_over_all_lists(job_lists):
+    renumbered = compact_tenants(job_lists)
+    for before, after in zip(job_lists, renumbered):
+        np.testing.assert_array_equal(after.tenant, np.where(before.tenant == 3, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ([], "none is given"),
+        (["pack", "pack"], "'pack' is given twice"),
+        (["nix"], "unknown policy 'nix'"),
+        (["runs/nix"], "no such folder"),
+        (["pack:sfj"], "unknown option 'sfj'"),
+    ],
+)
+def test_bad_policies(specs, message):
+    with pytest.raises(UserError, match=message):
+        contenders(specs)
+
+
+@pytest.mark.parametrize("values", [{"interval_s": 0}, {"interval_s": math.nan}, {"rounds": 0}, {"horizon_s": -1}])
+def test_bad_settings(values):
+    with pytest.raises(UserError, match=next(iter(values))):
+        Settings(**values)
+
+
+def test_models_of_interference(tmp_path):
+    assert Settings().interference == "default"
+    for name in ("default", "none", "analytic", "analytic:low", "analytic:high", "fitted"):
+        Settings(interference=name)
+    low, default, high = (interference_model(f"analytic{end}")[1].kappa for end in (":low", "", ":high"))
+    assert (low < default).all() and (default < high).all()
+    with pytest.raises(UserError, match=r"no file card\.json"):
+        Settings(interference=str(tmp_path))
+    with pytest.raises(UserError, match="unknown interference model 'analytic:nix'"):
+        Settings(interference="analytic:nix")
+    with pytest.raises(UserError, match="unknown interference model"):
+        Settings(interference="quantum")

@@ -1,0 +1,94 @@
+"""Workloads that the learned policy runs, and weights for it."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxsched.env.environment import is_finished, transition
+from jaxsched.env.observation import Observation, observe
+from jaxsched.env.state import EnvParams, State
+from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.policies.learned import learned_policy
+from jaxsched.policies.menu import build_menu
+from tests.support import strategies
+
+SHAPE = strategies.SHAPES["three"]
+CONFIG = SHAPE.config(window=2)
+NET = SchedulerNetwork(width=8)
+MOST_ROUNDS = 600  # such a workload takes some 40
+
+
+@functools.cache
+def untrained():
+    """Weights as training starts with them."""
+    case = a_case()
+    start = strategies.jit_start(CONFIG)(case.params, case.table)
+    return jax.jit(lambda params, state: NET.init(jax.random.key(0), *offered(params, state)))(case.params, start)
+
+
+def noisy(seed: int, spread: float = 0.5):
+    """Weights that no training would give."""
+    leaves, tree = jax.tree.flatten(untrained())
+    rng = np.random.default_rng(seed)
+    return tree.unflatten([leaf + jnp.asarray(spread * rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves])
+
+
+def offered(params: EnvParams, state: State) -> tuple[Observation, Menu]:
+    obs = observe(CONFIG, params, state)
+    return obs, build_menu(CONFIG, params, state, obs)
+
+
+def a_case(seed: int = 1, **fixed) -> strategies.Case:
+    return strategies.random_case(seed, "three", **fixed)
+
+
+@functools.cache
+def busy_case() -> strategies.Case:
+    """All jobs come at once."""
+    case = a_case(0)
+    return dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(len(case.jobs))))
+
+
+@functools.cache
+def jit_offered():
+    return jax.jit(offered)
+
+
+@functools.cache
+def jit_run():
+    """Compiled `(weights, params, state, most) -> (State, rounds)`: to the end, or `most` decision rounds."""
+
+    def run(weights, params: EnvParams, state: State, most):
+        policy = learned_policy("it", CONFIG, NET, weights)
+
+        def body(carry):
+            state, rounds = carry
+            action = policy(jax.random.key(0), observe(CONFIG, params, state), state, params)
+            return transition(CONFIG, params, state, action)[0], rounds + 1
+
+        def go_on(carry):
+            return ~is_finished(carry[0]) & (carry[1] < most)
+
+        return lax.while_loop(go_on, body, (state, 0))
+
+    return jax.jit(run)
+
+
+@functools.cache
+def mid_run_state() -> State:
+    """Of `busy_case`: jobs in every queue and on the servers, some of them to be forwarded."""
+    case = busy_case()
+    state, _ = run(untrained(), case, 6)
+    obs, _ = jit_offered()(case.params, state)
+    if not ((state.queue >= 0).any(-1).all() and (state.running.job >= 0).any(-1).all() and obs.forward_mask.any()):
+        raise RuntimeError("not the state that these tests need")
+    return state
+
+
+def run(weights, case: strategies.Case, most: int = MOST_ROUNDS) -> tuple[State, int]:
+    state, rounds = jit_run()(weights, case.params, strategies.jit_start(CONFIG)(case.params, case.table), most)
+    return state, int(rounds)
