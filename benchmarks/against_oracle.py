@@ -22,19 +22,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from jaxsched.bench.simulator import bench_environment, bench_native
+from jaxsched.bench.simulator import bench_environment, bench_compiled
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.state import EnvParams
-from jaxsched.evaluation.contenders import contender
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import rollout_natively
+from jaxsched.simulation.engines.compiled.engine import CompiledEngine, CompiledPlayer
 from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.engines.jax.program import Program
-from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings, compact_tenants, env_config
+from jaxsched.simulation.settings import Settings, compact_tenants, env_config, most_running
 from jaxsched.workload.jobs import JobList, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import profiles
@@ -58,15 +56,13 @@ def main() -> None:
     )
     jobs = compact_tenants([get_workload(arguments.workload, options)[0]])
 
-    program, params = prepare(contender("pack"), cluster, jobs, settings, lanes=False)
-
-    def in_the_loop() -> Outcome:
-        return rollout_natively(program.contender, program.config, params, jobs[0], settings)
-
-    rollout(program, params, jobs, settings)  # compiles
-    in_the_loop()
-    ours, ours_s = timed(lambda: rollout(program, params, jobs, settings)[0])
-    native, native_s = timed(in_the_loop)
+    pack = parse("pack")
+    in_jax = JaxEngine().prepare(pack, cluster, jobs, settings)
+    in_loop = CompiledEngine().prepare(pack, cluster, jobs, settings)
+    in_jax.play(jobs)  # compiles
+    in_loop.play(jobs)
+    ours, ours_s = timed(lambda: in_jax.play(jobs)[0])
+    loop, loop_s = timed(lambda: in_loop.play(jobs)[0])
 
     config = env_config(cluster, jobs, settings)
     policy = policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
@@ -76,22 +72,22 @@ def main() -> None:
             interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
         )
     )  # fmt: skip
-    for name, finish_s in (("JAX", ours.finish_s), ("loop", native.finish_s), ("oracle", theirs.finish_s)):
+    for name, finish_s in (("JAX", ours.finish_s), ("loop", loop.finish_s), ("oracle", theirs.finish_s)):
         print(f"mean finish by {name}: {np.nanmean(finish_s):.3f} s")
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-5)
-    np.testing.assert_allclose(native.finish_s, theirs.finish_s, rtol=1e-5)
+    np.testing.assert_allclose(loop.finish_s, theirs.finish_s, rtol=1e-5)
 
     def row(name: str, count: int, cpu_s: float) -> dict[str, Any]:
         return {"name": name, "num_envs": count, "jobs_per_cpu_s": count * arguments.jobs / cpu_s}
 
-    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("native, this trace", 1, native_s)]
+    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("compiled, this trace", 1, loop_s)]
     for count in arguments.num_envs:
-        environments = loop_environments(program, params, jobs[0], settings, count)
-        _, native_s = timed(lambda environments=environments: [play(one) for one in environments])
+        environments = loop_environments(in_loop, jobs[0], count)
+        _, loop_s = timed(lambda environments=environments: [play(one) for one in environments])
         for one in environments:
-            np.testing.assert_array_equal(one.tables.records["finish_s"], native.finish_s)
-        rows.append(row("native, this trace", count, native_s))
-        rows.append(dataclasses.asdict(bench_native("leaf-spine-64", "pack", count)))
+            np.testing.assert_array_equal(one.tables.records["finish_s"], loop.finish_s)
+        rows.append(row("compiled, this trace", count, loop_s))
+        rows.append(dataclasses.asdict(bench_compiled("leaf-spine-64", "pack", count)))
         rows.append(dataclasses.asdict(bench_environment("leaf-spine-64", "pack", count)))
     for row in rows:
         ratio = row["jobs_per_cpu_s"] / rows[0]["jobs_per_cpu_s"]
@@ -100,11 +96,12 @@ def main() -> None:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def loop_environments(program: Program, params: EnvParams, jobs: JobList, settings: Settings, count: int) -> list[Run]:
+def loop_environments(player: CompiledPlayer, jobs: JobList, count: int) -> list[Run]:
     """So many environments of the compiled event loop, all with the same jobs."""
-    slots = {"queue_slots": len(jobs), "running_slots": program.most_running}
-    config, table = dataclasses.replace(program.config, **slots), to_table(jobs, settings.interval_s)
-    first = Run(config, params, table, parse("pack"), settings.interval_s)
+    slots = {"queue_slots": len(jobs), "running_slots": most_running(player.params.cluster, [jobs])}
+    config = dataclasses.replace(player.config, **slots)
+    table = to_table(jobs, player.settings.interval_s)
+    first = Run(config, player.params, table, player.policy, player.settings.interval_s)
     return [copy.copy(first) for _ in range(count)]
 
 

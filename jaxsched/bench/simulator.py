@@ -22,15 +22,15 @@ from jax import Array
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.environment import initial_state, is_finished, restart, transition
-from jaxsched.env.observation import observe
+from jaxsched.env.environment import initial_state, is_finished, restart
+from jaxsched.env.rollout import one_round, play_rounds
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
-from jaxsched.evaluation.contenders import contender
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import hand_written, parse
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.jax.program import Program
-from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.settings import JAX, Settings, compact_tenants
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.load import WorkloadOptions, get_workload
@@ -93,7 +93,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     config, cluster, params = environment_of(cluster_name, schedulers)
     states = start_states(cluster, config, params, num_envs)
     rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
-    run = program_of_rounds(config, hand_written(policy, config), rounds)
+    run = program_of_rounds(config, parse(policy), rounds)
     key = jax.random.key(0)
     begin = time.perf_counter()
     pool = start_states(cluster, config, params, POOL)
@@ -135,10 +135,10 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
         duration_cap_s=LONGEST_DURATION_S,
     )
     jobs = compact_tenants([get_workload("philly-like", options)[0]])
-    program, params = prepare(contender(policy), cluster, jobs, settings, lanes=False)
-    compile_s = rollout(program, params, jobs, settings)[0].stats.compile_s
+    player = JaxEngine().prepare(parse(policy), cluster, jobs, settings)
+    compile_s = player.play(jobs)[0].stats.compile_s
     wall_s, cpu_s = time.perf_counter(), time.process_time()
-    result = rollout(program, params, jobs, settings)[0]
+    result = player.play(jobs)[0]
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return Timing(
         name=f"simulate/{policy}",
@@ -149,12 +149,12 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
         wall_s=wall_s,
         cpu_s=cpu_s,
         compile_s=compile_s,
-        peak_memory_bytes=_program_memory(program),
+        peak_memory_bytes=_program_memory(player.program),
         device=device_name(),
     )
 
 
-def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
+def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of `num_envs` environments that the compiled event loop plays in turn.
 
     Clusters, job lists and limits are those of `bench_environment`. An environment plays its list to the end when it is
@@ -189,7 +189,7 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
     return Timing(
-        name=f"native/{policy}",
+        name=f"compiled/{policy}",
         num_envs=num_envs,
         servers=_servers(cluster),
         decisions_per_s=None,
@@ -200,6 +200,12 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
         peak_memory_bytes=sum(leaf.nbytes for leaf in arrays if isinstance(leaf, np.ndarray)),
         device=device_name(),
     )
+
+
+def compiled_plays(cluster_name: str, policy: str, schedulers: int | None = None) -> bool:
+    """Whether the compiled loop has what `bench_compiled` needs."""
+    config, _, params = environment_of(cluster_name, schedulers)
+    return CompiledEngine().why_not(parse(policy), config, params) is None
 
 
 def environment_of(cluster_name: str, schedulers: int | None = None) -> tuple[EnvConfig, Cluster, EnvParams]:
@@ -222,8 +228,7 @@ def program_of_rounds(
 
     def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
         turns = (~state.waited).sum(dtype=jnp.int32)
-        action = policy(key, observe(config, params, state), state, params)
-        return transition(config, params, state, action)[0], turns
+        return one_round(config, params, policy, state, key), turns
 
     def finished(states: State) -> Array:
         return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
@@ -232,18 +237,18 @@ def program_of_rounds(
         count = states.clock.shape[0]
         before = finished(states).sum()
 
-        def body(states: State, key: Array) -> tuple[State, tuple[Array, Array]]:
-            play, again = jax.random.split(key)
+        def play(states: State, key: Array) -> tuple[State, tuple[Array, Array]]:
+            act, again = jax.random.split(key)
             if count == 1:  # as a lone environment is run: without vmap
-                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, play)
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, act)
                 states = jax.tree.map(lambda leaf: leaf[None], state)
             else:
-                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(play, count))
+                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(act, count))
             done = jax.vmap(is_finished)(states)
             jobs = jnp.where(done, finished(states), 0).sum()
             return restart(again, states, done, pool), (turns.sum(), jobs)
 
-        states, (turns, jobs) = jax.lax.scan(body, states, jax.random.split(key, rounds))
+        states, _, (turns, jobs) = play_rounds(play, states, jax.random.split(key, rounds))
         return states, turns.sum(), jobs.sum() + finished(states).sum() - before
 
     def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:

@@ -51,14 +51,12 @@ class Bench:
         """Measure, print, write. UserError on any mistake."""
         import json
 
-        from jaxsched.bench.simulator import bench_environment, bench_native, bench_simulation
+        from jaxsched.bench.simulator import bench_compiled, bench_environment, bench_simulation, compiled_plays
         from jaxsched.cluster.presets import get_cluster
-        from jaxsched.env.state import EnvConfig
         from jaxsched.errors import UserError
         from jaxsched.files import check_writable, write_text
         from jaxsched.machine import compute_on_one_thread
-        from jaxsched.policies.registry import hand_written, parse
-        from jaxsched.simulation.engines.compiled.covered import why_not
+        from jaxsched.policies.registry import parse
 
         compute_on_one_thread()
         if self.json is not None:
@@ -71,14 +69,14 @@ class Bench:
         if self.training:
             get_cluster(self.training_cluster, training_schedulers)
         for policy in (*self.policies, *self.simulate):
-            hand_written(policy, EnvConfig())
+            parse(policy)
         print(_line(HEADER), flush=True)
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
-                if why_not(EnvConfig(), parse(policy)) is None:
-                    rows += [_shown(bench_native(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                if compiled_plays(cluster, policy, self.schedulers):
+                    rows += [_shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
             rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))

@@ -88,9 +88,9 @@ class Evaluate(ScenarioOptions):
         """The comparison, with its progress on stderr."""
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.evaluation.contenders import contenders
+        from jaxsched.policies.registry import parse_all
 
-        policies = contenders(self.policies)
+        policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
         settings = self.settings(horizon_s=self.horizon_s)
         with RunDisplay([one.name for one in policies], sum(map(len, scenario.jobs))) as display:

@@ -159,16 +159,16 @@ class Replay:
         """Read, simulate, print. UserError on any mistake."""
         from jaxsched.cli.output import show, write_json
         from jaxsched.evaluation.compare import compare
-        from jaxsched.evaluation.contenders import contenders
         from jaxsched.files import check_writable
         from jaxsched.kube.record import read_recording
         from jaxsched.kube.replay import plan_again, recorded_day
         from jaxsched.kube.settings import Settings
+        from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
         if self.json is not None:
             check_writable(self.json, "--json")
-        policies = contenders(self.policies)
+        policies = parse_all(self.policies)
         settings = Settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():

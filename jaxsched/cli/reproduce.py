@@ -37,16 +37,15 @@ class Reproduce:
         from jaxsched.cli.train import reporter
         from jaxsched.evaluation.compare import versions
         from jaxsched.policies.checkpoint import read_card
-        from jaxsched.training.card import config_of, side_by_side
+        from jaxsched.training.card import beside_card
+        from jaxsched.training.config import TrainConfig, from_dict
         from jaxsched.training.loop import train_or_resume
         from jaxsched.training.shards import provide_devices
 
         provide_devices()
         folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)
         card = read_card(folder)
-        config, notes = config_of(card.get("config", {}), f"checkpoint {folder}: config")
-        for note in notes:
-            print(f"differs: {note}")
+        config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
         now = versions()
         for package, version in card["versions"].items():
             if now.get(package, version) != version:
@@ -58,7 +57,7 @@ class Reproduce:
         lines = [("validation", card.get("validation_jct_s"), again["validation_jct_s"])]
         for entry in card.get("figures", []):
             lines += _evaluated(entry, str(folder), str(policy))
-        print(side_by_side(lines))
+        print(beside_card(lines))
         if not card.get("figures"):
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
 

@@ -36,16 +36,16 @@ class Simulate(ScenarioOptions):
         from jaxsched.cli.output import show, write_json
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.evaluation.contenders import contenders
         from jaxsched.files import check_writable
         from jaxsched.machine import compute_on_one_thread
+        from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
         for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):
             if path is not None:
                 check_writable(path, option)
-        policies = contenders([self.policy])
+        policies = parse_all([self.policy])
         scenario = self.scenario(1)
         settings = self.settings(horizon_s=self.horizon_s, record_placements=self.jobs_out is not None)
         with RunDisplay([self.policy], len(scenario.jobs[0])) as display:

@@ -4,24 +4,14 @@ A job's pressure is a vector that adds up over co-runners: first 1, its use of t
 of its model on this GPU type. Without a law, or on a GPU type that it does not cover, only the first number counts.
 """
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import GPU
-from jaxsched.dynamics.sharing import Law, mean_slowdown
+from jaxsched.dynamics.sharing import SharingTable, mean_slowdown
 from jaxsched.pytree import Pytree
-
-
-class SharingTable(Pytree):
-    """The fitted law of sharing and what it knows of each model; `A` members, `C` latent channels, `T` GPU types."""
-
-    laws: Law  # leaves [A, ...]
-    sensitivity: Array  # float32[A, T, models, C]
-    pressure: Array  # float32[A, T, models, C], >= 0
-    covered: Array  # bool[T], GPU types (places in `cluster.servers.GPU_TYPES`) that were measured
 
 
 class Sharers(Pytree):
@@ -47,12 +37,10 @@ def pressure_of(table: SharingTable | None, jobs: Sharers) -> Array:
     return jnp.concatenate([use, known.reshape(*jobs.model.shape, -1)], -1)
 
 
-def stretch_under(
-    interference: Interference, weights: chex.ArrayTree, table: SharingTable | None, jobs: Sharers, others: Array
-) -> Array:
+def stretch_under(interference: Interference, jobs: Sharers, others: Array) -> Array:
     """float32[...]: how much longer the jobs compute under the pressure `others: float32[..., 1 + A C]`; 1 alone."""
-    use = jnp.ones(jobs.model.shape, jnp.float32)
-    stretch = jnp.broadcast_to(interference(weights, GPU, jobs.model, use, others[..., 0]), use.shape)
+    table, use = interference.sharing, jnp.ones(jobs.model.shape, jnp.float32)
+    stretch = jnp.broadcast_to(interference(GPU, jobs.model, use, others[..., 0]), use.shape)
     if table is None:
         return stretch
     members, kinds = table.laws.bias.shape[0], table.covered.shape[0]
@@ -73,27 +61,14 @@ def others_on(gpus: int, jobs: Sharers, active: Array, pressure: Array) -> Array
     return jnp.where(here[:, None], jnp.maximum(total[gpu] - pressure, 0.0), 0.0)
 
 
-def stretch_of(
-    interference: Interference,
-    weights: chex.ArrayTree,
-    table: SharingTable | None,
-    gpus: int,
-    jobs: Sharers,
-    active: Array,
-) -> Array:
+def stretch_of(interference: Interference, gpus: int, jobs: Sharers, active: Array) -> Array:
     """float32[R]: how much longer the computation of each running job of a partition takes; 1 for all others."""
-    others = others_on(gpus, jobs, active, pressure_of(table, jobs))
-    return jnp.where(active & (jobs.gpu >= 0), stretch_under(interference, weights, table, jobs, others), 1.0)
+    others = others_on(gpus, jobs, active, pressure_of(interference.sharing, jobs))
+    return jnp.where(active & (jobs.gpu >= 0), stretch_under(interference, jobs, others), 1.0)
 
 
 def stretch_with(
-    interference: Interference,
-    weights: chex.ArrayTree,
-    table: SharingTable | None,
-    gpus: int,
-    running: Sharers,
-    now: Array,
-    placed: Sharers,
+    interference: Interference, gpus: int, running: Sharers, now: Array, placed: Sharers
 ) -> tuple[Array, Array]:
     """Stretches if each of C placements of one job were added: of that job `float32[C]`, of those that run `[C, R]`.
 
@@ -101,9 +76,9 @@ def stretch_with(
     their stretches; `placed`: leaves [C].
     """
     columns = jnp.arange(placed.gpu.shape[0])
-    pressure, added = pressure_of(table, running), pressure_of(table, placed)
+    pressure, added = (pressure_of(interference.sharing, jobs) for jobs in (running, placed))
     beside = (placed.gpu[:, None] == running.gpu) & (placed.gpu[:, None] >= 0)
-    own = stretch_under(interference, weights, table, placed, beside.astype(jnp.float32) @ pressure)
+    own = stretch_under(interference, placed, beside.astype(jnp.float32) @ pressure)
     others = others_on(gpus, running, running.gpu >= 0, pressure)
     place = jnp.cumsum(beside, axis=1)
     most = place[:, -1]
@@ -113,7 +88,7 @@ def stretch_with(
         k, after = carry
         row = jnp.argmax(beside & (place == k + 1), axis=1)
         jobs = jax.tree.map(lambda leaf: leaf[row], running)
-        slower = stretch_under(interference, weights, table, jobs, others[row] + added)
+        slower = stretch_under(interference, jobs, others[row] + added)
         return k + 1, after.at[columns, row].set(jnp.where(k < most, slower, after[columns, row]))
 
     start = (jnp.int32(0), jnp.broadcast_to(now, beside.shape))

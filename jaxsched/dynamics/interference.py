@@ -1,16 +1,17 @@
 """Interference models: how much a resource's co-runners stretch a job's use of it.
 
-One signature for all of them, `stretch(weights, channel, model, own, others) -> stretch`:
+A model is a law and its weights (`Interference`). One signature for all laws,
+`law(weights, channel, model, own, others) -> stretch`:
 
-- `weights`: any pytree, a leaf of the environment's parameters, so that it can be swept, vmapped and differentiated;
-- `channel`: a plain int, index into `resources.CHANNELS`: a model may branch on it;
+- `weights`: any pytree; its leaves are parameters of the environment, to be swept, vmapped and differentiated;
+- `channel`: a plain int, index into `resources.CHANNELS`: a law may branch on it;
 - `model`: int32, the job's row in the catalogue; `own`, `others`: float32, utilisation of a resource of this channel by
   the job and by all its co-runners; the three broadcast against each other. On the channel `gpu`, which only concerns
   jobs that share a GPU, each job uses its GPU by 1: `own` is 1 and `others` the number of co-runners;
 - result: float32 of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
 
-A user's own model is any function of this signature. Where GPU sharing was fitted to measurements and the environment
-is given that law (`EnvParams.sharing`), the law replaces the channel `gpu`.
+A user's own law is any function of this signature. Where GPU sharing was fitted to measurements (`sharing`), what was
+fitted replaces the channel `gpu`.
 """
 
 import dataclasses
@@ -21,13 +22,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
-from jaxsched.pytree import Pytree
+from jaxsched.dynamics.sharing import SharingTable
+from jaxsched.pytree import Pytree, static
 
 
-class Interference(Protocol):
+class StretchLaw(Protocol):
     """The signature above."""
 
     def __call__(self, weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
+
+
+class Interference(Pytree):
+    """An interference model: which law, and its numbers."""
+
+    law: StretchLaw = static()
+    weights: chex.ArrayTree
+    sharing: SharingTable | None = None  # what was fitted of jobs on one GPU; None: the law's channel `gpu`
+
+    def __call__(self, channel: int, model: Array, own: Array, others: Array) -> Array:
+        """The stretch, see the module."""
+        return self.law(self.weights, channel, model, own, others)
 
 
 class Strengths(Pytree):
@@ -106,4 +120,9 @@ def fitted(weights: FittedStrengths, channel: int, model: Array, own: Array, oth
     return jnp.broadcast_to(stretch, jnp.broadcast_shapes(own.shape, others.shape))
 
 
-MODELS: dict[str, Interference] = {"none": none, "analytic": analytic}
+LAWS: dict[str, StretchLaw] = {"none": none, "analytic": analytic}
+
+
+def default_interference() -> Interference:
+    """The analytic law at its calibrated strengths."""
+    return Interference(law=analytic, weights=default_strengths())

@@ -53,3 +53,12 @@ def mean_slowdown(laws: Law, sensitivity: Array, pressure: Array) -> Array:
     Args: `laws` with a leading axis of members, `sensitivity` and `pressure` float32[members, ..., C].
     """
     return 1.0 / (1.0 / jax.vmap(slowdown)(laws, sensitivity, pressure)).mean(0)
+
+
+class SharingTable(Pytree):
+    """The fitted law of sharing and what it knows of each model; `A` members, `C` latent channels, `T` GPU types."""
+
+    laws: Law  # leaves [A, ...]
+    sensitivity: Array  # float32[A, T, models, C]
+    pressure: Array  # float32[A, T, models, C], >= 0
+    covered: Array  # bool[T], GPU types (places in `cluster.servers.GPU_TYPES`) that were measured

@@ -1,6 +1,5 @@
 """How fast placed jobs run: the footprint of a placement, and slowdowns under the totals of a moment."""
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -9,7 +8,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, static
 from jaxsched.workload.models import Profiles
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
@@ -31,6 +30,8 @@ class Footprint(Pytree):
 
     Of several jobs the resource axis comes first: reductions over a leading axis vectorise.
     """
+
+    layout: Layout = static()  # of the resource axis
 
     use: Array  # float32[M, ...], utilisation of each resource
     base: Array  # float32[M - NK, ...], uncontended seconds of communication per step on each resource
@@ -104,6 +105,7 @@ def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, wo
     layout = layout_of(cluster)
     loaded = jnp.zeros_like(capacity).at[: layout.nk].set((gpus * profiles.input_bytes[job.model]).reshape(-1))
     return Footprint(
+        layout=layout,
         use=jnp.concatenate([own_cpu, (sent + loaded) / capacity / solo]),
         base=base,
         compute=compute,
@@ -127,22 +129,13 @@ def slowdown_of(time: StepTime, ideal: Array, stretch: Array | None = None) -> A
     return jnp.maximum((compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
 
 
-def slowdown(
-    interference: Interference,
-    weights: chex.ArrayTree,
-    layout: Layout,
-    rows: Footprint,
-    total: Array,
-    stretch: Array | None = None,
-) -> Array:
+def slowdown(interference: Interference, rows: Footprint, total: Array, stretch: Array | None = None) -> Array:
     """float32: step time over ideal step time, at least 1; arguments and shape as `step_time` and `slowdown_of`."""
-    return slowdown_of(step_time(interference, weights, layout, rows, total), rows.ideal, stretch)
+    return slowdown_of(step_time(interference, rows, total), rows.ideal, stretch)
 
 
 def slowdown_of_some(
     interference: Interference,
-    weights: chex.ArrayTree,
-    layout: Layout,
     rows: Footprint,
     total: Array,
     stale: Array,
@@ -157,7 +150,7 @@ def slowdown_of_some(
         start, after = carry
         chosen = lax.dynamic_slice(index, (start,), (BLOCK,))
         some, on_gpu = jax.tree.map(lambda leaf: leaf[..., chosen], (rows, stretch))
-        new = slowdown(interference, weights, layout, some, total[:, None], on_gpu)
+        new = slowdown(interference, some, total[:, None], on_gpu)
         return start + BLOCK, after.at[chosen].set(new, mode="drop")
 
     return lax.while_loop(lambda carry: carry[0] < count, block, (jnp.int32(0), before))[1]
@@ -174,20 +167,18 @@ def users_of(use: Array, resources: Array) -> Array:
     return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), jnp.zeros(use.shape[1], bool)))[1]
 
 
-def step_time(
-    interference: Interference, weights: chex.ArrayTree, layout: Layout, rows: Footprint, total: Array
-) -> StepTime:
+def step_time(interference: Interference, rows: Footprint, total: Array) -> StepTime:
     """Step times of jobs `rows` under the summed utilisation `total`.
 
     Args:
         rows: leading axis M, then any shape; the rows' own use is part of `total`.
         total: float32[M, ...], broadcast against the rows' shape; the result has the broadcast shape.
     """
-    shape = jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
+    layout, shape = rows.layout, jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
 
     def on_group(slowest: Array, group: tuple[Array, ...]) -> tuple[Array, None]:
         cpu, pcie, compute, all_cpu, all_pcie = group
-        return jnp.maximum(slowest, compute * _factor(interference, weights, rows, cpu, pcie, all_cpu, all_pcie)), None
+        return jnp.maximum(slowest, compute * _factor(interference, rows, cpu, pcie, all_cpu, all_pcie)), None
 
     cpu, pcie = layout.cpu, layout.pcie
     groups = (rows.use[cpu], rows.use[pcie], rows.compute, total[cpu], total[pcie])
@@ -198,7 +189,7 @@ def step_time(
 
         def on_resource(slowest: Array, resource: tuple[Array, ...], channel: int = channel) -> tuple[Array, None]:
             use, base, all_use = resource
-            stretch = interference(weights, channel, rows.model, use, jnp.maximum(all_use - use, 0.0))
+            stretch = interference(channel, rows.model, use, jnp.maximum(all_use - use, 0.0))
             return jnp.maximum(slowest, base * stretch), None
 
         base = rows.base[part.start - layout.nk : part.stop - layout.nk]
@@ -206,15 +197,7 @@ def step_time(
     return StepTime(compute=compute, comm=comm)
 
 
-def step_time_with(
-    interference: Interference,
-    weights: chex.ArrayTree,
-    layout: Layout,
-    rows: Footprint,
-    total: Array,
-    now: StepTime,
-    added: Array,
-) -> StepTime:
+def step_time_with(interference: Interference, rows: Footprint, total: Array, now: StepTime, added: Array) -> StepTime:
     """Step times `float32[C, R]` of running jobs `rows`, leaves `[..., R]`, if each of C placements were added.
 
     A stretch never falls when use is added, so only the resources that a placement touches need a look: the step takes
@@ -222,7 +205,7 @@ def step_time_with(
 
     Args: `total: float32[M]`; `now`, leaves `float32[R]`, under `total`; `added: float32[M, C]`, use of the placements.
     """
-    count = added.shape[1]
+    layout, count = rows.layout, added.shape[1]
     nk, columns = layout.nk, jnp.arange(count)
 
     def over_touched(touched: Array, start: StepTime, turn) -> StepTime:
@@ -242,12 +225,12 @@ def step_time_with(
 
     def stretched(channel: int, index: Array) -> Array:
         use = rows.use[index]
-        stretch = interference(weights, channel, rows.model, use, jnp.maximum(after(index) - use, 0.0))
+        stretch = interference(channel, rows.model, use, jnp.maximum(after(index) - use, 0.0))
         return rows.base[index - nk] * stretch
 
     def on_group(time: StepTime, group: Array, some: Array) -> StepTime:
         cpu, pcie = group, nk + group
-        factor = _factor(interference, weights, rows, rows.use[cpu], rows.use[pcie], after(cpu), after(pcie))
+        factor = _factor(interference, rows, rows.use[cpu], rows.use[pcie], after(cpu), after(pcie))
         compute = jnp.where(some, rows.compute[group] * factor, 0.0)
         comm = jnp.where(some, stretched(PCIE, pcie), 0.0)
         return StepTime(compute=jnp.maximum(time.compute, compute), comm=jnp.maximum(time.comm, comm))
@@ -265,12 +248,12 @@ def step_time_with(
 
 
 def _factor(
-    interference: Interference, weights, rows: Footprint, cpu: Array, pcie: Array, all_cpu: Array, all_pcie: Array
+    interference: Interference, rows: Footprint, cpu: Array, pcie: Array, all_cpu: Array, all_pcie: Array
 ) -> Array:
     """How much longer the computation of `rows` takes on a group, given their own and all use of its CPU and PCIe."""
 
     def stretch(channel: int, own: Array, all_use: Array) -> Array:
-        return interference(weights, channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
+        return interference(channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
 
     factor = 1.0 + rows.sens_cpu * (jnp.maximum(cpu, 1.0) * stretch(CPU, cpu, all_cpu) - 1.0)
     return factor + rows.sens_pcie * (stretch(PCIE, pcie, all_pcie) - 1.0)

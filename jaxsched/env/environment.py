@@ -13,10 +13,22 @@ from jax import Array, lax
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
+from jaxsched.env.actions import admit, apply_actions
+from jaxsched.env.clock import advance, intervals_ahead
 from jaxsched.env.observation import Observation, observe
+from jaxsched.env.queues import Discipline
 from jaxsched.env.reward import reward
-from jaxsched.env.state import Action, EnvConfig, EnvParams, Records, Running, State, assign_homes, with_fractions
-from jaxsched.env.transition import act, admit, advance, intervals_ahead
+from jaxsched.env.state import (
+    ALWAYS,
+    Action,
+    EnvConfig,
+    EnvParams,
+    Records,
+    Running,
+    State,
+    assign_homes,
+    with_fractions,
+)
 from jaxsched.workload.jobs import NEVER, JobTable
 
 
@@ -42,7 +54,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         remaining_s=floats(p, r),
         remaining_low_s=floats(p, r),
         slowdown=floats(p, r) + 1.0,
-        print=Footprint(
+        footprint=Footprint(
+            layout=layout,
             use=floats(p, layout.size, r),
             base=floats(p, layout.size - layout.nk, r),
             compute=floats(p, layout.nk, r),
@@ -54,7 +67,6 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         gpu=ints(p, r, fill=-1) if config.shared_gpus else None,
         stretch=floats(p, r) + 1.0 if config.shared_gpus else None,
     )
-    kept = (count, n * k) if config.record_placements else (1, 1)
     records = Records(
         status=ints(count, dtype=jnp.int8),
         partition=ints(count, dtype=jnp.int16, fill=-1),
@@ -62,8 +74,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         finish=ints(count, fill=-1),
         finish_offset_s=floats(count),
         forwards=ints(count, dtype=jnp.int8),
-        workers=ints(*kept, dtype=jnp.int8),
-        ps=ints(*kept, dtype=jnp.int16),
+        workers=ints(count, n * k, dtype=jnp.int8) if config.record_placements else None,
+        ps=ints(count, n * k, dtype=jnp.int16) if config.record_placements else None,
     )
     state = State(
         jobs=assign_homes(cluster, with_fractions(config, jobs)),
@@ -83,20 +95,26 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         peak_queue=ints(),
         illegal=ints(),
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
+        largest_worker=config.largest_worker,
     )
     return admit(state)
 
 
-def transition(config: EnvConfig, params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
-    """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P]."""
-    state, started = act(config, params, state, action)
+def transition(
+    config: EnvConfig, params: EnvParams, state: State, action: Action, asked: str = ALWAYS
+) -> tuple[State, Array]:
+    """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P].
+
+    With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
+    """
+    state, started = apply_actions(params, state, action)
     over = state.round >= config.rounds
     if config.early_stop:
         over |= state.waited.all()
-    intervals = jnp.where(over, intervals_ahead(config, params, state), 0)
-    state, flow = advance(config, params, state, started, intervals)
+    intervals = jnp.where(over, intervals_ahead(config, params, state, asked), 0)
+    state, terms = advance(params, state, started, intervals)
     state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
-    return admit(state, over), reward(params.reward, flow)
+    return admit(state, over), reward(params.reward, terms)
 
 
 def is_finished(state: State) -> Array:
@@ -115,17 +133,20 @@ def restart(key: Array, states: State, done: Array, pool: State) -> State:
     members = jax.random.randint(key, done.shape, 0, size)
 
     def small(state: State) -> State:
-        return state.replace(running=state.running.replace(print=None, workers=None, ps=None))
+        return state.replace(running=state.running.replace(footprint=None, workers=None, ps=None))
 
     def body(carry: tuple[State, Array]) -> tuple[State, Array]:
         states, left = carry
-        lane = jnp.argmax(left)
-        put = jax.tree.map(lambda old, new: old.at[lane].set(new[members[lane]]), states, small(pool))
-        return put, left.at[lane].set(False)
+        one = jnp.argmax(left)
+        put = jax.tree.map(lambda old, new: old.at[one].set(new[members[one]]), states, small(pool))
+        return put, left.at[one].set(False)
 
     fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small(states), done))
-    large = {name: getattr(states.running, name) for name in ("print", "workers", "ps")}
+    large = {name: getattr(states.running, name) for name in ("footprint", "workers", "ps")}
     return fresh.replace(running=fresh.running.replace(**large))
+
+
+SHOWN = Discipline(order="area", backfill=True, window=4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +154,14 @@ class ClusterEnv:
     """The gymnax-style face: static configuration here, everything else in `params` and `state`."""
 
     config: EnvConfig
+    queue: Discipline = SHOWN  # what observations show
 
     def reset(self, key: Array, params: EnvParams, pool: State) -> tuple[Observation, State]:
         """Start from a random member of `pool`, states with a leading axis (see `initial_state`)."""
         size = jax.tree.leaves(pool)[0].shape[0]
         index = jax.random.randint(key, (), 0, size)
         state = jax.tree.map(lambda leaf: leaf[index], pool)
-        return observe(self.config, params, state), state
+        return observe(self.queue, params, state), state
 
     def step(
         self, key: Array, state: State, action: Action, params: EnvParams
@@ -149,7 +171,7 @@ class ClusterEnv:
         state, gain = transition(self.config, params, state, action)
         info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}
         return (
-            observe(self.config, params, state),
+            observe(self.queue, params, state),
             state,
             gain,
             is_finished(state),

@@ -12,7 +12,7 @@ from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint, slowdown, slowdown_of_some, users_of
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 
 FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
@@ -37,43 +37,42 @@ def sharers_of(params: EnvParams, state: State) -> Sharers:
 
 
 def load_of(
-    config: EnvConfig, params: EnvParams, print_of: Callable[[Array], Footprint], active: Array, changed: Array,
-    old: Load, sharers: Sharers | None = None,
+    params: EnvParams, footprints_of: Callable[[Array], Footprint], active: Array, changed: Array, old: Load,
+    sharers: Sharers | None = None, shared_gpus: int = 0,
 ) -> Load:  # fmt: skip
     """The load when the jobs `active: bool[P, R]` run.
 
     Args:
-        print_of: from a partition to the footprints in its running slots, slots last.
+        footprints_of: from a partition to the footprints in its running slots, slots last.
         changed: bool[P, R], jobs that came or went since the load was `old`. Partitions in which nothing has changed,
             links that other partitions use included, keep what they had; so do, on a CPU, jobs of a partition with more
             than `FEW` slots, if nothing that they use has changed.
-        sharers: the jobs in the running slots, leaves [P, R], where GPUs may be shared.
+        sharers: the jobs in the running slots, leaves [P, R], where `shared_gpus` of every group may be shared.
     """
-    layout = layout_of(params.cluster)
-    model, weights = config.interference, params.interference
+    interference = params.interference
     here = changed.any(-1)
-    own = only_where(here, lambda p: own_use(print_of(p).use, active[p]), lambda p: old.own[p])
+    own = only_where(here, lambda p: own_use(footprints_of(p).use, active[p]), lambda p: old.own[p])
     total = totals(params.cluster, own)
 
     stretch = None
     if sharers is not None:
-        gpus = layout.nk * config.shared_gpus
+        gpus = layout_of(params.cluster).nk * shared_gpus
 
         def stretch_in(p: Array) -> Array:
             jobs = jax.tree.map(lambda leaf: leaf[p], sharers)
-            return stretch_of(model, weights, params.sharing, gpus, jobs, active[p])
+            return stretch_of(interference, gpus, jobs, active[p])
 
         stretch = only_where(here, stretch_in, lambda p: old.stretch[p])
 
     def slowdown_in(p: Array) -> Array:
-        rows, on_gpu = print_of(p), None if stretch is None else stretch[p]
+        rows, on_gpu = footprints_of(p), None if stretch is None else stretch[p]
         if active.shape[-1] <= FEW or not batching.on_cpu():
-            rate = slowdown(model, weights, layout, rows, total[p, :, None], on_gpu)
+            rate = slowdown(interference, rows, total[p, :, None], on_gpu)
         else:
             stale = changed[p] | users_of(rows.use, total[p] != old.total[p])
             stale = stale if stretch is None else stale | (stretch[p] != old.stretch[p])
             before = old.slowdown[p]
-            rate = slowdown_of_some(model, weights, layout, rows, total[p], stale & active[p], before, on_gpu)
+            rate = slowdown_of_some(interference, rows, total[p], stale & active[p], before, on_gpu)
         return jnp.where(active[p], rate, 1.0)
 
     rate = only_where(here | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])

@@ -9,10 +9,10 @@ from jax import Array
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import first, order_keys
+from jaxsched.env.queues import Discipline, area_s, first, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.shares import gpus_of
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 
 
@@ -37,20 +37,20 @@ def log_ratio(value: Array, unit: float | Array) -> Array:
 
 
 def window_slots(
-    config: EnvConfig, keys: Array, state: State, can_start: Array, preferred: Array | None = None
+    queue: Discipline, keys: Array, state: State, can_start: Array, preferred: Array | None = None
 ) -> tuple[Array, Array]:
     """The first `W` jobs that may start and the first that may not: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
 
     Args: `can_start: bool[P, Q]`, see `env.reservations.openings`. Of those that may not start the ones that are
-    `preferred: bool[P, Q]` come first. Without `skip_blocked` the window shows the first job of the queue, if it may
+    `preferred: bool[P, Q]` come first. Without backfilling the window shows the first job of the queue, if it may
     start, and no other.
     """
     slots, found = [], []
     columns = jnp.arange(state.queue.shape[-1])
     left = can_start
-    if not config.skip_blocked:
+    if not queue.backfill:
         left &= columns == first(keys, state.queue, state.queue >= 0)[0][:, None]
-    for _ in range(config.window):
+    for _ in range(queue.window):
         slot, any_left = first(keys, state.queue, left)
         slots.append(slot)
         found.append(any_left)
@@ -92,8 +92,8 @@ def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> 
     return jnp.stack(features, -1) * mask[..., None]
 
 
-def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
-    """The observation of every scheduler."""
+def observe(queue: Discipline, params: EnvParams, state: State) -> Observation:
+    """The observation of every scheduler whose queue has this discipline."""
     cluster, running = params.cluster, state.running
     layout = layout_of(cluster)
     p, n, k = cluster.shape
@@ -137,12 +137,11 @@ def observe(config: EnvConfig, params: EnvParams, state: State) -> Observation:
     rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
     rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
 
-    keys = order_keys(config.order, state)
-    can_start, open_to = openings(config, params, state, keys, config.reserve)
-    slots, mask = window_slots(config, keys, state, can_start, open_to.any(-1))
+    keys = order_keys(queue.order, state, params)
+    can_start, open_to = openings(queue, params, state, keys)
+    slots, mask = window_slots(queue, keys, state, can_start, open_to.any(-1))
     queued = state.queue >= 0
-    row = jnp.maximum(state.queue, 0)
-    area = queued * gpus_of(state.jobs, row) * state.jobs.estimate_s[row]
+    area = queued * area_s(state)
     all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
     count = jnp.maximum(active.sum(-1), 1.0)
     scheduler = jnp.stack(

@@ -1,31 +1,60 @@
 """Queues: which job comes first, and which jobs could start now (docs/semantics.md, section 7)."""
 
+import dataclasses
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.shares import gpus_of, room_of
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvParams, State
+from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "las")
 
+Order = str | Callable[[State, EnvParams], Array]  # one of `ORDERS`, or keys float32[P, Q]: the lowest comes first
 
-def order_keys(order: str, state: State) -> Array:
+
+@dataclasses.dataclass(frozen=True)
+class Discipline:
+    """Which queued jobs a scheduler may start, and in which order. UserError on values out of range."""
+
+    order: Order = "fifo"
+    backfill: bool = False  # jobs behind one that cannot start may start
+    reserve: bool = False  # GPUs are kept for the first blocked gang, see `env.reservations`
+    window: int = 1  # so many jobs that may start are looked at
+
+    def __post_init__(self) -> None:
+        if isinstance(self.order, str) and self.order not in ORDERS:
+            raise UserError(f"order: {self.order!r} should be one of {', '.join(ORDERS)}")
+        if self.window < 1:
+            raise UserError(f"window: {self.window} should be at least 1")
+        if self.reserve and not self.backfill:
+            raise UserError("reserve: needs backfill, it holds back jobs that would pass a blocked gang")
+
+
+def order_keys(order: Order, state: State, params: EnvParams) -> Array:
     """float32[P, Q]: the job with the lowest key comes first; infinite in empty slots."""
     row = jnp.maximum(state.queue, 0)
     jobs = state.jobs
-    match order:
-        case "fifo":
-            key = row.astype(jnp.float32)
-        case "sjf":
-            key = jobs.estimate_s[row]
-        case "area":
-            key = gpus_of(jobs, row) * jobs.estimate_s[row]
-        case "las":
-            key = state.attained_s[jobs.tenant[row]]
-        case _:
-            raise ValueError(f"unknown queue order {order!r}: one of {', '.join(ORDERS)}")
+    if callable(order):
+        key = order(state, params)
+    elif order == "fifo":
+        key = row.astype(jnp.float32)
+    elif order == "sjf":
+        key = jobs.estimate_s[row]
+    elif order == "area":
+        key = area_s(state)
+    else:
+        key = state.attained_s[jobs.tenant[row]]
     return jnp.where(state.queue >= 0, key, jnp.inf)
+
+
+def area_s(state: State) -> Array:
+    """float32[P, Q]: GPUs times estimated run time of the queued jobs; stale in empty slots."""
+    row = jnp.maximum(state.queue, 0)
+    return gpus_of(state.jobs, row) * state.jobs.estimate_s[row]
 
 
 def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
@@ -39,38 +68,38 @@ def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
     return slot.astype(jnp.int32), mask.any(-1)
 
 
-def feasible(config: EnvConfig, state: State) -> Array:
+def feasible(state: State) -> Array:
     """bool[P, Q]: the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
     row = jnp.maximum(state.queue, 0)
-    workers = jnp.take_along_axis(_workers_that_fit(config, state), state.jobs.gpus_per_worker[row] - 1, -1)
+    workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
     room = room_of(state.free, state.shared)
     fits = _fits(state, row, workers, None if room is None else room.max((1, 2))[:, None])
     return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
 
 
-def feasible_at(config: EnvConfig, state: State, row: Array) -> Array:
+def feasible_at(state: State, row: Array) -> Array:
     """bool[..., P]: the gang of job `row: int32[...]` fits the free GPUs of each partition, a running slot is free."""
-    workers = _workers_that_fit(config, state).T[state.jobs.gpus_per_worker[row] - 1]
+    workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
     room = room_of(state.free, state.shared)
     fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))
     return fits & (state.running.job < 0).any(-1)
 
 
-def movable(config: EnvConfig, state: State, params: EnvParams, can_start: Array) -> Array:
+def movable(state: State, params: EnvParams, can_start: Array) -> Array:
     """bool[P, Q, P]: the queued job could start at this other partition now, but not here (`can_start: bool[P, Q]`).
 
     It has forwards left, and the other's queue has a free slot.
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
-    open_to = feasible_at(config, state, row) & (state.queue < 0).any(-1)
+    open_to = feasible_at(state, row) & (state.queue < 0).any(-1)
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
 
 
-def _workers_that_fit(config: EnvConfig, state: State) -> Array:
+def _workers_that_fit(state: State) -> Array:
     """int32[P, S]: workers of 1, 2, ... GPUs that fit the free GPUs of each partition."""
-    return (state.free[..., None] // jnp.arange(1, config.largest_worker + 1)).sum((1, 2))
+    return (state.free[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
 
 
 def _fits(state: State, row: Array, workers: Array, room: Array | None) -> Array:

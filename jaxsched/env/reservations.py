@@ -5,35 +5,35 @@ from jax import Array, lax
 
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import feasible, first, movable, order_keys
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.queues import Discipline, feasible, first, movable, order_keys
+from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
 
 
-def openings(config: EnvConfig, params: EnvParams, state: State, keys: Array, reserve: bool) -> tuple[Array, Array]:
+def openings(queue: Discipline, params: EnvParams, state: State, keys: Array) -> tuple[Array, Array]:
     """Where queued jobs may start now: in their own partition, `bool[P, Q]`, or only in others, `bool[P, Q, P]`.
 
-    With `reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
+    With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
     `keys: float32[P, Q]`.
     """
-    can_start = feasible(config, state)
-    if not reserve:
-        return can_start, movable(config, state, params, can_start)
+    can_start = feasible(state)
+    if not queue.reserve:
+        return can_start, movable(state, params, can_start)
     p = jnp.arange(state.queue.shape[0])
-    may_pass = passing(state, keys, can_start)
+    may_pass = passing(params, state, keys, can_start)
     can_start &= may_pass[p, :, p]
-    return can_start, movable(config, state, params, can_start) & may_pass
+    return can_start, movable(state, params, can_start) & may_pass
 
 
-def passing(state: State, keys: Array, can_start: Array) -> Array:
+def passing(params: EnvParams, state: State, keys: Array, can_start: Array) -> Array:
     """bool[P, Q, P]: the queued job may pass the first gang that is blocked in this partition.
 
     It may if it comes before the gang by `keys: float32[P, Q]`, if its area is no larger, if it would be done before
     the gang can start, or if it leaves enough for the gang; where no gang is blocked (`can_start: bool[P, Q]`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
-    gpus, area, estimate = _gpus(state, row), order_keys("area", state), state.jobs.estimate_s[row]
+    gpus, area, estimate = _gpus(state, row), order_keys("area", state, params), state.jobs.estimate_s[row]
     slot, some = first(keys, state.queue, (state.queue >= 0) & ~can_start & (gpus > 1))
 
     def compared(values: Array) -> tuple[Array, Array]:  # the job's, and that of each partition's gang

@@ -17,7 +17,7 @@ from jaxsched.env.state import RewardWeights
 from jaxsched.pytree import Pytree
 
 
-class Flow(Pytree):
+class RewardTerms(Pytree):
     """Integrals over a stretch of time, float32[P] each, in intervals (`progress` in jobs)."""
 
     jobs: Array
@@ -25,13 +25,15 @@ class Flow(Pytree):
     progress: Array
 
 
-def no_flow(like: Array) -> Flow:
+def zero_terms(like: Array) -> RewardTerms:
     """All zero, in the shape of `like: float32[P]`."""
     zero = jnp.zeros_like(like)
-    return Flow(jobs=zero, lost=zero, progress=zero)
+    return RewardTerms(jobs=zero, lost=zero, progress=zero)
 
 
-def flow_rate(active: Array, slowdown: Array, duration_s: Array, queued: Array, interference: Array | bool) -> Flow:
+def reward_rates(
+    active: Array, slowdown: Array, duration_s: Array, queued: Array, interference: Array | bool
+) -> RewardTerms:
     """The integrands of a moment per partition; `progress` is per second, the others per interval.
 
     Args: `active: bool[P, R]`, `slowdown, duration_s: float32[P, R]`, `queued: float32[P]` jobs, `interference: bool`
@@ -39,23 +41,23 @@ def flow_rate(active: Array, slowdown: Array, duration_s: Array, queued: Array, 
     """
     running = active.astype(jnp.float32)
     speed = 1.0 / slowdown
-    return Flow(
+    return RewardTerms(
         jobs=queued + running.sum(-1),
         lost=queued + jnp.where(interference, running * (1.0 - speed), 0.0).sum(-1),
         progress=(running * speed / jnp.maximum(duration_s, 1e-9)).sum(-1),
     )
 
 
-def add_flow(flow: Flow, rate: Flow, seconds: Array, interval_s: Array) -> Flow:
-    """`flow` after `seconds` more at `rate`."""
+def accumulate(terms: RewardTerms, rate: RewardTerms, seconds: Array, interval_s: Array) -> RewardTerms:
+    """`terms` after `seconds` more at `rate`."""
     share = seconds / interval_s
-    return Flow(
-        jobs=flow.jobs + share * rate.jobs,
-        lost=flow.lost + share * rate.lost,
-        progress=flow.progress + seconds * rate.progress,
+    return RewardTerms(
+        jobs=terms.jobs + share * rate.jobs,
+        lost=terms.lost + share * rate.lost,
+        progress=terms.progress + seconds * rate.progress,
     )
 
 
-def reward(weights: RewardWeights, flow: Flow) -> Array:
+def reward(weights: RewardWeights, terms: RewardTerms) -> Array:
     """float32[P]: the weighted sum."""
-    return weights.progress * flow.progress - weights.jobs * flow.jobs - weights.lost * flow.lost
+    return weights.progress * terms.progress - weights.jobs * terms.jobs - weights.lost * terms.lost

@@ -6,20 +6,18 @@ Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots p
 
 import dataclasses
 
-import chex
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
-from jaxsched.dynamics.gpu_sharing import SharingTable
-from jaxsched.dynamics.interference import MODELS, Interference, default_strengths
+from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.dynamics.speed import Footprint, JobSpec
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD = range(3)
-ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # at which boundaries schedulers are asked
+ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # at which boundaries a policy is asked, see `transition`
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -32,15 +30,9 @@ class EnvConfig:
     rounds: int = 8  # decision rounds per interval
     tenants: int = 1  # V
     largest_worker: int = 8  # most GPUs per worker of any job
-    window: int = 4  # jobs that may start now, as many as an observation shows
-    order: str = "area"  # queue order of that window, see `env.queues`
-    skip_blocked: bool = True  # show jobs behind one that cannot start
-    reserve: bool = False  # GPUs are kept for the first blocked gang: some jobs may not start, see `env.reservations`
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
-    asked: str = ALWAYS  # with `skip_idle`: boundaries to pass over while jobs are queued, see `intervals_ahead`
     record_placements: bool = False  # keep every job's placement in the state
-    interference: Interference = MODELS["analytic"]
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
 
 
@@ -70,12 +62,11 @@ class EnvParams(Pytree):
 
     cluster: Cluster
     profiles: Profiles
-    interference: chex.ArrayTree  # weights of the interference model
+    interference: Interference
     interval_s: Array  # float32
     reward: RewardWeights
     max_forwards: Array  # int32
     horizon: Array  # int32, intervals after which an episode is truncated
-    sharing: SharingTable | None = None  # the fitted law of GPU sharing; None: the interference model's channel `gpu`
 
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes) -> EnvParams:
@@ -83,7 +74,7 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
     values = dict(
         cluster=cluster,
         profiles=profiles(),
-        interference=default_strengths(),
+        interference=default_interference(),
         interval_s=jnp.float32(interval_s),
         reward=reward_weights(jobs=1.0),
         max_forwards=jnp.int32(2),
@@ -103,7 +94,7 @@ class Running(Pytree):
     remaining_s: Array  # float32[P, R], ideal seconds left
     remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Array  # float32[P, R], current; 1 in free slots
-    print: Footprint  # leaves [P, ..., R]
+    footprint: Footprint  # leaves [P, ..., R]
     gpu: Array | None = None  # int32[P, R], shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
     stretch: Array | None = None  # float32[P, R], how much longer it computes for its co-runners there; likewise
 
@@ -117,8 +108,8 @@ class Records(Pytree):
     finish: Array  # int32[J], boundary before the finish
     finish_offset_s: Array  # float32[J], seconds after that boundary
     forwards: Array  # int8[J]
-    workers: Array  # int8[J, N * K]; a single 0 unless `record_placements`
-    ps: Array  # int16[J, N * K], likewise
+    workers: Array | None = None  # int8[J, N * K]; None unless `record_placements`
+    ps: Array | None = None  # int16[J, N * K], likewise
 
 
 class State(Pytree):
@@ -141,6 +132,7 @@ class State(Pytree):
     peak_queue: Array  # int32, longest queue of any partition so far
     illegal: Array  # int32, actions that were not legal and counted as waiting
     shared: Array | None = None  # int16[P, N, K, S], thousandths in use of shared GPUs; None if there are none
+    largest_worker: int = static(default=8)  # most GPUs per worker of any job
 
 
 class Action(Pytree):

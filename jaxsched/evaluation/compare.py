@@ -4,11 +4,9 @@ import dataclasses
 import importlib.metadata
 import json
 import math
-import os
 import platform
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,20 +14,22 @@ import numpy as np
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, total_gpus
-from jaxsched.evaluation.contenders import Contender, contenders
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
-from jaxsched.simulation.engines.compiled.engine import plays, rollout_natively
-from jaxsched.simulation.engines.jax.run import Report, prepare, rollout
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import parse_all
+from jaxsched.policies.rules import Rule
+from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.settings import Settings, compact_tenants
+from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import JobList
 
 PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy", "numba")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PolicyResult:
     """One policy over all seeds: every figure is the mean of the seeds' figures, NaN if a run was cut off."""
 
     name: str
@@ -49,13 +49,13 @@ class Row:
 class Comparison:
     """Policies on the same jobs, in the order they were named."""
 
-    rows: list[Row]
+    rows: list[PolicyResult]
     bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
     config: dict[str, Any]
     versions: dict[str, str]
 
     @property
-    def best_baseline(self) -> Row | None:
+    def best_baseline(self) -> PolicyResult | None:
         """The hand-written policy of least mean JCT; None if none ran to its end."""
         return best_baseline(self.rows)
 
@@ -101,7 +101,7 @@ class Comparison:
 def compare(
     cluster: Cluster,
     jobs_by_seed: Sequence[JobList],
-    policies: Sequence[str | Contender],
+    policies: Sequence[str | Path | Rule | Policy],
     settings: Settings | None = None,
     *,
     config: Mapping[str, Any] | None = None,
@@ -111,16 +111,16 @@ def compare(
 
     Args:
         jobs_by_seed: the same lists for all policies (common random numbers), one per seed.
-        policies: names of hand-written ones, folders of checkpoints, or `Contender`s.
+        policies: names of hand-written ones, folders of checkpoints, placement rules, or `Policy`s; see `parse`.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
 
     UserError on an unknown policy, or if no job fits the cluster.
     """
     settings = settings or Settings()
-    everyone = contenders(policies)
+    everyone = parse_all(policies)
     job_lists = compact_tenants(jobs_by_seed)
-    results = _run_all(everyone, cluster, job_lists, settings, report)
+    results = simulate(everyone, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
     bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s) for jobs in job_lists])
     rows = [_row(one, results[one.name], gpus, bounds) for one in everyone]
@@ -128,7 +128,7 @@ def compare(
     return Comparison(_with_ratios(rows), float(bounds.mean()), dict(config or {}) | settled, versions())
 
 
-def best_baseline(rows: Sequence[Row]) -> Row | None:
+def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
     """See `Comparison.best_baseline`."""
     known = [row for row in rows if row.baseline and not math.isnan(row.figures.jct_mean_s)]
     return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
@@ -151,49 +151,7 @@ def _own_version() -> str:
     return jaxsched.__version__
 
 
-def _run_all(
-    everyone: Sequence[Contender],
-    cluster: Cluster,
-    job_lists: Sequence[JobList],
-    settings: Settings,
-    report: Report | None,
-) -> dict[str, list[Outcome]]:
-    """Outcomes by policy, in the order of the seeds. Runs go on in threads: XLA works without Python's lock."""
-    on_cpu = jax.default_backend() == "cpu"
-    lanes = (len(job_lists) > 1 and not on_cpu) if settings.lanes is None else settings.lanes
-    threads = (min(2, os.cpu_count() or 1) if on_cpu else 1) if settings.threads is None else settings.threads
-    size = max(len(jobs) for jobs in job_lists)
-    parts = [range(len(job_lists))] if lanes else [range(seed, seed + 1) for seed in range(len(job_lists))]
-    prepared = {one.name: prepare(one, cluster, job_lists, settings, lanes=lanes) for one in everyone}
-    native = {name for name, (program, _) in prepared.items() if plays(program.contender, program.config, settings)}
-    stop = threading.Event()
-
-    def run(name: str, part: range) -> list[Outcome]:
-        program, params = prepared[name]
-        lists = [job_lists[seed] for seed in part]
-        if name not in native:
-            return rollout(program, params, lists, settings, size=size, first_seed=part[0], report=report, stop=stop)
-        one, config = program.contender, program.config
-        return [
-            rollout_natively(one, config, params, jobs, settings, seed=seed, report=report, stop=stop)
-            for seed, jobs in zip(part, lists, strict=True)
-        ]
-
-    results: dict[str, dict[int, Outcome]] = {one.name: {} for one in everyone}
-    with ThreadPoolExecutor(max(threads, 1)) as pool:
-        tasks = {pool.submit(run, one.name, part): (one.name, part) for part in parts for one in everyone}
-        try:
-            for task in as_completed(tasks):
-                name, part = tasks[task]
-                results[name].update(zip(part, task.result()))
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in results.items()}
-
-
-def _row(one: Contender, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) -> Row:
+def _row(one: Policy, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) -> PolicyResult:
     """The policy's figures; the ratios come later. `bounds_s: float64[S]` of the seeds."""
     by_seed = [metrics(result, gpus) for result in outcomes]
     figures = Metrics(*np.mean([dataclasses.astuple(seed) for seed in by_seed], axis=0).tolist())
@@ -211,9 +169,9 @@ def _row(one: Contender, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarra
     total = counts[0]
     for count in counts[1:]:
         total = total + count
-    return Row(
+    return PolicyResult(
         name=one.name,
-        baseline=one.baseline,
+        baseline=one.options is not None,
         figures=figures,
         jct_ci95_s=interval,
         ratio=math.nan,
@@ -226,7 +184,7 @@ def _row(one: Contender, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarra
     )
 
 
-def _with_ratios(rows: list[Row]) -> list[Row]:
+def _with_ratios(rows: list[PolicyResult]) -> list[PolicyResult]:
     best = best_baseline(rows)
     if best is None:
         return rows
@@ -241,7 +199,7 @@ def _with_ratios(rows: list[Row]) -> list[Row]:
     return done
 
 
-def _runs(row: Row) -> dict[str, Any]:
+def _runs(row: PolicyResult) -> dict[str, Any]:
     """What the report says of a policy beside its figures."""
     stats = [dataclasses.asdict(result.stats) for result in row.outcomes]
     return {

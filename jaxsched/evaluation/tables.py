@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from jaxsched.evaluation.compare import Comparison, Row
+from jaxsched.evaluation.compare import Comparison, PolicyResult
 from jaxsched.evaluation.statistics import Interval
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _LEAST = 10.0  # of the least mean JCT, in the table's unit
 
 
-def time_unit(rows: Sequence[Row]) -> tuple[str, float]:
+def time_unit(rows: Sequence[PolicyResult]) -> tuple[str, float]:
     """Name and seconds of the largest unit in which every mean JCT is at least 10 (else seconds)."""
     means = [row.figures.jct_mean_s for row in rows if not math.isnan(row.figures.jct_mean_s)]
     fitting = [unit for unit in UNITS if means and min(means) / unit[1] >= _LEAST]
@@ -49,7 +49,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     ]
     best = comparison.best_baseline
 
-    def line(row: Row) -> list[str]:
+    def line(row: PolicyResult) -> list[str]:
         f = row.figures
         low, high = row.jct_ci95_s
         return [

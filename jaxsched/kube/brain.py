@@ -14,13 +14,16 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 
+from jaxsched.env.actions import apply_actions
+from jaxsched.env.clock import advance
+from jaxsched.env.environment import SHOWN
 from jaxsched.env.observation import observe
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State, make_params
-from jaxsched.env.transition import act, advance
-from jaxsched.evaluation.contenders import Contender, contender
 from jaxsched.kube.encode import Inputs, all_finite, blank_state, build_inputs, to_state
 from jaxsched.kube.fleet import Fleet, Sizes
 from jaxsched.kube.settings import Settings
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import parse
 
 FALLBACK = "pack:fifo+backfill+forward"
 TIMEOUT_S = 30.0
@@ -46,7 +49,7 @@ class Brain:
 
     def __init__(self, policy: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self.settings = settings
-        self.main, self.spare = contender(policy), contender(FALLBACK)
+        self.main, self.spare = parse(policy), parse(FALLBACK)
         self.timeout_s = timeout_s
         self.compilations = 0
         self.compile_s = 0.0
@@ -69,7 +72,7 @@ class Brain:
         self._params = make_params(fleet.split, interval_s=self.settings.interval_s)
         self._blank = blank_state(config, self._params, self.settings)
         self._encode = jax.jit(lambda params, blank, inputs: to_state(config, params, blank, inputs))
-        self._rules = {True: _round(config, self.spare), False: _round(config, self.main)}
+        self._rules = {True: _round(self.spare), False: _round(self.main)}
         inputs, _ = build_inputs(fleet, self.settings, [[]] * fleet.sizes.partitions, [], {}, False, 0.0)
         state = self.begin(fleet, inputs, merged=False)
         for rule in self._rules.values():
@@ -114,22 +117,20 @@ def _thread() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="policy")
 
 
-def _round(config: EnvConfig, who: Contender) -> Callable:
+def _round(policy: Policy) -> Callable:
     """The compiled round of a policy: key, params, state, free -> NaN check, (state, action, placed, row, sound)."""
-    policy = who.make(config)
 
     def one(key: Array, params: EnvParams, state: State, free: Array) -> tuple[State, Action, Array, Array, Array]:
         state = state.replace(free=jnp.asarray(free))
-        obs = observe(config, params, state)
-        action = policy(key, obs, state, params)
-        after, started = act(config, params, state, action)
-        after, _ = advance(config, params, after, started, jnp.int32(0))
+        action = policy(key, state, params)
+        after, started = apply_actions(params, state, action)
+        after, _ = advance(params, after, started, jnp.int32(0))
         placed = (action.kind == PLACE) & ~state.waited & ~after.waited
         # Who has waited sees a forwarded gang at the next boundary; there is none here, so it looks again at once.
         received = (after.queue >= 0).sum(-1) > (state.queue >= 0).sum(-1)
         after = after.replace(waited=after.waited & ~received)
         partitions = jnp.arange(state.queue.shape[0])
         row = state.queue[partitions, jnp.clip(action.slot, 0, state.queue.shape[1] - 1)]
-        return after, action, placed, row, all_finite(obs)
+        return after, action, placed, row, all_finite(observe(SHOWN, params, state))
 
     return jax.jit(checkify.checkify(one, errors=checkify.nan_checks))

@@ -15,9 +15,9 @@ from jax import Array
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
+from jaxsched.env.clock import refresh
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.env.transition import refresh
 from jaxsched.kube.fleet import Fleet
 from jaxsched.kube.gangs import Gang, gang_key, profile_of
 from jaxsched.kube.ledger import Ledger
@@ -220,7 +220,7 @@ def to_state(config: EnvConfig, params: EnvParams, blank: State, inputs: Inputs)
     state = blank.replace(
         jobs=jobs, queue=jnp.asarray(inputs.queue), running=running, attained_s=jnp.asarray(inputs.attained_s)
     )
-    return refresh(config, params, state)
+    return refresh(params, state)
 
 
 def home_of(key: str, partitions: int) -> int:

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.env.observation import Observation
-from jaxsched.env.queues import first
+from jaxsched.env.queues import Discipline, first
 from jaxsched.env.shares import room_of
 from jaxsched.env.state import ALWAYS, FORWARD, PLACE, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
@@ -17,19 +17,38 @@ from jaxsched.policies.rules import View
 
 STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 
-ActFn = Callable[[Array, Observation, State, EnvParams], Action]
+Act = Callable[[Array, State, EnvParams, chex.ArrayTree], Action]  # of a key, a state, parameters and weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the name of a hand-written policy says; the last three are of `greedy-wait`."""
+
+    rule: str
+    queue: Discipline
+    forward: str = STAY  # one of `FORWARDS`
+    threshold: float = 1.0
+    patience: float = 1.0
+    lifetimes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A named, jit-able and vmap-able function `act(key, obs, state, params) -> Action`."""
+    """A named function `act(key, state, params, weights) -> Action`, pure, jit-able and vmap-able.
+
+    What it wants to see of the state it takes from there itself. Its weights are an argument, so that policies that
+    differ in nothing else share a compiled program.
+    """
 
     name: str
-    act: ActFn
-    asked: str = ALWAYS  # the boundaries at which it must be asked, if others are to be skipped: see `intervals_ahead`
+    act: Act
+    weights: chex.ArrayTree = None
+    asked: str = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
+    options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
 
-    def __call__(self, key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
-        return self.act(key, obs, state, params)
+    def __call__(self, key: Array, state: State, params: EnvParams) -> Action:
+        """`act` with its own weights."""
+        return self.act(key, state, params, self.weights)
 
 
 def views(state: State, params: EnvParams) -> tuple[View, View]:

@@ -15,7 +15,7 @@ import jaxsched
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.queues import ORDERS
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import KINDS, Menu, SchedulerNetwork
@@ -25,20 +25,27 @@ from jaxsched.policies.menu import build_menu
 from jaxsched.workload.jobs import make_job_list, to_table
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
-CARD_SCHEMA = 1
+CARD_SCHEMA = 2
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
-OBSERVATION_FIELDS = ("window", "order", "skip_blocked", "reserve")
+QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
 
 
 def save_policy(
-    folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree, card: dict, config: EnvConfig | None = None
+    folder: Path,
+    network: SchedulerNetwork,
+    weights: chex.ArrayTree,
+    queue: Discipline,
+    card: dict[str, Any],
+    *,
+    max_forwards: int | None = None,
+    sizes: Sizes | None = None,
 ) -> None:
-    """Write `weights.msgpack` and `card.json` (network, what it observes, versions, and `card`) into `folder`."""
+    """Write `weights.msgpack` and `card.json` into `folder`: all of a `learned_policy`, versions, and `card`."""
     folder.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
-    seen = {name: getattr(config or EnvConfig(), name) for name in OBSERVATION_FIELDS}
     versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
-    card = {"schema": CARD_SCHEMA, "network": shape, "observation": seen, "versions": versions} | card
+    needs = {"network": shape, "queue": dataclasses.asdict(queue), "max_forwards": max_forwards, "sizes": sizes}
+    card = {"schema": CARD_SCHEMA} | needs | {"versions": versions} | card
     _write(folder / WEIGHTS_FILE, serialization.to_bytes(weights))
     _write(folder / CARD_FILE, json.dumps(card, indent=2).encode())
 
@@ -68,50 +75,29 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """What a checkpoint's folder holds."""
-
-    name: str
-    network: SchedulerNetwork
-    seen: dict[str, Any]  # what it observes
-    weights: chex.ArrayTree
-    max_forwards: int | None
-    sizes: Sizes | None  # of the clusters that it is for; None: any
-
-    def policy(self, config: EnvConfig, weights: chex.ArrayTree | None = None) -> Policy:
-        """Its policy, in an environment of `config`; with `weights` in place of its own."""
-        return learned_policy(
-            self.name,
-            dataclasses.replace(config, **self.seen),
-            self.network,
-            self.weights if weights is None else weights,
-            max_forwards=self.max_forwards,
-            sizes=self.sizes,
-        )
-
-
-def _checked(path: str, card: dict) -> dict:
-    """The card, of which network and observation have been checked."""
-    network, sizes = {"kind": "graph"} | card["network"], card.get("sizes")
-    seen = {"reserve": False} | card["observation"]
-    most = card.get("max_forwards")
+def _checked(path: str, card: dict) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:
+    """Network, queue discipline, forwards per job and the cluster sizes that a card names, all checked."""
+    network, queue, most, sizes = card["network"], card["queue"], card["max_forwards"], card["sizes"]
     rules = [
         (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
-        (set(seen) == set(OBSERVATION_FIELDS), f"observation must have the keys {', '.join(OBSERVATION_FIELDS)}"),
+        (set(queue) == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
         (network.get("kind") in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
         (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
         (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),
-        (_whole(seen.get("window"), 1), "observation: window must be a whole number of at least 1"),
-        (type(seen.get("reserve")) is bool, "observation: reserve must be true or false"),
-        (seen.get("order") in ORDERS, f"observation: order must be one of {', '.join(ORDERS)}"),
+        (_whole(queue.get("window"), 1), "queue: window must be a whole number of at least 1"),
+        (type(queue.get("backfill")) is bool, "queue: backfill must be true or false"),
+        (type(queue.get("reserve")) is bool, "queue: reserve must be true or false"),
         (most is None or _whole(most, 0), "max_forwards must be a whole number of at least 0"),
         (network.get("kind") != "flat" or _are_sizes(sizes), "sizes of a flat network must be four whole numbers"),
     ]
     for holds, message in rules:
         if not holds:
             raise UserError(f"checkpoint {path}: {CARD_FILE}: {message}")
-    return card | {"network": network, "observation": seen}
+    try:
+        discipline = Discipline(**queue)
+    except UserError as error:
+        raise UserError(f"checkpoint {path}: {CARD_FILE}: queue: {error}") from None
+    return SchedulerNetwork(**network), discipline, most, tuple(sizes) if network["kind"] == "flat" else None
 
 
 def _whole(value: object, lowest: int) -> bool:
@@ -122,15 +108,15 @@ def _are_sizes(value: object) -> bool:
     return isinstance(value, list) and len(value) == 4 and all(_whole(size, 1) for size in value)
 
 
-def _check_weights(path: str, config: EnvConfig, network: SchedulerNetwork, sizes: Sizes | None, weights) -> None:
+def _check_weights(path: str, queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None, weights) -> None:
     """UserError unless `weights` are finite and have the shapes that `network` gives its parameters."""
     params = make_params(get_cluster("leaf-spine-2", 2))  # a graph network's shapes do not depend on the cluster
     job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
 
     def look() -> tuple[Observation, Menu]:
-        state = initial_state(config, params, job)
-        obs = observe(config, params, state)
-        return obs, build_menu(config, params, state, obs)
+        state = initial_state(EnvConfig(), params, job)
+        obs = observe(queue, params, state)
+        return obs, build_menu(params, state, obs)
 
     def shapes(tree: chex.ArrayTree) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -174,23 +160,17 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
     return obs, menu.replace(workers=resized(menu.workers, options, n * k, keep=0))
 
 
-def load_checkpoint(path: str, config: EnvConfig | None = None) -> Checkpoint:
-    """The checkpoint in a folder; UserError if the folder does not hold one."""
+def load_policy(path: str | Path) -> Policy:
+    """The policy of a checkpoint's folder, by that name. UserError if the folder does not hold one."""
     folder = Path(path)
     for name in (CARD_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise UserError(f"checkpoint {path}: no file {name}; a checkpoint holds {CARD_FILE} and {WEIGHTS_FILE}")
     try:
-        card = _checked(path, read_card(folder))
+        network, queue, max_forwards, sizes = _checked(str(path), read_card(folder))
         weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
-        network, seen = SchedulerNetwork(**card["network"]), card["observation"]
-        sizes = tuple(card["sizes"]) if network.kind == "flat" else None
-        _check_weights(path, dataclasses.replace(config or EnvConfig(), **seen), network, sizes, weights)
+        _check_weights(str(path), queue, network, sizes, weights)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"checkpoint {path}: not a readable checkpoint ({' '.join(str(error).split())})") from error
-    return Checkpoint(path, network, seen, jax.tree.map(jnp.asarray, weights), card.get("max_forwards"), sizes)
-
-
-def load_policy(path: str, config: EnvConfig) -> Policy:
-    """The policy of a checkpoint folder; raises UserError if the folder does not hold one."""
-    return load_checkpoint(path, config).policy(config)
+    weights = jax.tree.map(jnp.asarray, weights)
+    return learned_policy(str(path), network, weights, queue, max_forwards=max_forwards, sizes=sizes)

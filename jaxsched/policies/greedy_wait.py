@@ -6,43 +6,37 @@ the slowdown it inflicts on all running jobs of the partition, and would rather 
 
 import functools
 
+import chex
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.dynamics.batching import lane_by_lane, only_where
-from jaxsched.env.observation import Observation, window_slots
-from jaxsched.env.queues import order_keys
+from jaxsched.env.observation import window_slots
+from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State
-from jaxsched.policies.base import TO_IDLE, ActFn, forward_choice, place_or_forward
+from jaxsched.env.state import Action, EnvParams, State
+from jaxsched.policies.base import TO_IDLE, Act, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Scene, choice_score, offers, present, scene_of
 
 
 def greedy_wait(
-    config: EnvConfig,
-    threshold: float,
-    patience: float,
-    order: str = "area",
-    forward: str = TO_IDLE,
-    lifetimes: bool = False,
-    reserve: bool = False,
-) -> ActFn:
+    threshold: float, patience: float, queue: Discipline, forward: str = TO_IDLE, lifetimes: bool = False
+) -> Act:
     """The policy of docs/semantics.md, section 7.
 
     It accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than `patience`
     times the wait until something can change: the next completion in the partition, at least one interval. With
     `lifetimes` it also charges placements, when it compares them, with the seconds by which their servers would be
-    wholly free later: wide gangs can start there. With `reserve` GPUs are kept for the first blocked gang
-    (`env.reservations`).
+    wholly free later: wide gangs can start there.
     """
 
-    def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
-        keys = order_keys(order, state)
-        can_start, open_to = openings(config, params, state, keys, reserve)
-        slots, found = window_slots(config, keys, state, can_start)
+    def act(key: Array, state: State, params: EnvParams, weights: chex.ArrayTree) -> Action:
+        keys = order_keys(queue.order, state, params)
+        can_start, open_to = openings(queue, params, state, keys)
+        slots, found = window_slots(queue, keys, state, can_start)
         scene = scene_of(state, params, slots[:, :-1], found[:, :-1], lifetimes)
-        choose = functools.partial(_choose, config, threshold, patience)
+        choose = functools.partial(_choose, threshold, patience)
         place, window, workers = lane_by_lane(choose)(params, scene)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
@@ -51,18 +45,16 @@ def greedy_wait(
     return act
 
 
-def _choose(
-    config: EnvConfig, threshold: float, patience: float, params: EnvParams, scene: Scene
-) -> tuple[Array, Array, Array]:
+def _choose(threshold: float, patience: float, params: EnvParams, scene: Scene) -> tuple[Array, Array, Array]:
     """The first job of each window that has an acceptable placement: whether, its place in the window, its workers.
 
     Returns `bool[P]`, `int32[P]`, `int32[P, NK]`.
     """
-    now = present(config, params, scene)
+    now = present(params, scene)
     idle = jnp.isinf(scene.wait_s)
 
     def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
-        on = offers(config, params, scene, now, p, w)
+        on = offers(params, scene, now, p, w)
         choice = jnp.argmin(choice_score(on))
         good = quantise(on.effective) <= quantise(jnp.float32(threshold))
         good |= quantise(on.stake) <= quantise(jnp.float32(patience))

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, wait_action
+from jaxsched.env.queues import Discipline
+from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
 from jaxsched.policies.base import Policy, place_or_forward
@@ -76,38 +77,38 @@ def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Act
 
 def learned_policy(
     name: str,
-    config: EnvConfig,
     network: SchedulerNetwork,
     weights: chex.ArrayTree,
+    queue: Discipline,
     *,
     max_forwards: int | None = None,
     sizes: Sizes | None = None,
 ) -> Policy:
-    """The deterministic policy of `weights`.
+    """The deterministic policy of `weights`, which sees queues of this discipline, as in training.
 
     It forwards a job at most `max_forwards` times, if given. On a cluster of other than the `sizes` it was trained for,
     if given, it raises UserError when it is traced.
     """
 
-    def act(key: Array, obs: Observation, state: State, params: EnvParams) -> Action:
+    def act(key: Array, state: State, params: EnvParams, weights: chex.ArrayTree) -> Action:
+        if max_forwards is not None:
+            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
+        obs = observe(queue, params, state)
         if sizes is not None and sizes_of(obs) != sizes:
             raise UserError(
                 f"checkpoint {name}: its flat network is for clusters of {_said(sizes)}, this one has"
                 f" {_said(sizes_of(obs))}; train it here, or take a graph network"
             )
-        if max_forwards is not None:
-            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-        obs = observe(config, params, state)  # as in training: window, order, reservations
 
         def decide() -> Action:
-            menu = build_menu(config, params, state, obs)
+            menu = build_menu(params, state, obs)
             heads = network.apply(weights, obs, menu)
             return to_action(state, obs, menu, most_likely(heads, obs, menu))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
-    return Policy(name, act, POSSIBLE)
+    return Policy(name, act, weights, asked=POSSIBLE)
 
 
 def sizes_of(obs: Observation) -> Sizes:

@@ -1,7 +1,5 @@
 """The menu of the learned policy: candidate placements of the window's jobs, with what each would do."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -10,7 +8,7 @@ from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.observation import Observation
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvParams, State
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
@@ -21,22 +19,22 @@ OPTIONS = 32  # of a scheduler; there are five on average, and more only while m
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
 
 
-def build_menu(config: EnvConfig, params: EnvParams, state: State, obs: Observation) -> Menu:
+def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
     """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
 
     If there are more than `OPTIONS` placements, the last of the last jobs are not offered.
     """
     scene = scene_of(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1])
-    return lane_by_lane(functools.partial(_build, config))(params, scene)
+    return lane_by_lane(_build)(params, scene)
 
 
-def _build(config: EnvConfig, params: EnvParams, scene: Scene) -> Menu:
-    now = present(config, params, scene)
+def _build(params: EnvParams, scene: Scene) -> Menu:
+    now = present(params, scene)
     p, w = scene.some.shape
 
     def of_job(place: Array) -> Menu:
         partition, window = place // w, place % w
-        on = offers(config, params, scene, now, partition, window)
+        on = offers(params, scene, now, partition, window)
         return _menu_of(on, window, scene.duration_s[partition, window], scene.wait_s[partition])
 
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0)))

@@ -5,7 +5,6 @@ Both `greedy-wait` and the learned policies choose among these, so neither knows
 
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -13,7 +12,8 @@ from jax import Array, lax
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import only_where
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
-from jaxsched.dynamics.resources import Layout, layout_of
+from jaxsched.dynamics.interference import Interference
+from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import (
     Best,
     Footprint,
@@ -29,7 +29,7 @@ from jaxsched.dynamics.speed import (
 from jaxsched.env import shares
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.load import sharers_of
-from jaxsched.env.state import EnvConfig, EnvParams, State, job_spec
+from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View, per_server
@@ -44,7 +44,7 @@ class Scene(Pytree):
 
     free: Array  # int32[P, NK]
     total: Array  # float32[P, M]
-    print: Footprint  # of the running jobs, leaves [P, ..., R]
+    footprint: Footprint  # of the running jobs, leaves [P, ..., R]
     left_s: Array  # float32[P, R], ideal seconds that the running jobs have left by their estimates, 0 in free slots
     wait_s: Array  # float32[P], seconds until something can change, at least one interval; inf if nothing runs
     job: JobSpec  # leaves [P, W]
@@ -87,7 +87,7 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifeti
     return Scene(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
-        print=running.print,
+        footprint=running.footprint,
         left_s=left,
         wait_s=jnp.maximum(end.min(-1), params.interval_s),
         job=job_spec(state.jobs, row),
@@ -113,13 +113,12 @@ def crowd_of(state: State, params: EnvParams) -> Crowd | None:
     return Crowd(shared=state.shared.reshape(p, n * k, -1), running=running, stretch=state.running.stretch)
 
 
-def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
+def present(params: EnvParams, scene: Scene) -> StepTime:
     """Step times of the running jobs where a scheduler has a job to place, else 0; leaves float32[P, R]."""
-    layout = layout_of(params.cluster)
 
     def of_partition(p: Array) -> StepTime:
-        rows = jax.tree.map(lambda leaf: leaf[p], scene.print)
-        return step_time(config.interference, params.interference, layout, rows, scene.total[p, :, None])
+        rows = jax.tree.map(lambda leaf: leaf[p], scene.footprint)
+        return step_time(params.interference, rows, scene.total[p, :, None])
 
     def nothing(p: Array) -> StepTime:
         return StepTime(compute=jnp.zeros_like(scene.left_s[p]), comm=jnp.zeros_like(scene.left_s[p]))
@@ -127,10 +126,10 @@ def present(config: EnvConfig, params: EnvParams, scene: Scene) -> StepTime:
     return only_where(scene.some.any(-1), of_partition, nothing)
 
 
-def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
+def offers(params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
     """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
-    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.print, now, scene.crowd))
+    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.footprint, now, scene.crowd))
     room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
     view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)
@@ -140,9 +139,9 @@ def offers(config: EnvConfig, params: EnvParams, scene: Scene, now: StepTime, p:
 
     def appraise(workers: Array) -> tuple[Array, Array]:
         prints = candidate_prints(view, best, job, workers)
-        stretches = None if crowd is None else _stretches(config, params, view, crowd, job, workers)
+        stretches = None if crowd is None else _stretches(params, view, crowd, job, workers)
         left = scene.left_s[p]
-        return what_if(config, params.interference, layout, rows, left, now, view.total, prints, stretches)
+        return what_if(params.interference, rows, left, now, view.total, prints, stretches)
 
     own, added = in_blocks(appraise, workers, valid)
     effective = own + added / jnp.maximum(duration, 1e-9)
@@ -203,17 +202,13 @@ class Stretches(Pytree):
     after: Array  # float32[C, R]
 
 
-def _stretches(
-    config: EnvConfig, params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Array
-) -> Stretches:
+def _stretches(params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Array) -> Stretches:
     """What placing `job` as `workers: int32[C, NK]` would do on the GPUs that it would share."""
     gpu, _ = jax.vmap(shares.gpu_for, in_axes=(None, None, 0, None))(view.free, crowd.shared, workers, job.milli)
     kinds = view.cluster.group_gpu_type.reshape(-1)[shares.group_of(workers)]
     placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
     gpus = crowd.shared.shape[0] * crowd.shared.shape[1]
-    own, after = stretch_with(
-        config.interference, params.interference, params.sharing, gpus, crowd.running, crowd.stretch, placed
-    )
+    own, after = stretch_with(params.interference, gpus, crowd.running, crowd.stretch, placed)
     return Stretches(now=crowd.stretch, own=own, after=after)
 
 
@@ -229,9 +224,7 @@ def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Fo
 
 
 def what_if(
-    config: EnvConfig,
-    weights: chex.ArrayTree,
-    layout: Layout,
+    interference: Interference,
     rows: Footprint,
     remaining_s: Array,
     now: StepTime,
@@ -246,8 +239,7 @@ def what_if(
         now: their present step times, leaves float32[R].
         total: float32[M]. prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
-    model = config.interference
     on_gpu = on_gpu or Stretches(now=None, own=None, after=None)
-    own = slowdown(model, weights, layout, prints, total[:, None] + prints.use, on_gpu.own)
-    after = slowdown_of(step_time_with(model, weights, layout, rows, total, now, prints.use), rows.ideal, on_gpu.after)
+    own = slowdown(interference, prints, total[:, None] + prints.use, on_gpu.own)
+    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows.ideal, on_gpu.after)
     return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal, on_gpu.now), 0.0)).sum(-1)

@@ -7,34 +7,95 @@ FIFO without backfilling, as published; `greedy-wait` always backfills, and has 
 """
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
-from jaxsched.env.queues import ORDERS
-from jaxsched.env.state import CHANGE, POSSIBLE, EnvConfig
+from jaxsched.env.queues import ORDERS, Discipline
+from jaxsched.env.state import CHANGE, POSSIBLE
 from jaxsched.errors import UserError
-from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Policy
+from jaxsched.policies.base import FORWARDS, TO_IDLE, Options, Policy
 from jaxsched.policies.greedy_wait import greedy_wait
-from jaxsched.policies.heuristics import heuristic
-from jaxsched.policies.rules import RULES
+from jaxsched.policies.heuristics import FIFO, heuristic
+from jaxsched.policies.rules import RULES, Rule
 
-GREEDY_WAIT = "greedy-wait"
+GREEDY_WAIT, RANDOM = "greedy-wait", "random"
 NAMES = (*RULES, GREEDY_WAIT)
 LIFETIME = "lifetime"
-DEFAULT_THRESHOLD, DEFAULT_PATIENCE = 1.0, 1.0
+_LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
 _SWITCHES = ("backfill", "reserve", *FORWARDS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """A hand-written policy's name and options; the last three are of `greedy-wait`."""
+def parse(policy: str | Path | Rule | Policy) -> Policy:
+    """The policy of a name, of a checkpoint's folder, of a placement rule (FIFO, without backfilling), or itself.
 
-    name: str
-    order: str
-    backfill: bool
-    forward: str
-    reserve: bool
-    threshold: float
-    patience: float
-    lifetimes: bool
+    UserError naming what is wrong and what would be right.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str | Path):
+        return Policy(getattr(policy, "__name__", repr(policy)), heuristic(policy))
+    spec = str(policy)
+    if spec.partition(":")[0] in NAMES:
+        return hand_written(spec, options_of(spec))
+    if Path(spec).is_dir():
+        from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
+
+        return load_policy(spec)
+    if "/" in spec:
+        raise UserError(
+            f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
+        )
+    raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
+
+
+def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
+    """One policy for each, in order. UserError if there is none, or one twice."""
+    found = [parse(policy) for policy in policies]
+    names = [policy.name for policy in found]
+    if not found:
+        raise UserError(f"policies: none is given; name at least one of {', '.join(NAMES)}, or a checkpoint's folder")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise UserError(f"policies: {twice[0]!r} is given twice, every policy may only once")
+    return found
+
+
+def hand_written(name: str, of: Options) -> Policy:
+    """The policy that options describe."""
+    if of.rule == GREEDY_WAIT:
+        act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
+        return Policy(name, act, asked=POSSIBLE, options=of)
+    timeless = of.rule != RANDOM and of.queue.order != "las" and not of.queue.reserve
+    return Policy(name, heuristic(of.rule, of.queue, of.forward), asked=CHANGE if timeless else POSSIBLE, options=of)
+
+
+def options_of(spec: str) -> Options:
+    """What the name of a hand-written policy says. UserError naming what is wrong and what would be right."""
+    name, _, rest = spec.partition(":")
+    greedy = name == GREEDY_WAIT
+    of = Options(name, _LOOKED_AT, TO_IDLE) if greedy else Options(name, FIFO)
+    queue, given = {}, [option for option in rest.split("+") if option]
+    for option in given:
+        if option in ORDERS:
+            queue["order"] = option
+        elif option in ("backfill", "reserve"):
+            queue[option] = True
+        elif option in FORWARDS:
+            of = dataclasses.replace(of, forward=option)
+        elif greedy and option == LIFETIME:
+            of = dataclasses.replace(of, lifetimes=True)
+        elif greedy and option.startswith("t"):
+            of = dataclasses.replace(of, threshold=_number(spec, option, 1.0))
+        elif greedy and option.startswith("p"):
+            of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
+        else:
+            known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
+            raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
+    if "reserve" in queue and (name == RANDOM or not (greedy or "backfill" in queue)):
+        raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
+    if name == RANDOM and "backfill" not in queue:
+        queue["backfill"] = True  # it draws among all jobs that may start
+    return dataclasses.replace(of, queue=dataclasses.replace(of.queue, **queue))
 
 
 def _number(spec: str, option: str, lowest: float) -> float:
@@ -45,46 +106,3 @@ def _number(spec: str, option: str, lowest: float) -> float:
     if not lowest <= value < 1e5:
         raise UserError(f"policy {spec!r}: {option!r} should be {option[0]}X with a number X of at least {lowest:g}")
     return value
-
-
-def parse(spec: str) -> Spec:
-    """What `spec` says; raises UserError naming what is wrong and what would be right."""
-    name, _, rest = spec.partition(":")
-    if name not in NAMES:
-        raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
-    options = [option for option in rest.split("+") if option]
-    greedy = name == GREEDY_WAIT
-    order, backfill, forward = "area" if greedy else "fifo", greedy, TO_IDLE if greedy else STAY
-    threshold, patience, lifetimes, reserve = DEFAULT_THRESHOLD, DEFAULT_PATIENCE, False, False
-    for option in options:
-        if option in ORDERS:
-            order = option
-        elif option == "backfill":
-            backfill = True
-        elif option == "reserve":
-            reserve = True
-        elif option in FORWARDS:
-            forward = option
-        elif greedy and option == LIFETIME:
-            lifetimes = True
-        elif greedy and option.startswith("t"):
-            threshold = _number(spec, option, 1.0)
-        elif greedy and option.startswith("p"):
-            patience = _number(spec, option, 0.0)
-        else:
-            known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
-            raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
-    if reserve and (name == "random" or not backfill):
-        raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
-    return Spec(name, order, backfill, forward, reserve, threshold, patience, lifetimes)
-
-
-def hand_written(spec: str, config: EnvConfig) -> Policy:
-    """The hand-written policy that `spec` names; raises UserError naming what is wrong and what would be right."""
-    of = parse(spec)
-    if of.name == GREEDY_WAIT:
-        act = greedy_wait(config, of.threshold, of.patience, of.order, of.forward, of.lifetimes, of.reserve)
-        return Policy(spec, act, POSSIBLE)
-    timeless = of.name != "random" and of.order != "las" and not of.reserve
-    act = heuristic(config, of.name, of.order, of.backfill, of.forward, of.reserve)
-    return Policy(spec, act, CHANGE if timeless else POSSIBLE)

@@ -3,15 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
-from jaxsched.calibration.interference.named import DEFAULT, interference_model
+from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.env.state import EnvConfig
+from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE, JobList
 
-AUTO, JAX, NATIVE = ENGINES = ("auto", "jax", "native")
+AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 
@@ -28,8 +29,8 @@ class Settings:
     wall_limit_s: float | None = None  # the same on the clock on the wall, per run
     record_placements: bool = False  # keep every job's placement
     threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
-    lanes: bool | None = None  # run the seeds as vmapped lanes of one program; None: on accelerators only
-    engine: str = AUTO  # jax: the environment; native: the compiled event loop; auto: that where it has what is needed
+    batched: bool | None = None  # play all seeds as one vmapped program; None: on accelerators only
+    engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:
         for name in ("interval_s", "horizon_s", "wall_limit_s"):
@@ -48,6 +49,10 @@ class Settings:
         if self.horizon_s is None:
             return LARGEST_HORIZON
         return int(min(np.ceil(self.horizon_s / self.interval_s), LARGEST_HORIZON))
+
+    def seeds_in_a_batch(self, seeds: int) -> bool:
+        """Whether so many seeds are played as one vmapped program."""
+        return (seeds > 1 and jax.default_backend() != "cpu") if self.batched is None else self.batched
 
     @property
     def at_horizon(self) -> str:
@@ -88,9 +93,16 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         early_stop=True,
         skip_idle=True,
         record_placements=settings.record_placements,
-        interference=interference_model(settings.interference)[0],
         shared_gpus=shared_gpus(cluster, job_lists),
     )
+
+
+def env_params(cluster: Cluster, config: EnvConfig, settings: Settings) -> EnvParams:
+    """The parameters of a comparison's environment, which `config` is the configuration of."""
+    interference = interference_model(settings.interference)
+    if config.shared_gpus:
+        interference = interference.replace(sharing=sharing_law(settings.interference))
+    return make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=interference)
 
 
 def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:

@@ -4,12 +4,11 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
 from jaxsched.policies.checkpoint import add_to_card, read_card
-from jaxsched.training.config import TrainConfig, as_saved, from_dict, to_dict
+from jaxsched.training.config import TrainConfig
 
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
 
@@ -33,30 +32,6 @@ def limits(config: TrainConfig) -> str:
     )
 
 
-def config_of(values: dict[str, Any], where: str) -> tuple[TrainConfig, list[str]]:
-    """The config of a card, and what this version had to read or fill in differently.
-
-    UserError on what it cannot read.
-    """
-    older = as_saved(values)
-    notes = [] if older == values else ["env: reserve: not in the card, False is taken"]
-    values = dict(older)
-    workload = dict(values.get("workload", {}))
-    skew = workload.get("home_skew")
-    if isinstance(skew, int | float):
-        workload["home_skew"] = [skew, skew]
-        notes.append(f"workload: home_skew: the number {skew:g} is read as the range {skew:g} to {skew:g}")
-    values["workload"] = workload
-    config = from_dict(TrainConfig, values, where)
-    for key, default in to_dict(config).items():
-        if key not in values:
-            notes.append(f"{key}: not in the card, {default!r} is taken")
-        elif isinstance(default, dict):
-            missing = [name for name in default if name not in values[key]]
-            notes += [f"{key}: {name}: not in the card, {default[name]!r} is taken" for name in missing]
-    return config, notes
-
-
 def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None:
     """Puts an evaluation into the card of the checkpoint in `folder`, in place of an earlier one by the same command.
 
@@ -78,7 +53,7 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
     add_to_card(folder, figures=[*kept, entry])
 
 
-def side_by_side(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
+def beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
     """A table of mean JCTs: name, in the card, now, and their ratio; a dash where there is none."""
 
     def text(value: float | None, form: str) -> str:

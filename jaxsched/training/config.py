@@ -6,13 +6,16 @@ import math
 import types
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from jaxsched.env.queues import ORDERS
+from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import KINDS
 from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
+
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +47,7 @@ class EnvironmentConfig:
     running_slots: int = 32
     queue_slots: int = 64
     rounds: int = 16
-    window: int = 4
     max_forwards: int = 2  # of a job; 0 = schedulers keep what arrives
-    order: str = "sjf"
-    skip_blocked: bool = True  # False and order fifo: strictly first in, first out
-    reserve: bool = True  # schedulers keep GPUs for their first blocked gang, see `env.reservations`
     interference: str = "analytic"  # as `--interference` of the command line
     contention: tuple[float, float] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
 
@@ -112,12 +111,16 @@ class ValidationConfig:
     load: float = 0.85
 
 
+SEEN = Discipline(order="sjf", backfill=True, reserve=True, window=4)  # what the learned schedulers see of a queue
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """A whole run."""
 
     seed: int = 0
     env: EnvironmentConfig = EnvironmentConfig()
+    queue: Discipline = SEEN
     workload: WorkloadConfig = WorkloadConfig()
     network: NetworkConfig = NetworkConfig()
     reward: RewardConfig = RewardConfig()
@@ -130,11 +133,14 @@ def to_dict(config: TrainConfig) -> dict:
     return dataclasses.asdict(config)
 
 
-def from_dict(kind: type, values: Any, where: str = "config"):
-    """A config dataclass from nested plain values; UserError on an unknown key or a value of the wrong kind."""
+def from_dict(kind: type[T], values: Any, where: str = "config", default: T | None = None) -> T:
+    """A config dataclass from nested plain values; what they leave out is as in `default` (None: `kind()`).
+
+    UserError on an unknown key or a value of the wrong kind.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{where}: {values!r} should be a mapping of keys to values")
-    hints = typing.get_type_hints(kind)
+    hints, base = typing.get_type_hints(kind), kind() if default is None else default
     made = {}
     for key, value in values.items():
         if key not in hints:
@@ -143,16 +149,13 @@ def from_dict(kind: type, values: Any, where: str = "config"):
             raise UserError(f"{where}: unknown key {key!r}; {hint}")
         place = f"{where}: {key}"
         if dataclasses.is_dataclass(hints[key]):
-            made[key] = from_dict(typing.cast(type, hints[key]), value, place)
+            made[key] = from_dict(typing.cast(type, hints[key]), value, place, getattr(base, key))
         else:
             made[key] = _checked(hints[key], value, place)
-    return kind(**made)
-
-
-def as_saved(values: dict[str, Any]) -> dict[str, Any]:
-    """A config that was saved, with what its version did where this one has a field for it and another default."""
-    env = values.get("env", {})
-    return values | {"env": {"reserve": False} | env} if isinstance(env, dict) else values
+    try:
+        return dataclasses.replace(typing.cast(Any, base), **made)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _checked(hint: Any, value: Any, where: str) -> Any:
@@ -165,8 +168,8 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         if len(value) != len(parts):
             raise UserError(f"{where}: {value!r} should be a list of {len(parts)}")
         return tuple(_checked(part, item, where) for part, item in zip(parts, value, strict=True))
-    if origin is types.UnionType:
-        raise TypeError(f"{where}: unions are not used in configs")
+    if origin in (types.UnionType, typing.Union):  # of a name or a function: a file can only hold the name
+        return _checked(str, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is float and isinstance(value, str) and _is_number(value):
@@ -226,8 +229,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         ),
         (jobs.jobs >= 1, "workload: jobs must be at least 1"),
         (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
-        (env.order in ORDERS, f"env: order must be one of {', '.join(ORDERS)}"),
-        (env.window >= 1 and env.rounds >= 1, "env: window and rounds must be at least 1"),
+        (env.rounds >= 1, "env: rounds must be at least 1"),
         (env.max_forwards >= 0, "env: max_forwards must be at least 0"),
         (env.running_slots >= 1 and env.queue_slots >= 1, "env: running_slots and queue_slots must be at least 1"),
         (net.kind in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),

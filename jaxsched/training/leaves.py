@@ -18,7 +18,8 @@ from jax import Array
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
 from jaxsched.training.config import TrainConfig
-from jaxsched.training.loop import Programs, Setting, chunk, initial, make_setting
+from jaxsched.training.loop import Programs, chunk, initial
+from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState
 from jaxsched.training.validation import validation_jct_s
 from jaxsched.training.worlds import params_axes, params_of_all
@@ -117,17 +118,17 @@ class Shared:
         From shapes, nothing is compiled; what XLA needs in between comes on top.
         """
         setting = self._base
-        config, worlds = setting.config, setting.worlds
+        worlds = setting.worlds
         state = jax.eval_shape(lambda: initial(setting))
 
         def play(state: TrainState) -> rollout.Experience:
             params, axes = params_of_all(worlds, state.draws), params_axes(worlds)
             key = jax.random.key(0)
-            start = (setting.network, state.weights, params, axes, state.draws.interval_factor, state.worlds)
-            return rollout.collect(key, config, setting.static, *start)[1]
+            start = (state.weights, params, axes, state.draws.interval_factor, state.worlds)
+            return rollout.collect(key, setting, *start)[1]
 
         experience = _bytes(jax.eval_shape(play, state))
-        return 2 * _bytes(state) + int((1 + config.ppo.keep) * experience)
+        return 2 * _bytes(state) + int((1 + setting.config.ppo.keep) * experience)
 
     def _setting(self, lane: Lane) -> Setting:
         base = self._base

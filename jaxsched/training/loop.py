@@ -1,6 +1,5 @@
 """The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
 
-import dataclasses
 import functools
 import math
 import time
@@ -14,10 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsched.env.observation import observe
-from jaxsched.env.state import EnvConfig, State
+from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.machine import loop_options
-from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
@@ -25,35 +23,16 @@ from jaxsched.training.card import limits
 from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.ppo import optimizer, select, update
 from jaxsched.training.rows import append, read_rows, truncate
+from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import Draw, Worlds, draw_worlds, make_worlds, params_axes, params_of_all
+from jaxsched.training.worlds import Draw, draw_worlds, params_axes, params_of_all
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
 Report = Callable[[dict[str, float]], None]
 Environments = tuple[State, Draw]
-
-
-class Setting(NamedTuple):
-    """What stays the same over a run."""
-
-    worlds: Worlds
-    network: SchedulerNetwork
-
-    @property
-    def config(self) -> TrainConfig:
-        return self.worlds.config
-
-    @property
-    def static(self) -> EnvConfig:
-        return self.worlds.static
-
-
-def make_setting(config: TrainConfig) -> Setting:
-    """Worlds and network of a config."""
-    return Setting(make_worlds(config), SchedulerNetwork(**dataclasses.asdict(config.network)))
 
 
 class Programs(NamedTuple):
@@ -76,15 +55,15 @@ def programs_of(setting: Setting) -> Programs:
 
 def initial(setting: Setting) -> TrainState:
     """Fresh weights and environments from the config's seed. Pure: the same config gives the same state."""
-    config, static, params, network = setting.config, setting.static, setting.worlds.params, setting.network
+    config, params, network = setting.config, setting.worlds.params, setting.network
     weight_key, world_key, run_key = jax.random.split(jax.random.key(config.seed), 3)
     states, draws = draw_worlds(world_key, setting.worlds, config.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
-    obs = observe(static, params, one)
-    weights = network.init(weight_key, obs, build_menu(static, params, one, obs))
+    obs = observe(config.queue, params, one)
+    weights = network.init(weight_key, obs, build_menu(params, one, obs))
     return TrainState(
         weights=weights,
-        moments=optimizer(config.ppo).init(weights),
+        optimizer=optimizer(config.ppo).init(weights),
         best_weights=weights,
         best_jct_s=jnp.float32(jnp.inf),
         worlds=states,
@@ -133,14 +112,13 @@ def _chunk(
     setting: Setting, state: TrainState, environments: Environments
 ) -> tuple[tuple[TrainState, dict[str, Array]], Environments]:
     """`chunk` of one shard, in and out of which come the environments apart."""
-    config, static, network = setting.config, setting.static, setting.network
-    ppo, (worlds, draws) = config.ppo, environments
+    ppo, network, (worlds, draws) = setting.config.ppo, setting.network, environments
     total, mean = (functools.partial(over, shards=ppo.shards) for over in (sum_over_shards, mean_over_shards))
     key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     play, pick, learn, again = (own_key(one, ppo.shards) for one in keys)
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
-    worlds, experience, bootstrap, tally = rollout.collect(
-        play, config, static, network, state.weights, params, axes, draws.interval_factor, worlds
+    worlds, experience, bootstrap, counts = rollout.collect(
+        play, setting, state.weights, params, axes, draws.interval_factor, worlds
     )
     first = state.return_scale == 0
     scale = jnp.where(first, 1.0, state.return_scale)
@@ -150,22 +128,22 @@ def _chunk(
     new_scale = jnp.where(first, spread, 0.95 * state.return_scale + 0.05 * spread)
     batch = select(pick, ppo, experience, advantage, returns, new_scale)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
-    weights, moments, losses = update(learn, network, ppo, state.weights, state.moments, batch, learn_policy)
+    weights, opt_state, losses = update(learn, network, ppo, state.weights, state.optimizer, batch, learn_policy)
 
-    tally = total(tally)
+    counts = total(counts)
     metrics = {
         "reward": mean(experience.reward.mean()),
-        "decisions": tally.decisions,
-        "placements": tally.placements,
-        "forwards": tally.forwards,
-        "intervals": tally.intervals,
-        "jobs_in_system": tally.jobs / tally.rounds.astype(jnp.float32),
-        "illegal": tally.illegal,
+        "decisions": counts.decisions,
+        "placements": counts.placements,
+        "forwards": counts.forwards,
+        "intervals": counts.intervals,
+        "jobs_in_system": counts.jobs / counts.rounds.astype(jnp.float32),
+        "illegal": counts.illegal,
         "return_scale": new_scale,
-        **{f"loss_{name}": value for name, value in mean(losses).items()},
+        **{f"loss_{name}": value for name, value in vars(mean(losses)).items()},
     }
     after = state.replace(
-        weights=weights, moments=moments, return_scale=new_scale, key_data=jax.random.key_data(key),
+        weights=weights, optimizer=opt_state, return_scale=new_scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,
     )  # fmt: skip
     return (after, metrics), _restart(again, setting, after.chunk, (worlds, draws))
@@ -244,11 +222,17 @@ def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,
-        "max_forwards": config.env.max_forwards,
-        "sizes": [*params.cluster.shape, racks],
         "limits": limits(config),
     }
-    save_policy(run_dir / POLICY_FOLDER, setting.network, state.best_weights, card, setting.static)
+    save_policy(
+        run_dir / POLICY_FOLDER,
+        setting.network,
+        state.best_weights,
+        config.queue,
+        card,
+        max_forwards=config.env.max_forwards,
+        sizes=(*params.cluster.shape, racks),
+    )
 
 
 def finish(run_dir: Path, setting: Setting, state: TrainState) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.evaluation.compare import Row, compare
+from jaxsched.evaluation.compare import PolicyResult, compare
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
@@ -97,7 +97,7 @@ def _baselines(
     return row["jct_by_list_s"]
 
 
-def _by_list(row: Row) -> list[float | None]:
+def _by_list(row: PolicyResult) -> list[float | None]:
     return [None if result.unfinished else float(result.jct_s[result.finished].mean()) for result in row.outcomes]
 
 

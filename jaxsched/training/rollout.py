@@ -7,12 +7,13 @@ from jax import Array, lax
 
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork, apply_in_blocks
+from jaxsched.env.rollout import play_rounds
+from jaxsched.env.state import EnvParams, State
+from jaxsched.networks.hierarchy import Heads, Menu, apply_in_blocks
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
-from jaxsched.training.config import TrainConfig
+from jaxsched.training.setting import Setting
 from jaxsched.training.shaping import potential
 
 
@@ -29,7 +30,7 @@ class Experience(Pytree):
     real: Array  # bool[T, E, P], the scheduler had something to decide
 
 
-class Tally(Pytree):
+class Counts(Pytree):
     """Sums over a chunk, for the log."""
 
     rounds: Array
@@ -43,37 +44,35 @@ class Tally(Pytree):
 
 def collect(
     key: Array,
-    config: TrainConfig,
-    static: EnvConfig,
-    network: SchedulerNetwork,
+    setting: Setting,
     weights: chex.ArrayTree,
     params: EnvParams,
     axes: EnvParams,
     interval_factors: Array,
     states: State,
-) -> tuple[State, Experience, Array, Tally]:
-    """`config.ppo.steps` rounds of every environment to learn from, and one more for its value.
+) -> tuple[State, Experience, Array, Counts]:
+    """`ppo.steps` rounds of every environment to learn from, and one more for its value.
 
     Args: `params` with the leaves that `axes` marks batched over environments; `interval_factors:
     float32[E]` of their intervals, so that rewards and discounts are those of the same time in all.
-    Returns: states after the further round, experience `[T, E]`, the value after round T `float32[E, P]`, and a tally.
+    Returns: states after the further round, experience `[T, E]`, the value after round T `float32[E, P]`, and counts.
     """
-    shape = config.reward
+    ppo, shape, queue, network = setting.config.ppo, setting.config.reward, setting.config.queue, setting.network
 
     def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
-        obs = observe(static, params, state)
-        return obs, build_menu(static, params, state, obs)
+        obs = observe(queue, params, state)
+        return obs, build_menu(params, state, obs)
 
     def one(
         key: Array, params: EnvParams, factor: Array, state: State, obs: Observation, menu: Menu, heads: Heads
-    ) -> tuple[State, Experience, Tally]:
+    ) -> tuple[State, Experience, Counts]:
         choice = sample(key, heads, obs, menu)
         log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
         _, mask = option_logits(heads, obs, menu)
         before = potential(shape, params, state, jnp.array(False))
-        after, gain = transition(static, params, state, to_action(state, obs, menu, choice))
+        after, gain = transition(setting.static, params, state, to_action(state, obs, menu, choice))
         advanced = after.clock != state.clock
-        discount = jnp.where(advanced, config.ppo.gamma**factor, 1.0)
+        discount = jnp.where(advanced, ppo.gamma**factor, 1.0)
         own = factor * (gain + discount * potential(shape, params, after, advanced) - before)
         share = shape.team_share
         shared = (1.0 - share) * own + share * own.mean()
@@ -83,7 +82,7 @@ def collect(
             discount=discount, real=real,
         )  # fmt: skip
         placed = real & choice.act & (choice.option < menu.mask.shape[-1])
-        counts = Tally(
+        counts = Counts(
             rounds=jnp.int32(1), decisions=real.sum(), placements=placed.sum(),
             forwards=(real & choice.act & ~placed).sum(), intervals=advanced.astype(jnp.int32),
             jobs=(state.queue >= 0).sum() + (state.running.job >= 0).sum(), illegal=after.illegal - state.illegal,
@@ -94,7 +93,7 @@ def collect(
     step_all = jax.vmap(one, in_axes=(0, axes, 0, 0, 0, 0, 0))
     environments = states.clock.shape[0]
 
-    def step(states: State, key: Array):
+    def play(states: State, key: Array) -> tuple[State, tuple[Experience, Counts]]:
         obs, menu = look_at_all(params, states)
         heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
@@ -102,7 +101,7 @@ def collect(
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice
-    states, (rounds, counts) = lax.scan(step, states, jax.random.split(key, config.ppo.steps + 1))
+    states, _, (rounds, counts) = play_rounds(play, states, jax.random.split(key, ppo.steps + 1))
     experience, counts = jax.tree.map(lambda leaf: leaf[:-1], (rounds, counts))
     return states, experience, rounds.value[-1], jax.tree.map(jnp.sum, counts)
 

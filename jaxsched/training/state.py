@@ -15,10 +15,10 @@ import jaxsched
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
-from jaxsched.training.config import TrainConfig, as_saved, from_dict, to_dict
+from jaxsched.training.config import TrainConfig, from_dict, to_dict
 from jaxsched.training.worlds import Draw
 
-SCHEMA = 3
+SCHEMA = 4
 KEEP_STEPS = 2
 
 
@@ -26,7 +26,7 @@ class TrainState(Pytree):
     """Everything that a run needs to go on as if it had never stopped."""
 
     weights: chex.ArrayTree
-    moments: optax.OptState
+    optimizer: optax.OptState
     best_weights: chex.ArrayTree
     best_jct_s: Array  # float32, validation
     worlds: State  # leading axis E
@@ -83,4 +83,4 @@ def saved_config(folder: Path) -> TrainConfig:
         about = manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore())).about
     if about.get("schema") != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.get('schema')}, this version reads schema {SCHEMA}")
-    return from_dict(TrainConfig, as_saved(json.loads(json.dumps(about["config"]))), f"run {folder.parent}")
+    return from_dict(TrainConfig, json.loads(json.dumps(about["config"])), f"run {folder.parent}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.evaluation.contenders import contenders
+from jaxsched.policies.registry import parse_all
 from jaxsched.training.config import TrainConfig, from_dict, load_config, to_dict, validate
 from jaxsched.yaml_file import read_yaml
 
@@ -147,7 +147,7 @@ def _check(top: _Top, where: str) -> None:
     for holds, message in rules:
         if not holds:
             raise UserError(f"{where}: {message}")
-    contenders(tests.policies)
+    parse_all(tests.policies)
 
 
 def _mapping(value: Any, where: str) -> dict:

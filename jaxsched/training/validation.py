@@ -3,10 +3,10 @@
 import chex
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from jaxsched.env.environment import is_finished, transition
-from jaxsched.env.observation import observe
+from jaxsched.env.environment import is_finished
+from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.base import Policy
@@ -24,14 +24,11 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Po
     """
 
     def one(params: EnvParams, state: State) -> Array:
+        def play(state: State, key: Array) -> tuple[State, None]:
+            return one_round(static, params, policy, state, key), None
+
         key = jax.random.key(0)
-
-        def step(carry):
-            state, rounds = carry
-            action = policy(key, observe(static, params, state), state, params)
-            return transition(static, params, state, action)[0], rounds + 1
-
-        done, _ = lax.while_loop(lambda c: ~is_finished(c[0]) & (c[1] < MOST_ROUNDS), step, (state, 0))
+        done, _, _ = play_while(lambda state: ~is_finished(state), play, state, lambda _: key, MOST_ROUNDS)
         records, jobs = done.records, done.jobs
         whole = (records.finish - jobs.arrival).astype(jnp.float32) * params.interval_s
         jct = whole + records.finish_offset_s + jobs.lead_s
@@ -55,7 +52,7 @@ def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: chex.Ar
 
     def measured(weights: chex.ArrayTree, own: tuple[Draw, State]) -> tuple[None, Array]:
         draws, states = own
-        policy = learned_policy("validation", worlds.static, network, weights)
+        policy = learned_policy("validation", network, weights, worlds.config.queue)
         params, axes = params_of_all(worlds, draws), params_axes(worlds)
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 

@@ -54,13 +54,8 @@ def env_config(config: TrainConfig) -> EnvConfig:
         running_slots=env.running_slots,
         queue_slots=env.queue_slots,
         rounds=env.rounds,
-        window=env.window,
-        order=env.order,
-        skip_blocked=env.skip_blocked,
-        reserve=env.reserve,
         largest_worker=1,
         early_stop=True,
-        interference=interference_model(config.env.interference)[0],
     )
 
 
@@ -69,12 +64,11 @@ def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
     scale = config.reward.scale
     rule = config.reward
     reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
-    _, weights = interference_model(config.env.interference)
     return make_params(
         cluster,
         interval_s=config.env.interval_s,
         reward=reward,
-        interference=weights,
+        interference=interference_model(config.env.interference),
         max_forwards=jnp.int32(config.env.max_forwards),
     )
 
@@ -101,7 +95,7 @@ def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
     return worlds.params.replace(
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
         interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
-        interference=model.replace(kappa=model.kappa * draw.strength),
+        interference=model.replace(weights=model.weights.replace(kappa=model.weights.kappa * draw.strength)),
     )
 
 

@@ -11,30 +11,28 @@
 
 from pathlib import Path
 
-import chex
-
-from jaxsched.dynamics.gpu_sharing import SharingTable
-from jaxsched.dynamics.interference import LEVELS, MODELS, Interference, default_strengths, fitted
+from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
+from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
 from jaxsched.fitted import SHIPPED
 
 DEFAULT = "default"
 
 
-def interference_model(name: str) -> tuple[Interference, chex.ArrayTree]:
-    """The model `name` and its weights, see the module's table. UserError on an unknown name."""
+def interference_model(name: str) -> Interference:
+    """The model `name`, see the module's table, without its `sharing_law`. UserError on an unknown name."""
     kind, _, level = name.partition(":")
     if name == DEFAULT:
-        return MODELS["analytic"], default_strengths()
+        return default_interference()
     if kind == "analytic" and level in LEVELS[1:]:
-        return MODELS[kind], default_strengths(level)
-    if name in MODELS:
-        return MODELS[name], default_strengths()
+        return Interference(law=LAWS[kind], weights=default_strengths(level))
+    if name in LAWS:
+        return Interference(law=LAWS[name], weights=default_strengths())
     if name == SHIPPED or Path(name).is_dir():
         from jaxsched.calibration.interference.files import load_model  # only fitted models need what reads them
 
-        return fitted, load_model(name).strengths
-    known = ", ".join((DEFAULT, *MODELS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
+        return Interference(law=fitted, weights=load_model(name).strengths)
+    known = ", ".join((DEFAULT, *LAWS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
     raise UserError(f"unknown interference model {name!r}: should be one of {known}, or a fitted model's folder")
 
 
@@ -43,7 +41,7 @@ def sharing_law(name: str) -> SharingTable | None:
 
     UserError if there should be one and its folder cannot be read.
     """
-    if name != DEFAULT and (name in MODELS or name.partition(":")[0] in MODELS):
+    if name != DEFAULT and (name in LAWS or name.partition(":")[0] in LAWS):
         return None
     from jaxsched.calibration.interference.catalogue import sharing_table  # heavier than what whole GPUs need
     from jaxsched.calibration.interference.files import load_model

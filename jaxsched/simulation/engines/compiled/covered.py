@@ -3,20 +3,20 @@
 import functools
 
 from jaxsched.dynamics import interference
-from jaxsched.env.state import EnvConfig
-from jaxsched.policies.registry import Spec
+from jaxsched.env.state import EnvConfig, EnvParams
+from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
-MODELS = (interference.none, interference.analytic, interference.fitted)
+LAWS = (interference.none, interference.analytic, interference.fitted)
 
 
-def why_not(config: EnvConfig, spec: Spec | None) -> str | None:
-    """What is missing for a run of a hand-written policy (None: of any other); None if nothing is."""
-    if spec is None or spec.name not in POLICIES:
+def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+    """What is missing for a run of a policy; None if nothing is."""
+    if policy.options is None or policy.options.rule not in POLICIES or callable(policy.options.queue.order):
         return f"it has the policies {', '.join(POLICIES)} only"
     if config.shared_gpus:
         return "it has no jobs that share a GPU"
-    if config.interference not in MODELS:
+    if params.interference.law not in LAWS:
         return "it has no interference models but the project's own"
     return no_numba()
 

@@ -1,19 +1,20 @@
-"""Runs of hand-written rules by the compiled event loop, where that has all they need."""
+"""Runs of hand-written policies by the compiled event loop, where that has all they need."""
 
 import dataclasses
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
-from jaxsched.errors import UserError
-from jaxsched.evaluation.contenders import Contender
+from jaxsched.policies.base import Policy
+from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.compiled.covered import why_not
-from jaxsched.simulation.engines.jax.run import Progress, Report, Stopped, overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
-from jaxsched.simulation.settings import AUTO, JAX, NATIVE, Settings, most_running
+from jaxsched.simulation.settings import COMPILED, Settings, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -23,49 +24,63 @@ if TYPE_CHECKING:
     from jaxsched.simulation.engines.compiled.run import Run
 
 
-def plays(one: Contender, config: EnvConfig, settings: Settings) -> bool:
-    """Whether the compiled loop plays `one`. UserError if the settings ask for it and it cannot."""
-    if settings.engine == JAX or (settings.engine == AUTO and settings.lanes):
-        return False
-    reason = why_not(config, one.spec)
-    if reason is not None and settings.engine == NATIVE:
-        raise UserError(f"engine native: cannot play {one.name!r}: {reason}; engine should be auto or jax")
-    return reason is None
+class CompiledEngine:
+    """Plays hand-written policies on jobs with whole GPUs, one job list after the other."""
+
+    name = COMPILED
+
+    def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+        """What it lacks, Numba included."""
+        return why_not(policy, config, params)
+
+    def prepare(
+        self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
+    ) -> "CompiledPlayer":
+        """A player; nothing is compiled before the first run. UserError: see `env_config`."""
+        config = env_config(cluster, job_lists, settings)
+        return CompiledPlayer(policy, config, env_params(cluster, config, settings), settings)
 
 
-def rollout_natively(
-    one: Contender,
-    config: EnvConfig,
-    params: EnvParams,
-    jobs: JobList,
-    settings: Settings,
-    *,
-    seed: int = 0,
-    report: Report | None = None,
-    stop: threading.Event | None = None,
-) -> Outcome:
-    """The outcome of one job list, as of `rollout`; `seed` is its position. Raises `Stopped` once `stop` is set."""
-    from jaxsched.simulation.engines.compiled.run import Run  # Numba takes half a second
+@dataclasses.dataclass(frozen=True)
+class CompiledPlayer:
+    """Plays job lists in turn."""
 
-    assert one.spec is not None
-    slots = {"queue_slots": len(jobs), "running_slots": most_running(params.cluster, [jobs])}
-    begin = time.perf_counter()
-    config, table = dataclasses.replace(config, **slots), to_table(jobs, settings.interval_s)
-    run = Run(config, params, table, one.spec, settings.interval_s)
-    run.go_on(0)
-    compile_s, begin = time.perf_counter() - begin, time.perf_counter()
-    over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
-    while not over and why is None:
-        if stop is not None and stop.is_set():
-            raise Stopped
-        over = run.go_on(rounds)
-        took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
-        rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
-        why = None if over else overdue(settings, wall_s)
-        if report is not None:
-            ended = over or why is not None
-            report(_progress(one.name, run, len(jobs), seed, wall_s, over=ended))
-    return _outcome(one.name, run, jobs, settings, wall_s, compile_s, why)
+    policy: Policy
+    config: EnvConfig
+    params: EnvParams
+    settings: Settings
+
+    def play(
+        self,
+        job_lists: Sequence[JobList],
+        first_seed: int = 0,
+        *,
+        report: Report | None = None,
+        stop: threading.Event | None = None,
+    ) -> list[Outcome]:
+        """See `simulation.engine.Player`."""
+        return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
+
+    def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
+        from jaxsched.simulation.engines.compiled.run import Run  # Numba takes half a second
+
+        slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
+        begin = time.perf_counter()
+        config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
+        run = Run(config, self.params, table, self.policy, self.settings.interval_s)
+        run.go_on(0)
+        compile_s, begin = time.perf_counter() - begin, time.perf_counter()
+        over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
+        while not over and why is None:
+            if stop is not None and stop.is_set():
+                raise Stopped
+            over = run.go_on(rounds)
+            took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
+            rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
+            why = None if over else overdue(self.settings, wall_s)
+            if report is not None:
+                report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
+        return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
 
 def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, over: bool) -> Progress:
@@ -101,7 +116,7 @@ def _outcome(
         peak_running=run.peak_running,
         peak_queue=run.peak_queue,
         illegal=0,
-        engine=NATIVE,
+        engine=COMPILED,
     )
     return Outcome(
         policy=name,

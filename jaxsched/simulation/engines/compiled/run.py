@@ -3,9 +3,9 @@
 import numpy as np
 
 from jaxsched.dynamics import interference
-from jaxsched.env.state import EnvConfig, EnvParams
+from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
-from jaxsched.policies.registry import GREEDY_WAIT, Spec
+from jaxsched.policies.base import Policy
 from jaxsched.simulation.engines.compiled.covered import POLICIES, why_not
 from jaxsched.simulation.engines.compiled.events import play
 from jaxsched.simulation.engines.compiled.openings import STAY, TO_ANY, TO_IDLE
@@ -33,35 +33,35 @@ _FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
 class Run:
     """One job list under one rule, from an empty cluster on; what has happened so far is in `tables`."""
 
-    def __init__(self, config: EnvConfig, params: EnvParams, jobs: JobTable, spec: Spec, interval_s: float) -> None:
+    def __init__(self, config: EnvConfig, params: EnvParams, jobs: JobTable, policy: Policy, interval_s: float) -> None:
         """As `env.environment.initial_state`; the slots of `config` limit queues and running jobs.
 
         Args: `interval_s`: that of `params`, which is a 32-bit float: boundaries here are absolute times.
         """
-        assert why_not(config, spec) is None
+        assert why_not(policy, config, params) is None and policy.options is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
-        cluster = params.cluster
+        cluster, of, queue = params.cluster, policy.options, policy.options.queue
         self.world = World(
             **site_of(cluster),
             models=models_of(params.profiles),
-            jobs=jobs_of(cluster, params.profiles, jobs, spec.order),
-            law=_law(config, params),
+            jobs=jobs_of(cluster, params.profiles, jobs, queue.order),
+            law=_law(params),
             interval_s=float(interval_s),
             rounds=config.rounds,
             max_forwards=int(params.max_forwards),
             queue_slots=config.queue_slots,
             running_slots=config.running_slots,
             horizon=int(params.horizon),
-            rule=POLICIES.index(spec.name),
-            backfill=spec.backfill,
-            forward=_FORWARDS[spec.forward],
-            las=spec.order == "las",
-            reserve=spec.reserve,
-            timed=spec.reserve or spec.order == "las" or spec.name == GREEDY_WAIT,
-            window=config.window,
-            threshold=spec.threshold,
-            patience=spec.patience,
-            lifetimes=spec.lifetimes,
+            rule=POLICIES.index(of.rule),
+            backfill=queue.backfill,
+            forward=_FORWARDS[of.forward],
+            las=queue.order == "las",
+            reserve=queue.reserve,
+            timed=policy.asked == POSSIBLE,
+            window=queue.window,
+            threshold=of.threshold,
+            patience=of.patience,
+            lifetimes=of.lifetimes,
         )
         self.tables: Tables = tables_of(self.world, config.record_placements)
 
@@ -116,10 +116,10 @@ class Run:
         return int(self.tables.numbers[PEAK_QUEUE])
 
 
-def _law(config: EnvConfig, params: EnvParams) -> np.ndarray:
+def _law(params: EnvParams) -> np.ndarray:
     """LAW[channels]."""
-    kappa = np.asarray(params.interference.kappa)
-    if config.interference is interference.none:
+    law, weights = params.interference.law, params.interference.weights
+    kappa = np.asarray(weights.kappa)
+    if law is interference.none:
         kappa = np.zeros_like(kappa)
-    fitted = config.interference is interference.fitted
-    return table(LAW, {"kappa": kappa, "power": params.interference.power if fitted else np.ones_like(kappa)})
+    return table(LAW, {"kappa": kappa, "power": weights.power if law is interference.fitted else np.ones_like(kappa)})

@@ -1,9 +1,9 @@
-"""The device program of a run: chunks of `observe -> policy -> transition`, compiled once per size of the tables.
+"""The device program of a run: chunks of decision rounds, compiled once per size of the tables.
 
-Without lanes the state is that of one environment. With lanes every leaf has a leading axis S (one lane per seed), and
-the chunk goes on until all lanes are done; a lane that is done idles in an empty cluster, which changes no record.
-On a CPU one lane after the other is 2 to 4 times cheaper than vmapped lanes (measured: under vmap every inner loop
-selects between whole states); an accelerator wants lanes.
+A program is for one environment, or for a batch: then every leaf of the state has a leading axis S (one entry per
+seed), and a chunk goes on until all of them are done; one that is done idles in an empty cluster, which changes no
+record. On a CPU one run after the other is 2 to 4 times cheaper than a batch (measured: under vmap every inner loop
+selects between whole states); an accelerator wants a batch.
 """
 
 import dataclasses
@@ -13,28 +13,28 @@ import time
 import chex
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from jaxsched.env.environment import is_finished, transition
-from jaxsched.env.observation import observe
+from jaxsched.env.actions import admit
+from jaxsched.env.environment import is_finished
+from jaxsched.env.rollout import Collector, one_round, play_while
 from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
-from jaxsched.env.transition import admit
-from jaxsched.evaluation.contenders import Contender
 from jaxsched.machine import loop_options
+from jaxsched.policies.base import Policy
 from jaxsched.pytree import Pytree
-from jaxsched.simulation.engines.jax.slots import Sizes
+from jaxsched.simulation.engines.jax.slots import Slots
 
 CHUNK_STEPS = 1024  # decision rounds per call: tenths of a second on a CPU
 
 
-class Pulse(Pytree):
-    """What the host learns after a chunk; leaves `[]`, or `[S]` with lanes."""
+class ChunkSummary(Pytree):
+    """What the host learns after a chunk; leaves `[]`, or `[S]` of a batch."""
 
     done: Array  # bool, finished or past the horizon
     queue_full: Array  # bool, some queue could not take a job from every scheduler
     running_full: Array  # bool, a partition has no free running slot and could have more
     steps: Array  # int32, decision rounds of this chunk
-    clock: Array  # int32, boundary; of a lane that is done, the one after the last finish
+    clock: Array  # int32, boundary; of a run that is done, the one after the last finish
     arrived: Array  # int32, jobs so far, rejected ones included
     started: Array  # int32, jobs so far
     finished: Array  # int32, jobs so far
@@ -47,9 +47,9 @@ class Pulse(Pytree):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A compiled chunk: `run(state, params, key, weights) -> state, Pulse`; the state is donated.
+    """A compiled chunk: `run(state, params, key, weights) -> state, ChunkSummary`; the state is donated.
 
-    `key` is `[S]` with lanes; `weights` are the contender's.
+    `key` is `[S]` of a batch; `weights` are the policy's.
     """
 
     run: jax.stages.Compiled
@@ -57,17 +57,17 @@ class Chunk:
 
 
 class Program:
-    """The chunks of one contender, by table sizes; safe to share between threads."""
+    """The chunks of one policy, by table sizes; safe to share between threads."""
 
-    def __init__(self, one: Contender, config: EnvConfig, most_running: int, *, lanes: bool) -> None:
-        self.contender, self.config, self.most_running, self.lanes = one, config, most_running, lanes
-        self._chunks: dict[Sizes, Chunk] = {}
+    def __init__(self, policy: Policy, config: EnvConfig, most_running: int, *, batched: bool) -> None:
+        self.policy, self.config, self.most_running, self.batched = policy, config, most_running, batched
+        self._chunks: dict[Slots, Chunk] = {}
         self._lock = threading.Lock()
 
     @property
-    def smallest(self) -> Sizes:
+    def smallest(self) -> Slots:
         """The sizes a run starts with."""
-        return Sizes(self.config.running_slots, self.config.queue_slots)
+        return Slots(self.config.running_slots, self.config.queue_slots)
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -75,27 +75,22 @@ class Program:
         with self._lock:
             return list(self._chunks.values())
 
-    def chunk(self, sizes: Sizes, state: State, params: EnvParams, key: Array) -> Chunk:
-        """The chunk for tables of `sizes`; compiled for arguments like these if it is the first time."""
+    def chunk(self, slots: Slots, state: State, params: EnvParams, key: Array) -> Chunk:
+        """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
         with self._lock:
-            if sizes not in self._chunks:
-                config = dataclasses.replace(self.config, running_slots=sizes.running, queue_slots=sizes.queue)
+            if slots not in self._chunks:
+                config = dataclasses.replace(self.config, running_slots=slots.running, queue_slots=slots.queue)
                 begin = time.perf_counter()
                 function = jax.jit(self._function(config), donate_argnums=0)
-                run = function.lower(state, params, key, self.contender.weights).compile(loop_options())
-                self._chunks[sizes] = Chunk(run, time.perf_counter() - begin)
-            return self._chunks[sizes]
+                run = function.lower(state, params, key, self.policy.weights).compile(loop_options())
+                self._chunks[slots] = Chunk(run, time.perf_counter() - begin)
+            return self._chunks[slots]
 
     def _function(self, config: EnvConfig):
         may_grow = config.running_slots < self.most_running
 
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
             return admit(state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0)))
-
-        def step(weights: chex.ArrayTree, state: State, params: EnvParams, key: Array, index: Array) -> State:
-            policy = self.contender.policy(config, weights)
-            action = policy(jax.random.fold_in(key, index), observe(config, params, state), state, params)
-            return transition(dataclasses.replace(config, asked=policy.asked), params, state, action)[0]
 
         def signals(state: State, params: EnvParams) -> tuple[Array, Array, Array]:
             over = is_finished(state) | (state.clock >= params.horizon)
@@ -107,30 +102,33 @@ class Program:
         def running_now(state: State) -> Array:
             return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
 
-        if self.lanes:
-            begin, step = jax.vmap(begin), jax.vmap(step, in_axes=(None, 0, None, 0, None))
-            signals, running_now = jax.vmap(signals, in_axes=(0, None)), jax.vmap(running_now)
+        over_batch = jax.vmap if self.batched else lambda function, *_: function
+        begin, running_now = over_batch(begin), over_batch(running_now)
+        signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
 
-        def chunk(state: State, params: EnvParams, key: Array, weights: chex.ArrayTree) -> tuple[State, Pulse]:
-            def unfinished(carry) -> Array:
-                state, index, _ = carry
+        def chunk(state: State, params: EnvParams, key: Array, weights: chex.ArrayTree) -> tuple[State, ChunkSummary]:
+            policy = dataclasses.replace(self.policy, weights=weights)
+            step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
+
+            def going(state: State) -> Array:
                 done, queue_full, running_full = signals(state, params)
-                return (index < CHUNK_STEPS) & ~done.all() & ~(queue_full | running_full).any()
+                return ~done.all() & ~(queue_full | running_full).any()
 
-            def body(carry):
-                state, index, peak = carry
-                state = step(weights, state, params, key, index)
-                return state, index + 1, jnp.maximum(peak, running_now(state).max(-1))
+            def play(state: State, key: Array) -> tuple[State, Array]:
+                state = step(state, key)
+                return state, running_now(state).max(-1)
 
             state = begin(state)
-            start = (state, jnp.int32(0), running_now(state).max(-1))
-            state, steps, peak = lax.while_loop(unfinished, body, start)
+            peak = Collector(running_now(state).max(-1), jnp.maximum)
+            state, peak_running, steps = play_while(
+                going, play, state, lambda index: fold_in(key, index), CHUNK_STEPS, peak
+            )
             done, queue_full, running_full = signals(state, params)
             status, home = state.records.status, state.jobs.home
             lost = (home < 0) & (jnp.arange(home.shape[-1]) < state.next_job[..., None])
             ends = state.records.finish + (state.records.finish_offset_s / params.interval_s).astype(jnp.int32)
-            last = ends.max(-1) + 1  # the clock of a lane that is done may have skipped far beyond
-            return state, Pulse(
+            last = ends.max(-1) + 1  # the clock of a run that is done may have skipped far beyond
+            return state, ChunkSummary(
                 done=done,
                 queue_full=queue_full,
                 running_full=running_full,
@@ -141,7 +139,7 @@ class Program:
                 finished=(status == FINISHED).sum(-1, dtype=jnp.int32),
                 rejected=lost.sum(-1, dtype=jnp.int32),
                 running=running_now(state).sum(-1),
-                peak_running=peak,
+                peak_running=peak_running,
                 peak_queue=state.peak_queue,
                 illegal=state.illegal,
             )

@@ -18,7 +18,7 @@ CALM_SHARE = 0.6  # this share of the smaller one
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class Slots:
     """Slots per partition."""
 
     running: int
@@ -28,16 +28,16 @@ class Sizes:
 class Fitting:
     """Which sizes the tables have: grown when full, shrunk when they have been nearly empty for long."""
 
-    def __init__(self, smallest: Sizes, most_running: int) -> None:
+    def __init__(self, smallest: Slots, most_running: int) -> None:
         self.sizes = self.largest = self._smallest = smallest
-        self.peak = Sizes(0, 0)
+        self.peak = Slots(0, 0)
         self._most_running = most_running
-        self._calm: list[Sizes] = []  # what the last chunks needed
+        self._calm: list[Slots] = []  # what the last chunks needed
 
     def note(self, peak_running: int, peak_queue: int, *, running_full: bool, queue_full: bool) -> bool:
         """Takes note of a chunk; True if the sizes are others now."""
-        self.peak = Sizes(max(self.peak.running, peak_running), max(self.peak.queue, peak_queue))
-        self._calm = [*self._calm, Sizes(peak_running, peak_queue)][-CALM_CHUNKS:]
+        self.peak = Slots(max(self.peak.running, peak_running), max(self.peak.queue, peak_queue))
+        self._calm = [*self._calm, Slots(peak_running, peak_queue)][-CALM_CHUNKS:]
         if running_full or queue_full:
             wanted = self._grown(running_full, queue_full)
         else:
@@ -45,35 +45,35 @@ class Fitting:
         if wanted == self.sizes:
             return False
         self.sizes, self._calm = wanted, []
-        self.largest = Sizes(max(self.largest.running, wanted.running), max(self.largest.queue, wanted.queue))
+        self.largest = Slots(max(self.largest.running, wanted.running), max(self.largest.queue, wanted.queue))
         return True
 
-    def _grown(self, running: bool, queue: bool) -> Sizes:
-        return Sizes(
+    def _grown(self, running: bool, queue: bool) -> Slots:
+        return Slots(
             running=min(self.sizes.running * RUNNING_GROWTH, self._most_running) if running else self.sizes.running,
             queue=self.sizes.queue * QUEUE_GROWTH if queue else self.sizes.queue,
         )
 
-    def _shrunk(self) -> Sizes:
+    def _shrunk(self) -> Slots:
         running = max(-(-self.sizes.running // RUNNING_GROWTH), self._smallest.running)
         queue = max(self.sizes.queue // QUEUE_GROWTH, self._smallest.queue)
-        used = Sizes(max(one.running for one in self._calm), max(one.queue for one in self._calm))
-        return Sizes(
+        used = Slots(max(one.running for one in self._calm), max(one.queue for one in self._calm))
+        return Slots(
             running=running if used.running <= CALM_SHARE * running else self.sizes.running,
             queue=queue if used.queue <= CALM_SHARE * queue else self.sizes.queue,
         )
 
 
-def resize(state: State, sizes: Sizes) -> State:
-    """The same state with tables of `sizes` (which must hold what is in them); works with or without a lane axis."""
+def resize(state: State, sizes: Slots) -> State:
+    """The same state with tables of `slots` (which must hold what is in them); works with or without a leading axis."""
     state = jax.tree.map(np.asarray, state)
     running = state.running
     order = _occupied_first(running.job >= 0, sizes.running)
     axis = order.ndim - 1
-    running = running.replace(print=jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, axis), running.print))
+    running = running.replace(footprint=jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, axis), running.footprint))
     fitted = jax.tree.map(lambda leaf: _fit(leaf, order, sizes.running, 0), running)
     fitted = fitted.replace(
-        print=jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, -1), fitted.print),
+        footprint=jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, -1), fitted.footprint),
         job=_fit(running.job, order, sizes.running, -1),
         slowdown=_fit(running.slowdown, order, sizes.running, 1.0),
     )

@@ -1,0 +1,178 @@
+"""How a state changes at a boundary: arrivals, and one round of actions (docs/semantics.md, section 6)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsched.cluster.hardware import group_capacity, partition_axes
+from jaxsched.dynamics.speed import best_hardware, footprint
+from jaxsched.env import shares
+from jaxsched.env.state import (
+    FORWARD,
+    PLACE,
+    RUNNING,
+    Action,
+    EnvParams,
+    State,
+    job_spec,
+)
+
+LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
+
+
+def admit(state: State, enabled: Array | bool = True) -> State:
+    """Queue every job that has arrived by the state's clock, if `enabled`; jobs that fit nowhere are rejected."""
+    jobs = state.jobs
+    last = jobs.arrival.shape[-1] - 1
+
+    def due(next_job: Array) -> Array:
+        return enabled & (next_job <= last) & (jobs.arrival[jnp.minimum(next_job, last)] <= state.clock)
+
+    def admissible(carry: tuple[Array, Array]) -> Array:
+        queue, next_job = carry
+        home = jobs.home[jnp.minimum(next_job, last)]
+        return due(next_job) & ((home < 0) | (queue[jnp.maximum(home, 0)] < 0).any())
+
+    def admit_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        queue, row = carry
+        home = jobs.home[row]
+        slot = jnp.argmax(queue[jnp.maximum(home, 0)] < 0)
+        column = jnp.where(home < 0, queue.shape[-1], slot)
+        return queue.at[home, column].set(row, mode="drop"), row + 1
+
+    queue, next_job = lax.while_loop(admissible, admit_one, (state.queue, state.next_job))
+    longest = (queue >= 0).sum(-1, dtype=jnp.int32).max()
+    return state.replace(
+        queue=queue,
+        next_job=next_job,
+        backlogged=state.backlogged + due(next_job),
+        peak_queue=jnp.maximum(state.peak_queue, longest),
+    )
+
+
+def _in_range(index: Array, size: int) -> Array:
+    """bool: JAX would clamp an index out of range to a legal one."""
+    return (index >= 0) & (index < size)
+
+
+def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
+    """Start the gangs that `action` places; also bool[P], which placements were legal."""
+    cluster, running, records = params.cluster, state.running, state.records
+    p = jnp.arange(cluster.group_gpus.shape[0])
+    row = state.queue[p, action.slot]
+    job = job_spec(state.jobs, row)
+    slot = jnp.argmax(running.job < 0, axis=-1)
+
+    taken = action.workers * job.gpus_per_worker[:, None, None]
+    gpu = None
+    if state.shared is not None:
+        flat = [leaf.reshape(len(p), -1, *leaf.shape[3:]) for leaf in (state.free, state.shared, action.workers)]
+        gpu, fits = jax.vmap(shares.gpu_for)(*flat, job.milli)
+        taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
+    legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
+    legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
+    legal &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
+    legal &= (taken <= state.free).all((1, 2)) & ((action.ps == 0) | (cluster.group_gpus > 0)).all((1, 2))
+
+    if gpu is not None:
+        legal &= fits
+
+    best = best_hardware(cluster)
+    footprints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
+        cluster, best, params.profiles, job, action.workers, action.ps
+    )
+
+    r = jnp.where(legal, slot, running.job.shape[-1])
+    j = jnp.where(legal, row, state.jobs.arrival.shape[-1])
+
+    def put(old: Array, new: Array) -> Array:
+        return old.at[p, r].set(new.astype(old.dtype), mode="drop")
+
+    def note(old: Array, new: Array) -> Array:
+        return old.at[j].set(new.astype(old.dtype), mode="drop")
+
+    duration = state.jobs.duration_s[jnp.maximum(row, 0)]
+    running = running.replace(
+        job=put(running.job, row),
+        workers=put(running.workers, action.workers),
+        ps=put(running.ps, action.ps),
+        gpus_per_worker=put(running.gpus_per_worker, job.gpus_per_worker),
+        duration_s=put(running.duration_s, duration),
+        remaining_s=put(running.remaining_s, duration),
+        remaining_low_s=put(running.remaining_low_s, jnp.zeros_like(duration)),
+        footprint=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.footprint, footprints),
+    )
+    free, shared = state.free - jnp.where(legal[:, None, None], taken, 0), state.shared
+    if gpu is not None:
+        running = running.replace(gpu=put(running.gpu, gpu))
+        shared, whole = shares.take(shared, jnp.where(legal, gpu, -1), job.milli)
+        free += whole
+    records = records.replace(
+        status=note(records.status, jnp.full_like(row, RUNNING)),
+        partition=note(records.partition, p),
+        start=note(records.start, jnp.full_like(row, state.clock)),
+    )
+    if records.workers is not None:
+        records = records.replace(
+            workers=note(records.workers, action.workers.reshape(len(p), -1)),
+            ps=note(records.ps, action.ps.reshape(len(p), -1)),
+        )
+    state = state.replace(
+        free=free,
+        shared=shared,
+        queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
+        running=running,
+        records=records,
+    )
+    return state, legal
+
+
+def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tuple[State, Array]:
+    """Move the forwarded jobs between queues, lower numbered schedulers first; also bool[P], which were legal.
+
+    Args: `room: int32[P]`, free queue slots before the round.
+    """
+    partitions, slots = state.queue.shape
+    p = jnp.arange(partitions)
+    row = state.queue[p, action.slot]
+    job = job_spec(state.jobs, row)
+    capacity = group_capacity(params.cluster.group_gpus[action.target], job.gpus_per_worker[:, None, None])
+    fits = capacity.sum((1, 2)) >= job.workers
+    legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
+    legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
+    legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
+    earlier = (p[:, None] > p[None, :]) & (action.target[:, None] == action.target[None, :]) & legal[None, :]
+    legal &= earlier.sum(-1) < room[action.target]
+
+    def body(carry):
+        queue, left = carry
+        source = jnp.argmax(left)
+        target = action.target[source]
+        slot = jnp.argmax(queue[target] < 0)
+        queue = queue.at[target, slot].set(row[source])
+        return queue, left.at[source].set(False)
+
+    emptied = state.queue.at[p, jnp.where(legal, action.slot, slots)].set(-1, mode="drop")
+    queue, _ = lax.while_loop(lambda carry: carry[1].any(), body, (emptied, legal))
+    moved = jnp.where(legal, row, state.records.forwards.shape[-1])
+    forwards = state.records.forwards.at[moved].add(jnp.int8(1), mode="drop")
+    return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal
+
+
+def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
+    """One decision round: placements, then forwards; a scheduler that did neither legally has waited.
+
+    Returns the state, whose totals and slowdowns are still those before the round, and the jobs started, `bool[P, R]`.
+    """
+    waiting = state.waited
+    room = (state.queue < 0).sum(-1)
+    running = state.running.job
+    state, placed = _start(params, state, action)
+    started = state.running.job != running
+    state, forwarded = _forward(params, state, action, room)
+    acted = placed | forwarded
+    refused = ((action.kind == PLACE) | (action.kind == FORWARD)) & ~acted & ~waiting
+    state = state.replace(
+        waited=waiting | ~acted, round=state.round + 1, illegal=state.illegal + refused.sum(dtype=jnp.int32)
+    )
+    return state, started

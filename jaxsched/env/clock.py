@@ -1,0 +1,229 @@
+"""How time passes: how far the clock may go at once, and completions on the way (docs/semantics.md, section 6)."""
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsched.dynamics.batching import only_where, with_shared
+from jaxsched.dynamics.gpu_sharing import Sharers
+from jaxsched.dynamics.speed import Footprint
+from jaxsched.env import shares
+from jaxsched.env.load import Load, load_of, sharers_of
+from jaxsched.env.queues import feasible, movable
+from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
+from jaxsched.env.state import (
+    ALWAYS,
+    FINISHED,
+    POSSIBLE,
+    EnvConfig,
+    EnvParams,
+    State,
+)
+from jaxsched.pytree import Pytree
+from jaxsched.semantics import WORK_TOLERANCE
+from jaxsched.workload.jobs import NEVER
+
+LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
+
+
+class IntervalState(Pytree):
+    """What changes between two boundaries; shapes as in `State`."""
+
+    active: Array  # bool[P, R]
+    remaining_s: Array
+    remaining_low_s: Array
+    load: Load
+    elapsed_s: Array  # float32, since the boundary
+    finish_offset_s: Array  # float32[P, R], of the jobs that finished
+    attained_s: Array
+    attained_low_s: Array
+    terms: RewardTerms
+
+
+class IntervalConstants(Pytree):
+    """What does not change between two boundaries."""
+
+    duration_s: Array  # float32[P, R]
+    gpus_per_worker: Array  # int32[P, R], whole ones
+    of_tenant: Array  # int32[P, R, V], or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
+    sharers: Sharers | None  # leaves [P, R]
+    queued: Array  # float32[P]
+    started: Array  # bool[P, R], jobs of which the load does not know yet
+    length_s: Array  # float32, how long to run
+
+
+def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
+    """`high + low + change` as a new (high, low) pair; the true sum is `high + low` (Kahan, 1965)."""
+    change = change + low
+    total = high + change
+    return total, change - (total - high)
+
+
+def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: str = ALWAYS) -> Array:
+    """int32: how many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued.
+
+    Where jobs are queued, but no scheduler did anything at this boundary, none of the next ones differs until a job
+    arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
+    depend on time need only be asked after that (`CHANGE`); one that would rather wait than take what there is, also
+    while something is possible (`POSSIBLE`): some queued job could start, or be forwarded to where it could.
+    """
+    if not config.skip_idle:
+        return jnp.int32(1)
+    last = state.jobs.arrival.shape[-1] - 1
+    following = jnp.where(state.next_job <= last, state.jobs.arrival[jnp.minimum(state.next_job, last)], NEVER)
+    arrival = jnp.minimum(jnp.minimum(following, params.horizon) - state.clock, LONGEST_SKIP)
+    queued = (state.queue >= 0).any()
+    ahead = jnp.where(queued, 1, arrival)
+    if asked != ALWAYS:
+        same = queued & (state.round == 1) & state.waited.all()
+        if asked == POSSIBLE:
+            same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
+        ahead = jnp.where(same, jnp.minimum(arrival, _intervals_to_completion(params, state)), ahead)
+    return jnp.maximum(ahead, 1).astype(jnp.int32)
+
+
+def _something_possible(params: EnvParams, state: State) -> Array:
+    """bool: some queued job could start, or be forwarded to where it could."""
+    can_start = feasible(state)
+    return can_start.any() | movable(state, params, can_start).any()
+
+
+def _intervals_to_completion(params: EnvParams, state: State) -> Array:
+    """int32: whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
+    running = state.running
+    left = (running.remaining_s + running.remaining_low_s) * running.slowdown
+    first = jnp.where(running.job >= 0, left, jnp.inf).min()
+    return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
+
+
+def advance(params: EnvParams, state: State, started: Array, intervals: Array) -> tuple[State, RewardTerms]:
+    """Run the cluster for `intervals: int32` intervals (0: no time passes), completion by completion.
+
+    Args: `started: bool[P, R]`, jobs that have started since totals and slowdowns were computed.
+    Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
+    """
+    running = state.running
+    row = jnp.maximum(running.job, 0)
+    held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
+    sharers, gpus_per_worker = None, running.gpus_per_worker
+    if state.shared is not None:
+        held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
+        gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
+    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
+    start = IntervalState(
+        active=running.job >= 0,
+        remaining_s=running.remaining_s,
+        remaining_low_s=running.remaining_low_s,
+        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
+        elapsed_s=jnp.float32(0.0),
+        finish_offset_s=jnp.zeros_like(running.remaining_s),
+        attained_s=state.attained_s,
+        attained_low_s=state.attained_low_s,
+        terms=zero_terms(queued),
+    )
+    constants = IntervalConstants(
+        duration_s=running.duration_s,
+        gpus_per_worker=gpus_per_worker,
+        sharers=sharers,
+        of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
+        queued=queued,
+        started=started,
+        length_s=intervals.astype(jnp.float32) * params.interval_s,
+    )
+    shared_gpus = 0 if state.shared is None else state.shared.shape[-1]
+    run = with_shared(functools.partial(_run, shared_gpus))
+    end, freed = run((running.footprint, running.workers), params, start, constants)
+
+    finished = (running.job >= 0) & ~end.active
+    shared = state.shared
+    if shared is not None:
+        shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
+        freed += whole
+    row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
+    records = state.records.replace(
+        status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
+        finish=state.records.finish.at[row].set(state.clock, mode="drop"),
+        finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
+    )
+    state = state.replace(
+        clock=state.clock + intervals,
+        free=state.free + freed,
+        shared=shared,
+        running=running.replace(
+            job=jnp.where(finished, -1, running.job),
+            remaining_s=end.remaining_s,
+            remaining_low_s=end.remaining_low_s,
+            slowdown=end.load.slowdown,
+            stretch=end.load.stretch,
+        ),
+        attained_s=end.attained_s,
+        attained_low_s=end.attained_low_s,
+        own=end.load.own,
+        total=end.load.total,
+        records=records,
+    )
+    return state, end.terms
+
+
+def refresh(params: EnvParams, state: State) -> State:
+    """The state with its load computed anew, whatever it was."""
+    return advance(params, state, jnp.ones_like(state.running.job, bool), jnp.int32(0))[0]
+
+
+def _run(
+    shared_gpus: int,
+    placed_at: Callable[[Array], tuple[Footprint, Array]],
+    params: EnvParams,
+    start: IntervalState,
+    constants: IntervalConstants,
+) -> tuple[IntervalState, Array]:
+    """The state after `constants.length_s`, from one whose load does not know of the jobs just placed.
+
+    Also the GPUs that became free, `int32[P, N, K]`. `placed_at`: from a partition to the footprints in its running
+    slots, slots last, and to their workers, `int8[R, N, K]`.
+    """
+    length = constants.length_s
+    load_when = functools.partial(load_of, params, lambda p: placed_at(p)[0], shared_gpus=shared_gpus)
+
+    # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
+    def unfinished(now: IntervalState) -> Array:
+        return (now.elapsed_s < length) & now.active.any()
+
+    def until_next_completion(now: IntervalState) -> IntervalState:
+        slow = now.load.slowdown
+        left = (now.remaining_s + now.remaining_low_s) * slow
+        step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
+        elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
+        rate = reward_rates(now.active, slow, constants.duration_s, constants.queued, params.reward.interference)
+        high, low = kahan_add(now.remaining_s, now.remaining_low_s, -step / slow)
+        finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
+        active = now.active & ~finished
+        holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
+        attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
+        return IntervalState(
+            active=active,
+            remaining_s=high,
+            remaining_low_s=low,
+            load=load_when(active, finished, now.load, constants.sharers),
+            elapsed_s=elapsed,
+            finish_offset_s=jnp.where(finished, elapsed, now.finish_offset_s),
+            attained_s=attained,
+            attained_low_s=attained_low,
+            terms=accumulate(now.terms, rate, step, params.interval_s),
+        )
+
+    start = start.replace(load=load_when(start.active, constants.started, start.load, constants.sharers))
+    end = lax.while_loop(unfinished, until_next_completion, start)
+    rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
+    idle = reward_rates(jnp.zeros_like(end.active), end.load.slowdown, constants.duration_s, constants.queued, True)
+    finished = start.active & ~end.active
+
+    def freed_in(p: Array) -> Array:
+        gpus = jnp.where(finished[p], constants.gpus_per_worker[p], 0)
+        return jnp.einsum("r,rnk->nk", gpus, placed_at(p)[1].astype(jnp.int32))
+
+    none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
+    freed = only_where(finished.any(-1), freed_in, lambda p: none)
+    return end.replace(terms=accumulate(end.terms, idle, rest, params.interval_s)), freed

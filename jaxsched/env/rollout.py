@@ -1,0 +1,76 @@
+"""The one loop of decision rounds: runs, validation, benchmarks and training differ in what they collect on the way."""
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsched.env.environment import transition
+from jaxsched.env.state import Action, EnvConfig, EnvParams, State
+
+S = TypeVar("S")  # a state, or states with a leading axis of environments
+R = TypeVar("R")  # what a round leaves to be collected
+T = TypeVar("T")  # a running total of that
+Play = Callable[[S, Array], tuple[S, R]]  # of states and a key: the states after a round, and what it leaves
+
+
+class Decides(Protocol):
+    """What plays: a policy."""
+
+    asked: str
+
+    def __call__(self, key: Array, state: State, params: EnvParams) -> Action: ...
+
+
+class Collector(NamedTuple, Generic[T, R]):
+    """What is kept of the rounds: `add(total, round)` in turn, from `start` on."""
+
+    start: T
+    add: Callable[[T, R], T]
+
+
+NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
+
+
+def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: Array) -> State:
+    """The state of one environment after a decision round of all its schedulers."""
+    action = policy(key, state, params)
+    return transition(config, params, state, action, policy.asked)[0]
+
+
+def play_rounds(play: Play[S, R], states: S, keys: Array, collector: Collector[T, R] = NOTHING) -> tuple[S, T, R]:
+    """So many rounds as there are `keys: [N]`. Returns states, the collector's total, and every round's rest, `[N]`."""
+
+    def turn(carry: tuple[S, T], key: Array) -> tuple[tuple[S, T], R]:
+        states, total = carry
+        states, seen = play(states, key)
+        return (states, collector.add(total, seen)), seen
+
+    (states, total), seen = lax.scan(turn, (states, collector.start), keys)
+    return states, total, seen
+
+
+def play_while(
+    going: Callable[[S], Array],
+    play: Play[S, R],
+    states: S,
+    key_of: Callable[[Array], Array],
+    most: int,
+    collector: Collector[T, R] = NOTHING,
+) -> tuple[S, T, Array]:
+    """Rounds while `going(states)`, `most` at most; round `i` has the key `key_of(i)`.
+
+    Returns states, the collector's total, and how many rounds were played, int32.
+    """
+
+    def unfinished(carry: tuple[S, T, Array]) -> Array:
+        states, _, count = carry
+        return (count < most) & going(states)
+
+    def turn(carry: tuple[S, T, Array]) -> tuple[S, T, Array]:
+        states, total, count = carry
+        states, seen = play(states, key_of(count))
+        return states, collector.add(total, seen), count + 1
+
+    return lax.while_loop(unfinished, turn, (states, collector.start, jnp.int32(0)))

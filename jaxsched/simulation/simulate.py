@@ -1,0 +1,75 @@
+"""Policies on job lists: which engine plays each, and all runs side by side in threads."""
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import jax
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import EnvConfig, EnvParams
+from jaxsched.errors import UserError
+from jaxsched.policies.base import Policy
+from jaxsched.simulation.engine import Engine, Report
+from jaxsched.simulation.engines.compiled.engine import CompiledEngine
+from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.settings import AUTO, COMPILED, JAX, Settings, env_config, env_params
+from jaxsched.workload.jobs import JobList
+
+
+def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: Settings) -> Engine:
+    """What plays a policy: as the settings say, or the compiled loop where it has all that is needed.
+
+    UserError if the settings ask for the compiled loop and it cannot.
+    """
+    compiled = CompiledEngine()
+    if settings.engine == JAX or (settings.engine == AUTO and settings.batched):
+        return JaxEngine()
+    reason = compiled.why_not(policy, config, params)
+    if reason is None:
+        return compiled
+    if settings.engine == COMPILED:
+        raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; engine should be auto or jax")
+    return JaxEngine()
+
+
+def simulate(
+    policies: Sequence[Policy],
+    cluster: Cluster,
+    job_lists: Sequence[JobList],
+    settings: Settings,
+    report: Report | None = None,
+) -> dict[str, list[Outcome]]:
+    """Outcomes by policy, in the order of the lists. Runs go on in threads: XLA works without Python's lock.
+
+    UserError if a policy cannot be played, see `engine_for` and `env_config`.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    threads = (min(2, os.cpu_count() or 1) if on_cpu else 1) if settings.threads is None else settings.threads
+    lists = range(len(job_lists))
+    parts = [lists] if settings.seeds_in_a_batch(len(job_lists)) else [range(seed, seed + 1) for seed in lists]
+    config = env_config(cluster, job_lists, settings)
+    params = env_params(cluster, config, settings)
+    players = {
+        policy.name: engine_for(policy, config, params, settings).prepare(policy, cluster, job_lists, settings)
+        for policy in policies
+    }
+    stop = threading.Event()
+
+    def run(name: str, part: range) -> list[Outcome]:
+        return players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
+
+    results: dict[str, dict[int, Outcome]] = {policy.name: {} for policy in policies}
+    with ThreadPoolExecutor(max(threads, 1)) as pool:
+        tasks = {pool.submit(run, policy.name, part): (policy.name, part) for part in parts for policy in policies}
+        try:
+            for task in as_completed(tasks):
+                name, part = tasks[task]
+                results[name].update(zip(part, task.result()))
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in results.items()}
