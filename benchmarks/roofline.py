@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxsched.bench.simulator import bench_environment, environment_of, program_of_rounds, start_states
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 
 CLUSTERS = ("leaf-spine-64:4", "leaf-spine-1024:16", "leaf-spine-4096:64")
 
@@ -44,7 +44,7 @@ def main() -> None:
         config, cluster, params = environment_of(cluster_name, int(schedulers))
         states = start_states(cluster, config, params, 1)
         held = sum(leaf.nbytes for leaf in jax.tree.leaves(states))
-        run = program_of_rounds(config, hand_written("pack", config), 1)
+        run = program_of_rounds(config, parse("pack"), 1)
         compiled = jax.jit(run, donate_argnums=0).lower(states, params, states, jax.random.key(0)).compile()
         cost = compiled.cost_analysis() or {}
         timing = bench_environment(cluster_name, "pack", 1, int(schedulers))

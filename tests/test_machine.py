@@ -10,8 +10,8 @@ import pytest
 
 from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.clock import advance
 from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.env.transition import advance
 from jaxsched.machine import cores, loop_options
 
 CALLED_APART = {"scatter-add", "sort", "top_k", "cumsum"}
@@ -34,7 +34,7 @@ def primitives_in_loops(jaxpr, inside: bool = False) -> set[str]:
 def test_the_clock_is_a_loop_that_can_be_one_function(cluster):
     config, params = EnvConfig(running_slots=64, queue_slots=8), make_params(get_cluster(cluster))
     state = jax.tree.map(lambda leaf: leaf[0], bench.start_states(get_cluster(cluster), config, params, 1))
-    run = jax.make_jaxpr(lambda state, started: advance(config, params, state, started, jnp.int32(1)))
+    run = jax.make_jaxpr(lambda state, started: advance(params, state, started, jnp.int32(1)))
     primitives = primitives_in_loops(run(state, state.running.job >= 0).jaxpr)
     assert {"while", "reduce_sum"} <= primitives
     assert not primitives & CALLED_APART

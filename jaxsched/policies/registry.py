@@ -37,7 +37,7 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     spec = str(policy)
     if spec.partition(":")[0] in NAMES:
         return hand_written(spec, options_of(spec))
-    if Path(spec).is_dir():
+    if spec and Path(spec).is_dir():
         from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
         return load_policy(spec)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from jaxsched.bench import simulator as bench
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 
 
 def test_environments_in_parts_go_as_side_by_side(monkeypatch):
@@ -13,7 +13,7 @@ def test_environments_in_parts_go_as_side_by_side(monkeypatch):
 
     def after(cached: int):
         monkeypatch.setattr(bench, "CACHED", cached)
-        run = bench.program_of_rounds(config, hand_written("first-fit", config), 40)
+        run = bench.program_of_rounds(config, parse("first-fit"), 40)
         return jax.jit(run)(states, params, states, jax.random.key(0))
 
     (apart, turns, jobs), (together, *counts) = after(2), after(4)

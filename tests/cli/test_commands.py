@@ -14,7 +14,7 @@ from jaxsched.cli.main import main
 from jaxsched.cli.progress import Display
 from jaxsched.cli.train import Train
 from jaxsched.training.config import quickstart_config
-from jaxsched.training.loop import make_setting
+from jaxsched.training.setting import make_setting
 from jaxsched.training.worlds import Draw, params_of
 
 ROOT = Path(__file__).parents[2]

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.dynamics import batching as lanes
+from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import lane_by_lane, only_where, with_shared
 from jaxsched.env.environment import transition
-from jaxsched.env.observation import observe
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from tests.support import strategies
 
 
@@ -21,7 +20,7 @@ def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
 
     alone = jax.jit(run)(needed)
     np.testing.assert_array_equal(alone, [10.0, -2.0, 30.0])
-    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
+    monkeypatch.setattr(batching, "on_cpu", lambda: False)
     np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
 
 
@@ -50,13 +49,13 @@ def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
     start = strategies.jit_start(config)(case.params, case.table)
 
     def run(intervals_s):
-        policy = hand_written(spec, config)
+        policy = parse(spec)
 
         def one(interval_s):
             params = case.params.replace(interval_s=interval_s)
 
             def step(state, _):
-                action = policy(jax.random.key(0), observe(config, params, state), state, params)
+                action = policy(jax.random.key(0), state, params)
                 return transition(config, params, state, action)[0], None
 
             return jax.lax.scan(step, start, None, length=60)[0]
@@ -65,7 +64,7 @@ def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
 
     intervals_s = jnp.array([30.0, 60.0])
     alone = jax.jit(run)(intervals_s)
-    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
+    monkeypatch.setattr(batching, "on_cpu", lambda: False)
     beside = jax.jit(lambda intervals_s: run(intervals_s))(intervals_s)
     assert (alone.records.finish >= 0).any()
     np.testing.assert_array_equal(alone.records.start, beside.records.start)

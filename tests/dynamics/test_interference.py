@@ -1,7 +1,5 @@
 """The interference models' signature, the analytic model by hand, and a model that a user hands in."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +7,10 @@ import pytest
 
 from jaxsched.dynamics.interference import (
     CALIBRATION,
+    LAWS,
     LEVELS,
-    MODELS,
     FittedStrengths,
+    Interference,
     Strengths,
     analytic,
     default_strengths,
@@ -59,7 +58,7 @@ def test_one_gpu():
         stretch(Strengths(kappa=jnp.ones(5)), GPU, 1.0, 1.0)
 
 
-EVERY = {name: (model, default_strengths()) for name, model in MODELS.items()} | {"fitted": (fitted, CURVE)}
+EVERY = {name: (model, default_strengths()) for name, model in LAWS.items()} | {"fitted": (fitted, CURVE)}
 
 
 def test_fitted():
@@ -115,14 +114,14 @@ def test_a_users_own_model():
     check_against_the_oracle(steep, {"by_model": jnp.asarray(by_model, jnp.float32)}, steep_oracle)
 
 
-def check_against_the_oracle(model, weights, by_hand):
+def check_against_the_oracle(law, weights, by_hand):
     """Random clusters and jobs: both simulators give the same finish times."""
     spec = ("load-balance",)
-    config = strategies.SHAPES["two"].config(interference="analytic")
-    config = dataclasses.replace(config, interference=model)
+    config = strategies.SHAPES["two"].config()
     for seed in range(6):
         case = strategies.random_case(seed, "two")
-        state, _ = strategies.jit_run(config, spec, 100_000)(case.params.replace(interference=weights), case.table, 0)
+        params = case.params.replace(interference=Interference(law=law, weights=weights))
+        state, _ = strategies.jit_run(config, spec, 100_000)(params, case.table, 0)
         ours = strategies.outcome(case, state)
         theirs = simulator.simulate(
             case.cluster,

@@ -7,7 +7,7 @@ import pytest
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.contention import own_use, totals
-from jaxsched.dynamics.interference import analytic, default_strengths, none
+from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint, ideal_step_s, slowdown
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes, ring_flows
@@ -15,6 +15,9 @@ from jaxsched.workload.models import Profiles
 
 PCIE, QPI, NIC, LINK = 10.0, 20.0, 5.0, 8.0
 B = 100.0  # gradient bytes
+
+
+NONE = Interference(law=none, weights=None)
 
 
 def make_cluster(racks=(0, 0, 1, 2), speed=1.0) -> Cluster:
@@ -218,12 +221,12 @@ def test_own_cpu_oversubscription_slows_the_job_itself():
     prof = profiles(cpu_cores=6.0, sens_cpu=0.5)
     out = printed(prof, spec(4), counts(a0=4))
     np.testing.assert_allclose(out.use[0], 3.0)
-    rate = slowdown(none, None, LAYOUT, out, out.use)
+    rate = slowdown(NONE, out, out.use)
     np.testing.assert_allclose(rate, 2.0)
     # PS take cores, too, also on a group without workers, where nothing is slowed by it.
     out = printed(profiles(ps_cores=16.0, sens_cpu=1.0), spec(1, ps=1), counts(a0=1), counts(a1=1))
     np.testing.assert_allclose(out.use[1], 2.0)
-    np.testing.assert_allclose(slowdown(none, None, LAYOUT, out, out.use), 1.0)
+    np.testing.assert_allclose(slowdown(NONE, out, out.use), 1.0)
 
 
 def test_the_slowest_gpu_sets_the_pace():
@@ -233,7 +236,7 @@ def test_the_slowest_gpu_sets_the_pace():
     one = jax.tree.map(lambda leaf: leaf[0], mixed).replace(link_bytes_s=mixed.link_bytes_s)
     for workers, expected in ((counts(a0=2), 1.0), (counts(a0=1, a2=1), 4.0), (counts(a2=2), 4.0)):
         out = printed(profiles(), spec(2), workers, cluster=one, whole=mixed)
-        np.testing.assert_allclose(slowdown(none, None, LAYOUT, out, out.use), expected)
+        np.testing.assert_allclose(slowdown(NONE, out, out.use), expected)
 
 
 def test_two_jobs_on_one_nic():
@@ -242,16 +245,16 @@ def test_two_jobs_on_one_nic():
     first = printed(prof, spec(2), counts(a0=1, a2=1))
     second = printed(prof, spec(2), counts(a1=1, a3=1))
     total = first.use + second.use
-    rate = slowdown(analytic, default_strengths(), LAYOUT, first, total)
+    rate = slowdown(default_interference(), first, total)
     np.testing.assert_allclose(rate, (1 + 20 * (1 + 20 / 21)) / 11, rtol=1e-6)
-    np.testing.assert_allclose(slowdown(none, None, LAYOUT, first, total), 21 / 11, rtol=1e-6)
+    np.testing.assert_allclose(slowdown(NONE, first, total), 21 / 11, rtol=1e-6)
 
 
 def test_pcie_contention_stretches_compute_and_communication():
     # Two rings of two GPUs on one group: PCIe 10 s of 11; input 0. sens_pcie 0.3.
     prof = profiles(gradient_bytes=B, sens_pcie=0.3)
     job = printed(prof, spec(2), counts(a0=2))
-    rate = slowdown(analytic, default_strengths(), LAYOUT, job, 2 * job.use)
+    rate = slowdown(default_interference(), job, 2 * job.use)
     np.testing.assert_allclose(rate, (1 + 0.3 * 10 / 11 + 10 * (1 + 10 / 11)) / 11, rtol=1e-6)
 
 
@@ -279,8 +282,8 @@ def test_gradients_are_finite(ps):
     def loss(cluster, kappa, prof):
         one = jax.tree.map(lambda leaf: leaf[0], cluster).replace(link_bytes_s=cluster.link_bytes_s)
         out = footprint(one, best_hardware(cluster), prof, job, *where)
-        weights = default_strengths().replace(kappa=kappa)
-        return jnp.log(slowdown(analytic, weights, LAYOUT, out, 2 * out.use + 0.1))
+        interference = default_interference().replace(weights=Strengths(kappa=kappa))
+        return jnp.log(slowdown(interference, out, 2 * out.use + 0.1))
 
     prof = profiles(gradient_bytes=B, input_bytes=3.0, cpu_cores=5.0, ps_cores=1.0, sens_cpu=0.5, sens_pcie=0.2)
     gradient = jax.grad(loss, argnums=(0, 1, 2), allow_int=True)(CLUSTER, jnp.ones(5), prof)

@@ -14,9 +14,9 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Strengths
 from jaxsched.env.environment import ClusterEnv, initial_state, restart, transition
 from jaxsched.env.observation import observe
-from jaxsched.env.reward import Flow, reward
+from jaxsched.env.reward import RewardTerms, reward
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, pad_table, take, to_table
 from tests.support import strategies
 
@@ -27,7 +27,7 @@ CLUSTER = build([Server(cores=12)] * 4, leaf_spine(4, servers_per_rack=1, oversu
 CONFIG = EnvConfig(running_slots=16, queue_slots=16, rounds=3, tenants=4, largest_worker=4)
 ENV = ClusterEnv(CONFIG)
 PARAMS = make_params(CLUSTER, interval_s=60.0)
-POLICY = hand_written("pack:area+backfill", CONFIG)
+POLICY = parse("pack:area+backfill")
 
 
 def make_pool(size: int) -> State:
@@ -67,7 +67,7 @@ def rollout(key, params, pool):
 
     def step(carry, key):
         obs, state = carry
-        action = POLICY(key, obs, state, params)
+        action = POLICY(key, state, params)
         obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, params)
         return (obs, state), (gain, terminated, truncated)
 
@@ -186,7 +186,9 @@ SWEEPS = {
     "interval_s": lambda p: p.replace(interval_s=jnp.array([10.0, 60.0, 120.0], jnp.float32)),
     "horizon": lambda p: p.replace(horizon=jnp.array([2, 4, 6], jnp.int32)),
     "max_forwards": lambda p: p.replace(max_forwards=jnp.array([0, 1, 2], jnp.int32)),
-    "kappa": lambda p: p.replace(interference=Strengths(kappa=jnp.arange(15, dtype=jnp.float32).reshape(3, 5))),
+    "kappa": lambda p: p.replace(
+        interference=p.interference.replace(weights=Strengths(kappa=jnp.arange(15, dtype=jnp.float32).reshape(3, 5)))
+    ),
     "reward": lambda p: p.replace(reward=jax.vmap(reward_weights)(*jnp.eye(3))),
     "links": lambda p: p.replace(cluster=times(p.cluster, "link_bytes_s")),
     "nic": lambda p: p.replace(
@@ -207,8 +209,7 @@ def swept_rollout():
         state = initial_state(CONFIG, params, table)
 
         def step(state, key):
-            obs = observe(CONFIG, params, state)
-            state, gain = transition(CONFIG, params, state, POLICY(key, obs, state, params))
+            state, gain = transition(CONFIG, params, state, POLICY(key, state, params))
             return state, (gain, state.clock >= params.horizon)
 
         return jax.lax.scan(step, state, jax.random.split(key, ROUNDS))
@@ -299,14 +300,14 @@ def test_lost_and_progress(seed):
 
 
 def test_reward_weights():
-    flow = Flow(jobs=jnp.array([2.0, 3.0]), lost=jnp.array([1.0, 0.5]), progress=jnp.array([0.25, 0.0]))
-    np.testing.assert_allclose(reward(reward_weights(1.0, 10.0, 100.0), flow), [25 - 2 - 10, -3 - 5], rtol=1e-6)
+    terms = RewardTerms(jobs=jnp.array([2.0, 3.0]), lost=jnp.array([1.0, 0.5]), progress=jnp.array([0.25, 0.0]))
+    np.testing.assert_allclose(reward(reward_weights(1.0, 10.0, 100.0), terms), [25 - 2 - 10, -3 - 5], rtol=1e-6)
 
 
 def test_a_state_survives_the_host(pool):
     """Flattened, moved to NumPy and back, a state goes on as if nothing had happened."""
     step = jax.jit(lambda s, a: transition(CONFIG, PARAMS, s, a))
-    act = jax.jit(lambda s: POLICY(jax.random.key(0), observe(CONFIG, PARAMS, s), s, PARAMS))
+    act = jax.jit(lambda s: POLICY(jax.random.key(0), s, PARAMS))
     state = jax.tree.map(lambda leaf: leaf[3], pool)
     for _ in range(12):
         state, _ = step(state, act(state))
@@ -344,11 +345,11 @@ def test_long_jobs_lose_no_time_to_rounding():
     jobs = make_job_list(np.zeros(3), durations, [4, 4, 8], model=0, home=[0, 0, 0])
     cluster = build([Server(cores=10)], leaf_spine(1), 1)  # short of cores, so that the slowdowns are odd numbers
     params = make_params(cluster, interval_s=1.5)
-    policy = hand_written("first-fit", config)
+    policy = parse("first-fit")
 
     def until(state, clock):
         def step(state):
-            return transition(config, params, state, policy(jax.random.key(0), None, state, params))[0]
+            return transition(config, params, state, policy(jax.random.key(0), state, params))[0]
 
         return jax.lax.while_loop(lambda s: s.clock < clock, step, state)
 

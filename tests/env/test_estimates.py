@@ -6,27 +6,27 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsched.env.environment import initial_state
+from jaxsched.env.environment import SHOWN, initial_state
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS, order_keys
 from jaxsched.policies.menu import build_menu
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from tests.support import strategies
 
 
 def views(case: strategies.Case, config):
     """All that policies read, before and after a first round of placing."""
     params = case.params
-    policy = hand_written("pack:area+backfill", config)
+    policy = parse("pack:area+backfill")
     key = jax.random.key(0)
 
     def look(state):
-        obs = observe(config, params, state)
-        return obs, build_menu(config, params, state, obs), [order_keys(order, state) for order in ORDERS]
+        obs = observe(SHOWN, params, state)
+        return obs, build_menu(params, state, obs), [order_keys(order, state, params) for order in ORDERS]
 
     state = initial_state(config, params, case.table)
-    after, _, _ = strategies.jit_transition(config)(params, state, policy(key, None, state, params))
+    after, _, _ = strategies.jit_transition(config)(params, state, policy(key, state, params))
     assert bool((after.running.job >= 0).any())
     return look(state), look(after)
 
@@ -49,7 +49,7 @@ def test_two_worlds_with_the_same_estimates_look_the_same():
 @pytest.mark.parametrize(("ratio", "expected"), [(1.0, 40.0), (2.0, 140.0), (0.9, 30.0), (0.5, 6.0)])
 def test_what_a_running_job_is_thought_to_have_left(ratio, expected):
     case = strategies.random_case(3, "two")
-    config = case.shape.config("none")
+    config = case.shape.config()
     state = initial_state(config, case.params, case.table)
     running = state.running.replace(
         job=state.running.job.at[1, 2].set(5),

@@ -12,11 +12,11 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import GPU_TYPES, Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.gpu_sharing import SharingTable
+from jaxsched.dynamics.interference import Interference, Strengths
 from jaxsched.dynamics.sharing import Law
 from jaxsched.env import shares
 from jaxsched.env.environment import initial_state, transition
-from jaxsched.env.observation import observe
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import to_table
 from jaxsched.workload.models import MODEL_NAMES, profiles
 from tests.oracle import contention, policies, simulator
@@ -50,11 +50,11 @@ def test_a_gpu_is_free_again_when_the_last_fraction_leaves():
 
 def program(config, spec: str, params, table) -> tuple[str, jax.Array]:
     """The lowered start, decision and transition, and the shapes of the state."""
-    policy = hand_written(spec, config)
+    policy = parse(spec)
 
     def one(params, table, key):
         state = initial_state(config, params, table)
-        action = policy(key, observe(config, params, state), state, params)
+        action = policy(key, state, params)
         return transition(config, params, state, action)[0]
 
     lowered = jax.jit(one).lower(params, table, jax.random.key(0))
@@ -199,7 +199,8 @@ def test_two_fractions_by_hand():
 
 def test_five_strengths_are_refused_where_the_sixth_is_asked_for():
     case = strategies.random_case(0, "two", fractions=0.5)
-    five = case.params.replace(interference=case.params.interference.replace(kappa=jnp.ones(5)))
+    interference = case.params.interference
+    five = case.params.replace(interference=interference.replace(weights=Strengths(kappa=jnp.ones(5))))
     with pytest.raises(ValueError, match="kappa: has 5 channels, should have 6"):
         strategies.jit_run(case.shape.config(), ("pack",), 10)(five, case.table, 0)
     whole = dataclasses.replace(case.shape.config(), shared_gpus=0)
@@ -213,10 +214,10 @@ def test_a_users_own_function_is_asked_for_the_channel_gpu():
         seen.add(channel)
         return 1.0 + (channel == 5) * weights * others + 0.0 * own
 
-    config = dataclasses.replace(strategies.SHAPES["two"].config(), interference=own)
     case = strategies.random_case(1, "two", fractions=0.9)
-    run = strategies.jit_run(config, ("pack:backfill",), 100_000)
-    params = [case.params.replace(interference=jnp.float32(weight)) for weight in (0, 5)]
+    run = strategies.jit_run(case.shape.config(), ("pack:backfill",), 100_000)
+    models = [Interference(law=own, weights=jnp.float32(weight)) for weight in (0, 5)]
+    params = [case.params.replace(interference=model) for model in models]
     free, slow = (strategies.outcome(case, run(some, case.table, 0)[0]) for some in params)
     assert seen == set(range(6))
     run_s = [done.finish_s - done.start_s for done in (free, slow)]

@@ -130,8 +130,8 @@ def test_no_forward_to_a_full_queue():
     state = step(params, state, waiting.replace(kind=jnp.array([PLACE, PLACE]), workers=workers))[0]
     for full in (False, True):  # the last job comes in at the second boundary
         assert bool((state.queue[1] >= 0).all()) == full
-        obs = jit_observe(config)(params, state)
+        obs = jit_observe()(params, state)
         assert bool(obs.forward_mask[0, 1]) != full
-        check_masks(config, params, state, obs)
+        check_masks(params, state, obs)
         for _ in range(config.rounds - int(state.round)):
             state = step(params, state, waiting)[0]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.state import FORWARD, PLACE
-from jaxsched.policies.registry import hand_written
+from jaxsched.env.queues import Discipline
+from jaxsched.env.state import ALWAYS, FORWARD, PLACE
+from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import take
 from tests.support import strategies
 from tests.support.invariants import check_state, host, jit_observe, watcher
@@ -76,8 +77,8 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     case, spec = data.draw(strategies.cases("two")), data.draw(st.sampled_from(specs))
     case = dataclasses.replace(case, interval_s=max(case.interval_s, 20.0))
     always = case.shape.config()
-    (asked,) = {hand_written(spec, always).asked for spec in specs}
-    one = strategies.outcome(case, strategies.run(case, spec, dataclasses.replace(always, asked=asked), specs))
+    (asked,) = {parse(spec).asked for spec in specs}
+    one = strategies.outcome(case, strategies.run(case, spec, always, specs, asked=asked))
     other = strategies.outcome(case, strategies.run(case, spec, always, specs))
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
@@ -89,13 +90,13 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     done, held_back = np.zeros(3, int), 0
     for seed in range(4):
         case = strategies.random_case(seed, "two", interval_s=60.0, error=0.5)
-        config = case.shape.config(order="sjf", reserve=True)
-        feasible = dataclasses.replace(config, reserve=False)
+        reserving = Discipline(order="sjf", backfill=True, reserve=True, window=4)
+        feasible = dataclasses.replace(reserving, reserve=False)
 
-        def watch(before, action, after, gain, params=case.params, config=config, feasible=feasible):
+        def watch(before, action, after, gain, params=case.params, reserving=reserving, feasible=feasible):
             nonlocal held_back
-            seen = host(jit_observe(config)(params, before))
-            for shown, sign in ((feasible, 1), (config, -1)):
+            seen = host(jit_observe(reserving)(params, before))
+            for shown, sign in ((feasible, 1), (reserving, -1)):
                 held_back += sign * int(jit_observe(shown)(params, before).job_mask[:, :-1].sum())
             act = host(action)
             for p in np.flatnonzero(~np.asarray(before.waited)):
@@ -109,7 +110,7 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
                 if kind == FORWARD:
                     assert slot == seen.job_slot[p, -1] and seen.forward_mask[p, act.target[p]]
 
-        strategies.watched_run(case, RESERVING, config, watch)
+        strategies.watched_run(case, RESERVING, case.shape.config(), watch)
     assert (done > 10).all() and held_back > 10
 
 
@@ -117,9 +118,8 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
 def test_boundaries_at_which_nothing_changes_are_passed_over(spec, share):
     """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""
     case = strategies.random_case(3, "two", interval_s=20.0)
-    always = case.shape.config()
-    configs = always, dataclasses.replace(always, asked=hand_written(spec, always).asked)
-    every, some = (int(strategies.jit_run(c, (spec,), 10**6)(case.params, case.table, 0)[1]) for c in configs)
+    runs = [strategies.jit_run(case.shape.config(), (spec,), 10**6, asked) for asked in (ALWAYS, parse(spec).asked)]
+    every, some = (int(run(case.params, case.table, 0)[1]) for run in runs)
     assert some < share * every
 
 

@@ -4,6 +4,8 @@
 docs/semantics.md and not from the code it judges.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,7 +91,8 @@ def oracle_policy(spec: str):
 
 def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
     """Run both and compare."""
-    state = strategies.run(case, spec, case.shape.config(interference), specs)
+    case = dataclasses.replace(case, law=interference)
+    state = strategies.run(case, spec, case.shape.config(), specs)
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,

@@ -19,14 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics.interference import MODELS
 from jaxsched.env.environment import initial_state, is_finished, transition
-from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable, make_job_list, pad_table, to_table
 
 MEAN_S = 1000.0
@@ -85,13 +84,11 @@ def compiled(servers: int, lanes: int):
         early_stop=True,
         skip_idle=True,
         largest_worker=1,
-        window=1,
-        interference=MODELS["none"],
     )
-    policy = hand_written("first-fit", config)
+    policy = parse("first-fit")
 
     def one_round(params, state):
-        action = policy(jax.random.key(0), observe(config, params, state), state, params)
+        action = policy(jax.random.key(0), state, params)
         return transition(config, params, state, action)[0]
 
     def run(params, tables: JobTable):
@@ -106,7 +103,8 @@ def simulated(servers: int, submit: np.ndarray, duration: np.ndarray, interval: 
     """The waits in a run with decisions every `interval` mean service times."""
     interval_s = interval * MEAN_S
     topology = leaf_spine(1)
-    params = make_params(build([Server(groups=(servers,))], topology, 1), interval_s=interval_s)
+    cluster = build([Server(groups=(servers,))], topology, 1)
+    params = make_params(cluster, interval_s=interval_s, interference=interference_model("none"))
     lists = [make_job_list(s * MEAN_S, d * MEAN_S, 1, model=MODEL) for s, d in zip(submit, duration, strict=True)]
     tables = [pad_table(to_table(jobs, interval_s), submit.shape[1]) for jobs in lists]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)

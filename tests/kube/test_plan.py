@@ -258,10 +258,10 @@ def test_nan_in_the_policy_is_noticed() -> None:
 
     from jaxsched.evaluation.contenders import Contender
     from jaxsched.policies.base import Policy
-    from jaxsched.policies.registry import hand_written
+    from jaxsched.policies.registry import parse
 
     def make(config):
-        inner = hand_written("pack", config)
+        inner = parse("pack")
 
         def act(key, obs, state, params):
             action = inner(key, obs, state, params)

@@ -12,20 +12,20 @@ from jaxsched.cluster import padding
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics import batching as lanes
+from jaxsched.dynamics import batching
 from jaxsched.env.environment import transition
-from jaxsched.env.observation import observe
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
 from jaxsched.networks.hierarchy import Heads
 from jaxsched.policies import menu as menu_room
 from jaxsched.policies.learned import Choice, learned_policy, option_logits, to_action
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 from tests.support import strategies
 from tests.support.learned_runs import (
     CONFIG,
     MOST_ROUNDS,
     NET,
+    QUEUE,
     SHAPE,
     a_case,
     busy_case,
@@ -64,14 +64,13 @@ def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
 
 def test_untrained_it_decides_like_the_rule_that_it_starts_from():
     """In 9 of 10 turns in which one of them acts, among like servers 19 of 20, down to the choice among equals."""
-    rule = hand_written(f"greedy-wait:{CONFIG.order}+spread", CONFIG)
-    soft = learned_policy("soft", CONFIG, NET, untrained())
+    rule = parse(f"greedy-wait:{QUEUE.order}+spread")
+    soft = learned_policy("soft", NET, untrained(), QUEUE)
 
     @jax.jit
     def turns(params, state):
         def step(state, _):
-            obs, key = observe(CONFIG, params, state), jax.random.key(0)
-            one, other = rule(key, obs, state, params), soft(key, obs, state, params)
+            one, other = (policy(jax.random.key(0), state, params) for policy in (rule, soft))
             acts, same_kind = one.kind != WAIT, one.kind == other.kind
             same_place = (one.workers == other.workers).all((1, 2))
             same = same_kind & (one.slot == other.slot) & jnp.where(one.kind == PLACE, same_place, True)
@@ -165,12 +164,12 @@ def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     case, state = busy_case(), mid_run_state()
     _, alone = jit_offered()(case.params, state)
     assert alone.mask.any()
-    monkeypatch.setattr(lanes, "on_cpu", lambda: False)
+    monkeypatch.setattr(batching, "on_cpu", lambda: False)
     _, beside = jax.jit(lambda params, state: offered(params, state))(case.params, state)
     np.testing.assert_array_equal(alone.mask, beside.mask)
     np.testing.assert_array_equal(alone.brief, beside.brief)
     for name in ("features", "log_stake"):
-        np.testing.assert_allclose(alone[name], beside[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(getattr(alone, name), getattr(beside, name), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(*(jnp.where(menu.mask[..., None], menu.workers, 0) for menu in (alone, beside)))
 
 
@@ -187,4 +186,6 @@ def test_a_long_menu_loses_the_last_placements_and_keeps_the_order_of_the_others
         some = np.asarray(short.mask[p])
         assert (np.diff(short.rank[p][some]) >= 0).all()
         for name in ("rank", "workers", "order"):
-            np.testing.assert_array_equal(short[name][p][some], long[name][p][: count - 1][some], err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(short, name)[p][some], getattr(long, name)[p][: count - 1][some], err_msg=name
+            )

@@ -5,16 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS
-from jaxsched.env.state import PLACE, WAIT, EnvConfig
+from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import NAMES, hand_written
+from jaxsched.policies.registry import NAMES, parse
 from jaxsched.policies.rules import RULES
 from tests.support import strategies
-
-CONFIG = EnvConfig()
 
 
 def test_names():
@@ -33,18 +30,18 @@ def test_names():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", ["", ":fifo", ":las+backfill", ":area+backfill+forward", ":"])
 def test_understood(name, options):
-    policy = hand_written(name + options, CONFIG)
+    policy = parse(name + options)
     assert isinstance(policy, Policy) and policy.name == name + options and callable(policy)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders(order):
-    assert callable(hand_written(f"pack:{order}", CONFIG))
+    assert callable(parse(f"pack:{order}"))
 
 
 def test_greedy_wait_has_more_options():
     for spec in ("greedy-wait:t1.5", "greedy-wait:p0", "greedy-wait:sjf+t2+p0.5+stay", "greedy-wait:lifetime"):
-        assert hand_written(spec, CONFIG).name == spec
+        assert parse(spec).name == spec
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,7 @@ def test_greedy_wait_has_more_options():
 )
 def test_refused(spec, words):
     with pytest.raises(UserError) as refusal:
-        hand_written(spec, CONFIG)
+        parse(spec)
     message = str(refusal.value)
     assert "\n" not in message
     for word in words:
@@ -91,15 +88,15 @@ def test_policies_jit_and_vmap():
     """One policy, a batch of environments, one program; a scheduler with an empty queue waits."""
     case = strategies.random_case(5, "two", interval_s=1000.0)
     config, params = case.shape.config(), case.params
-    policy = hand_written("tetris:backfill", config)
+    policy = parse("tetris:backfill")
     start = strategies.jit_start(config)
     full, empty = start(params, case.table), start(params, case.table.replace(arrival=case.table.arrival + 5))
-    action = jax.jit(policy.act)(jax.random.key(0), None, full, params)
+    action = jax.jit(policy)(jax.random.key(0), full, params)
     full = strategies.jit_transition(config)(params, full, action)[0]
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), full, empty)
 
     def act(key, state):
-        return policy(key, observe(config, params, state), state, params)
+        return policy(key, state, params)
 
     together = jax.jit(jax.vmap(act))(jax.random.split(jax.random.key(0)), both)
     alone = jax.jit(act)(jax.random.key(0), full)

@@ -1,5 +1,7 @@
 """The compiled event loop against the oracle: every job of every case starts, finishes and is placed alike."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,8 @@ SPECS = st.builds(
 
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare; the loop goes on in chunks of so many rounds."""
-    run = Run(case.shape.config(interference, shared_gpus=0), case.params, case.table, parse(spec), case.interval_s)
+    case = dataclasses.replace(case, law=interference)
+    run = Run(case.shape.config(shared_gpus=0), case.params, case.table, parse(spec), case.interval_s)
     while not run.go_on(chunk):
         pass
     of = parse(spec)

@@ -7,15 +7,13 @@ import pytest
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.env.environment import initial_state, is_finished, transition
-from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.evaluation.contenders import Contender, contender, contenders
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import hand_written
+from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation import settings as rules
-from jaxsched.simulation.engines.jax.run import prepare, rollout
+from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.settings import Settings, compact_tenants, env_config, fits_somewhere
 from jaxsched.workload.jobs import make_job_list, to_table
 from tests.support.evaluation_jobs import some_jobs
@@ -25,12 +23,12 @@ def plainly(cluster, jobs, spec, settings):
     """Start and finish times by a loop of single steps with tables that are large from the beginning."""
     config = EnvConfig(running_slots=8, queue_slots=256, rounds=64, largest_worker=1, early_stop=True, skip_idle=False)
     params = make_params(cluster, interval_s=settings.interval_s)
-    policy = hand_written(spec, config)
+    policy = parse(spec)
 
     @jax.jit
     def run(state):
         def body(state):
-            action = policy(jax.random.key(0), observe(config, params, state), state, params)
+            action = policy(jax.random.key(0), state, params)
             return transition(config, params, state, action)[0]
 
         return jax.lax.while_loop(lambda state: ~is_finished(state), body, state)
@@ -44,8 +42,7 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
     jobs, settings = dataclasses.replace(some_jobs(3, 60), tenant=np.zeros(60, np.int32)), Settings()
-    program, params = prepare(contender("pack"), cluster, [jobs], settings, lanes=False)
-    (result,) = rollout(program, params, [jobs], settings)
+    (result,) = JaxEngine().prepare(parse("pack"), cluster, [jobs], settings).play([jobs])
     assert result.stats.peak_queue > 4 and result.stats.queue_slots >= result.stats.peak_queue
     assert result.stats.peak_running > 4 and result.stats.running_slots >= result.stats.peak_running
     start, finish = plainly(cluster, jobs, "pack", settings)
@@ -55,9 +52,9 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     np.testing.assert_allclose(result.finish_s[started], finish[started], rtol=1e-6)
 
 
-def test_lanes_give_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
-    lanes = compare(cluster, job_lists, ["pack"], Settings(lanes=True))
-    for one, other in zip(lanes.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
+def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
+    batch = compare(cluster, job_lists, ["pack"], Settings(batched=True))
+    for one, other in zip(batch.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
         np.testing.assert_array_equal(one.status, other.status)
         np.testing.assert_array_equal(one.start_s, other.start_s)
         np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
@@ -83,7 +80,7 @@ def test_horizon_cuts_off_and_accounts_for_every_job(cluster):
 
 
 def test_a_policy_that_never_starts_a_job_is_cut_off(cluster):
-    lazy = Contender("lazy", lambda config: Policy("lazy", lambda k, o, s, params: wait_action(params.cluster)), False)
+    lazy = Policy("lazy", lambda key, state, params, weights: wait_action(params.cluster))
     comparison = compare(cluster, [some_jobs(6, 3)], [lazy])
     assert "starts no job" in comparison.rows[0].notes[0]
     assert comparison.best_baseline is None
@@ -98,11 +95,11 @@ def test_reports_end_with_all_jobs(comparison, progress, job_lists):
 
 
 def test_an_error_in_a_run_comes_out(cluster, job_lists):
-    def broken(config):
+    def broken(key, view, job):
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        compare(cluster, job_lists, [Contender("broken", broken, False)])
+        compare(cluster, job_lists, [broken])
 
 
 def test_everything_too_large_is_a_mistake(cluster):
@@ -134,7 +131,7 @@ def test_tenants_are_renumbered_over_all_lists(job_lists):
 )
 def test_bad_policies(specs, message):
     with pytest.raises(UserError, match=message):
-        contenders(specs)
+        parse_all(specs)
 
 
 @pytest.mark.parametrize("values", [{"interval_s": 0}, {"interval_s": math.nan}, {"rounds": 0}, {"horizon_s": -1}])

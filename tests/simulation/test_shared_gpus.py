@@ -17,8 +17,8 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import CALIBRATION
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.evaluation.contenders import contender
-from jaxsched.simulation.engines.jax.run import prepare
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.outcome import write_jobs
 from jaxsched.simulation.settings import Settings, env_config, most_running
 from jaxsched.workload import datasets
@@ -64,10 +64,10 @@ def test_what_the_law_does_not_cover_is_analytic():
 def test_the_law_is_there_only_where_it_has_something_to_do():
     cluster = get_cluster("leaf-spine-2", 1)
     whole, fractions = make_job_list([0, 1], 10, 1), make_job_list([0, 1], 10, 1, milli=[1000, 250])
-    program, params = prepare(contender("pack"), cluster, [whole], Settings(), lanes=False)
-    assert program.config.shared_gpus == 0 and params.sharing is None
-    program, params = prepare(contender("pack"), cluster, [whole, fractions], Settings(), lanes=False)
-    assert program.config.shared_gpus == 4 and params.sharing is not None
+    player = JaxEngine().prepare(parse("pack"), cluster, [whole], Settings())
+    assert player.program.config.shared_gpus == 0 and player.params.interference.sharing is None
+    player = JaxEngine().prepare(parse("pack"), cluster, [whole, fractions], Settings())
+    assert player.program.config.shared_gpus == 4 and player.params.interference.sharing is not None
     assert most_running(cluster, [fractions]) == 2 and most_running(cluster, [make_job_list([0] * 99, 1, 1)]) == 16
     assert env_config(cluster, [fractions], Settings()).shared_gpus == 4
     assert sharing_law("none") is sharing_law("analytic") is sharing_law("analytic:low") is None

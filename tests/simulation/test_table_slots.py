@@ -5,7 +5,7 @@ import numpy as np
 
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.simulation.engines.jax.slots import CALM_CHUNKS, Fitting, Sizes, resize
+from jaxsched.simulation.engines.jax.slots import CALM_CHUNKS, Fitting, Slots, resize
 from jaxsched.workload.jobs import to_table
 from tests.support.evaluation_jobs import some_jobs
 
@@ -19,24 +19,24 @@ def test_resizing_keeps_what_is_in_the_tables(cluster):
         remaining_s=np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]], np.float32),
     )
     state = state.replace(queue=np.array([[-1, 3, -1, 4, -1, 2], [-1] * 6]), running=running)
-    larger = resize(state, Sizes(running=8, queue=10))
+    larger = resize(state, Slots(running=8, queue=10))
     assert larger.queue.tolist() == [[3, 4, 2] + [-1] * 7, [-1] * 10]
     assert larger.running.job.tolist() == [[5, 7] + [-1] * 6, [9] + [-1] * 7]
     assert larger.running.remaining_s[:, :2].tolist() == [[2.0, 4.0], [5.0, 6.0]]
     assert (larger.running.slowdown == 1).all() and larger.running.footprint.use.shape[-1] == 8
-    smaller = resize(larger, Sizes(running=2, queue=3))
+    smaller = resize(larger, Slots(running=2, queue=3))
     assert smaller.queue.tolist() == [[3, 4, 2], [-1, -1, -1]]
     assert smaller.running.job.tolist() == [[5, 7], [9, -1]]
     lanes = jax.tree.map(lambda *leaves: np.stack(leaves), state, state)
-    both = resize(lanes, Sizes(running=8, queue=10))
+    both = resize(lanes, Slots(running=8, queue=10))
     jax.tree.map(lambda two, one: np.testing.assert_array_equal(two[1], one), both, larger)
 
 
 def test_sizes_grow_at_once_and_shrink_after_calm():
-    fitting = Fitting(Sizes(4, 8), most_running=6)
-    assert fitting.note(4, 3, running_full=True, queue_full=False) and fitting.sizes == Sizes(6, 8)
-    assert fitting.note(5, 8, running_full=False, queue_full=True) and fitting.sizes == Sizes(6, 32)
+    fitting = Fitting(Slots(4, 8), most_running=6)
+    assert fitting.note(4, 3, running_full=True, queue_full=False) and fitting.sizes == Slots(6, 8)
+    assert fitting.note(5, 8, running_full=False, queue_full=True) and fitting.sizes == Slots(6, 32)
     quiet = [fitting.note(2, 4, running_full=False, queue_full=False) for _ in range(CALM_CHUNKS)]
     assert quiet == [False] * (CALM_CHUNKS - 1) + [True]
-    assert fitting.sizes == Sizes(4, 8)
-    assert fitting.largest == Sizes(6, 32) and fitting.peak == Sizes(5, 8)
+    assert fitting.sizes == Slots(4, 8)
+    assert fitting.largest == Slots(6, 32) and fitting.peak == Slots(5, 8)

@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 
+from jaxsched.env.environment import SHOWN
 from jaxsched.env.observation import observe
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, RUNNING, WAIT, WAITING
 from jaxsched.workload.jobs import NEVER
@@ -93,7 +94,7 @@ def feasible(state, p: int, row: int) -> bool:
     return bool(fits and (state.running.job[p] < 0).any())
 
 
-def check_masks(config, params, state, obs) -> None:
+def check_masks(params, state, obs, queue=SHOWN) -> None:
     """Whatever a mask allows is legal; what it forbids is not there."""
     s, obs = host(state), host(obs)
     assert all(np.isfinite(x).all() for x in (obs.group, obs.server, obs.rack, obs.scheduler, obs.job))
@@ -104,7 +105,7 @@ def check_masks(config, params, state, obs) -> None:
         assert (rows >= 0).all() and len(set(rows)) == len(rows)
         assert all(feasible(s, p, row) for row in rows)
         can_start = sum(feasible(s, p, row) for row in s.queue[p] if row >= 0)
-        assert len(window) == min(can_start, config.window)
+        assert len(window) == min(can_start, queue.window)
         blocked = s.queue[p, obs.job_slot[p, -1]]
         some_blocked = can_start < (s.queue[p] >= 0).sum()
         assert obs.job_mask[p, -1] == some_blocked
@@ -117,8 +118,8 @@ def check_masks(config, params, state, obs) -> None:
 
 
 @functools.cache
-def jit_observe(config):
-    return jax.jit(functools.partial(observe, config))
+def jit_observe(queue=SHOWN):
+    return jax.jit(functools.partial(observe, queue))
 
 
 def watcher(config, params):
@@ -127,7 +128,7 @@ def watcher(config, params):
 
     def watch(before, action, after, gain):
         check_state_(after)
-        check_masks(config, params, after, jit_observe(config)(params, after))
+        check_masks(params, after, jit_observe()(params, after))
         assert int(after.clock) >= int(before.clock)
         # The clock moves exactly when the rounds of a boundary are over.
         assert (int(after.clock) > int(before.clock)) == (int(after.round) == 0)

@@ -6,18 +6,18 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from jaxsched.env.environment import is_finished, transition
+from jaxsched.env.environment import SHOWN, is_finished
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.state import EnvParams, State
+from jaxsched.env.rollout import one_round, play_while
+from jaxsched.env.state import ALWAYS, EnvParams, State
 from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
 from jaxsched.policies.learned import learned_policy
 from jaxsched.policies.menu import build_menu
 from tests.support import strategies
 
 SHAPE = strategies.SHAPES["three"]
-CONFIG = SHAPE.config(window=2)
+CONFIG, QUEUE = SHAPE.config(), dataclasses.replace(SHOWN, window=2)
 NET = SchedulerNetwork(width=8)
 MOST_ROUNDS = 600  # such a workload takes some 40
 
@@ -38,8 +38,8 @@ def noisy(seed: int, spread: float = 0.5):
 
 
 def offered(params: EnvParams, state: State) -> tuple[Observation, Menu]:
-    obs = observe(CONFIG, params, state)
-    return obs, build_menu(CONFIG, params, state, obs)
+    obs = observe(QUEUE, params, state)
+    return obs, build_menu(params, state, obs)
 
 
 def a_case(seed: int = 1, **fixed) -> strategies.Case:
@@ -63,17 +63,14 @@ def jit_run():
     """Compiled `(weights, params, state, most) -> (State, rounds)`: to the end, or `most` decision rounds."""
 
     def run(weights, params: EnvParams, state: State, most):
-        policy = learned_policy("it", CONFIG, NET, weights)
+        policy = dataclasses.replace(learned_policy("it", NET, weights, QUEUE), asked=ALWAYS)
 
-        def body(carry):
-            state, rounds = carry
-            action = policy(jax.random.key(0), observe(CONFIG, params, state), state, params)
-            return transition(CONFIG, params, state, action)[0], rounds + 1
+        def play(state: State, key):
+            return one_round(CONFIG, params, policy, state, key), None
 
-        def go_on(carry):
-            return ~is_finished(carry[0]) & (carry[1] < most)
-
-        return lax.while_loop(go_on, body, (state, 0))
+        key = jax.random.key(0)
+        state, _, rounds = play_while(lambda state: ~is_finished(state), play, state, lambda _: key, most)
+        return state, rounds
 
     return jax.jit(run)
 

@@ -18,12 +18,12 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
-from jaxsched.dynamics.interference import MODELS, Strengths
+from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.load import FEW
-from jaxsched.env.observation import observe
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State, make_params
-from jaxsched.policies.registry import hand_written
+from jaxsched.env.rollout import play_while
+from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State, make_params
+from jaxsched.policies.registry import parse
 from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
@@ -54,7 +54,7 @@ class Shape:
         """E: two directions for each rack and each pod, or for each of two spines."""
         return 4 * self.servers
 
-    def config(self, interference: str = "analytic", **changes) -> EnvConfig:
+    def config(self, **changes) -> EnvConfig:
         """The static configuration; by default rounds end early and idle boundaries are skipped."""
         values = dict(
             running_slots=self.running_slots,
@@ -65,7 +65,6 @@ class Shape:
             early_stop=True,
             skip_idle=True,
             record_placements=True,
-            interference=MODELS[interference],
             shared_gpus=self.shared,
         )
         return EnvConfig(**(values | changes))
@@ -182,6 +181,7 @@ class Case:
     interval_s: float
     kappa: tuple[float, ...] = (1.0,) * 6
     max_forwards: int = 2
+    law: str = "analytic"  # of interference
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -194,10 +194,11 @@ class Case:
     @property
     def params(self) -> EnvParams:
         """As the environment takes it."""
+        weights = Strengths(kappa=jnp.asarray(self.kappa, jnp.float32))
         return make_params(
             self.cluster,
             interval_s=self.interval_s,
-            interference=Strengths(kappa=jnp.asarray(self.kappa, jnp.float32)),
+            interference=Interference(law=LAWS[self.law], weights=weights),
             max_forwards=jnp.int32(self.max_forwards),
         )
 
@@ -270,37 +271,40 @@ def jit_transition(config: EnvConfig):
 
 
 @functools.cache
-def jit_policy(config: EnvConfig, spec: str):
+def jit_policy(spec: str):
     """Compiled `(key, state, params) -> Action` of a hand-written policy."""
-    policy = hand_written(spec, config)
-    return jax.jit(lambda key, state, params: policy(key, observe(config, params, state), state, params))
+    return jax.jit(parse(spec))
 
 
 @functools.cache
-def jit_run(config: EnvConfig, specs: tuple[str, ...], most_rounds: int):
+def jit_run(config: EnvConfig, specs: tuple[str, ...], most_rounds: int, asked: str = ALWAYS):
     """Compiled `(params, table, index) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
-    policies = [hand_written(spec, config) for spec in specs]
+    policies = [parse(spec) for spec in specs]
 
     def run(params: EnvParams, table: JobTable, index):
-        def body(carry):
-            state, rounds = carry
-            # Like environment steps under vmap, a policy sees the observation of the present state.
-            obs, key = observe(config, params, state), jax.random.fold_in(jax.random.key(0), rounds)
-            action = jax.lax.switch(index, [policy.act for policy in policies], key, obs, state, params)
-            return transition(config, params, state, action)[0], rounds + 1
+        def play(state: State, key):
+            action = jax.lax.switch(index, policies, key, state, params)
+            return transition(config, params, state, action, asked)[0], None
 
-        def go_on(carry):
-            return ~is_finished(carry[0]) & (carry[1] < most_rounds)
-
-        return jax.lax.while_loop(go_on, body, (initial_state(config, params, table), jnp.int32(0)))
+        key_of = functools.partial(jax.random.fold_in, jax.random.key(0))
+        start = initial_state(config, params, table)
+        state, _, rounds = play_while(lambda state: ~is_finished(state), play, start, key_of, most_rounds)
+        return state, rounds
 
     return jax.jit(run)
 
 
-def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), most_rounds: int = 200_000) -> State:
+def run(
+    case: Case,
+    spec: str,
+    config: EnvConfig,
+    specs: tuple[str, ...] = (),
+    most_rounds: int = 200_000,
+    asked: str = ALWAYS,
+) -> State:
     """The state when all jobs of `case` are done; `specs` are compiled together with `spec`, once for all cases."""
     specs = specs or (spec,)
-    state, rounds = jit_run(config, specs, most_rounds)(case.params, case.table, specs.index(spec))
+    state, rounds = jit_run(config, specs, most_rounds, asked)(case.params, case.table, specs.index(spec))
     assert int(rounds) < most_rounds, f"not finished: clock {state.clock}, queue {state.queue}"
     return state
 
@@ -309,7 +313,7 @@ def watched_run(case: Case, spec: str, config: EnvConfig, watch, most_rounds: in
     """As `run`, round by round: `watch(before, action, after, reward)` sees each of them."""
     params = case.params
     state = jit_start(config)(params, case.table)
-    policy, step = jit_policy(config, spec), jit_transition(config)
+    policy, step = jit_policy(spec), jit_transition(config)
     key = jax.random.key(0)
     done = bool(is_finished(state))
     for index in range(most_rounds):

@@ -16,6 +16,7 @@ from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.learned import to_action
 from jaxsched.training import loop, ppo, rollout
 from jaxsched.training.config import (
+    SEEN,
     EnvironmentConfig,
     NetworkConfig,
     PPOConfig,
@@ -23,6 +24,7 @@ from jaxsched.training.config import (
     ValidationConfig,
     WorkloadConfig,
 )
+from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.worlds import params_axes, params_of, params_of_all
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
@@ -30,8 +32,9 @@ ENVIRONMENTS, STEPS = 4, 16
 CONFIG = TrainConfig(
     env=EnvironmentConfig(
         cluster="leaf-spine-4", more_clusters=("torus2d-6",), schedulers=2, running_slots=12, queue_slots=24, rounds=6,
-        window=2, interval_factor=(0.8, 1.0),
+        interval_factor=(0.8, 1.0),
     ),
+    queue=dataclasses.replace(SEEN, window=2),
     workload=WorkloadConfig(
         load=(1.2, 2.0), mean_duration_s=900.0, duration_cap_s=3600.0, jobs=64,
         gpu_counts=((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.1), (16, 0.1)), home_skew=(0.0, 0.6), gang_tilt=(-0.3, 0.3),
@@ -52,8 +55,8 @@ def config() -> TrainConfig:
 
 
 @pytest.fixture(scope="session")
-def setting() -> loop.Setting:
-    return loop.make_setting(CONFIG)
+def setting() -> Setting:
+    return make_setting(CONFIG)
 
 
 @pytest.fixture(scope="session")
@@ -87,14 +90,12 @@ def step(setting) -> Callable:
 
 @pytest.fixture(scope="session")
 def play(setting) -> Callable:
-    """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, tally)`."""
+    """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, counts)`."""
 
     def run(key, weights, states, params, draws):
         worlds = setting.worlds._replace(params=params)
         many, axes = params_of_all(worlds, draws), params_axes(worlds)
-        return rollout.collect(
-            key, CONFIG, setting.static, setting.network, weights, many, axes, draws.interval_factor, states
-        )
+        return rollout.collect(key, setting, weights, many, axes, draws.interval_factor, states)
 
     return jax.jit(run)
 
@@ -122,8 +123,8 @@ class Learner(NamedTuple):
     ppo: PPOConfig
     estimate: Callable  # (experience, bootstrap, scale) -> (advantage, returns)
     select: Callable  # (key, experience, advantage, returns, scale) -> Batch
-    update: Callable  # (key, weights, moments, batch, learn_policy) -> (weights, moments, losses)
-    moments: Callable  # weights -> fresh optimizer state
+    update: Callable  # (key, weights, optimizer, batch, learn_policy) -> (weights, optimizer, losses)
+    init: Callable  # weights -> fresh optimizer state
     gradient: Callable  # (weights, batch, learn_policy, entropy, value_weight) -> (gradient, losses)
 
 
@@ -140,7 +141,7 @@ def learner(setting) -> Learner:
         estimate=jax.jit(lambda experience, last, scale: rollout.advantages(experience, last, scale, rule.gae_lambda)),
         select=jax.jit(lambda key, *rest: ppo.select(key, rule, *rest)),
         update=jax.jit(lambda key, *rest: ppo.update(key, setting.network, rule, *rest)),
-        moments=ppo.optimizer(rule).init,
+        init=ppo.optimizer(rule).init,
         gradient=jax.jit(gradient),
     )
 

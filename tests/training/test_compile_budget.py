@@ -15,7 +15,8 @@ from jaxsched.env.environment import ClusterEnv
 from jaxsched.env.state import wait_action
 from jaxsched.machine import loop_options
 from jaxsched.training.config import quickstart_config
-from jaxsched.training.loop import chunk, initial, make_setting
+from jaxsched.training.loop import chunk, initial
+from jaxsched.training.setting import make_setting
 
 STEP_S, CHUNK_S = 20.0, 90.0
 

@@ -135,9 +135,9 @@ def arrivals_potential(config, interval_s, before, after) -> np.ndarray:
 def test_the_history_is_worth_looking_at(config, history, played):
     """Jobs arrive, run and slow each other down, the clock advances, and several rounds share a boundary."""
     states, _ = history
-    _, experience, _, tally = played
+    _, experience, _, counts = played
     ends = states[-1]
-    assert int(tally.placements) > 20 and int(tally.intervals) > 8
+    assert int(counts.placements) > 20 and int(counts.intervals) > 8
     assert (np.asarray(experience.discount) == 1.0).sum() > 8
     assert sum(int(world.next_job) for world in ends) - sum(int(world.next_job) for world in states[0]) > 10
     assert any((np.asarray(world.running.slowdown) > 1.05).any() for many in states for world in many)
@@ -177,24 +177,24 @@ def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, pl
         np.testing.assert_allclose(added, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_tally_counts_what_happened(config, history, played):
+def test_the_counts_counts_what_happened(config, history, played):
     states, _ = history
-    _, experience, _, tally = played
+    _, experience, _, counts = played
     first, last = states[0], states[-1]
     placed = sum(int((np.asarray(world.records.start) >= 0).sum()) for world in last)
-    assert int(tally.placements) == placed
-    assert int(tally.intervals) == sum(int(b.clock) - int(a.clock) for a, b in zip(first, last, strict=True))
-    assert int(tally.forwards) == sum(int(np.asarray(world.records.forwards).sum()) for world in last)
-    assert int(tally.decisions) == int(np.asarray(experience.real).sum())
-    assert int(tally.illegal) == 0 and all(int(world.illegal) == 0 for world in last)
-    assert int(tally.rounds) == config.ppo.steps * config.ppo.num_envs
+    assert int(counts.placements) == placed
+    assert int(counts.intervals) == sum(int(b.clock) - int(a.clock) for a, b in zip(first, last, strict=True))
+    assert int(counts.forwards) == sum(int(np.asarray(world.records.forwards).sum()) for world in last)
+    assert int(counts.decisions) == int(np.asarray(experience.real).sum())
+    assert int(counts.illegal) == 0 and all(int(world.illegal) == 0 for world in last)
+    assert int(counts.rounds) == config.ppo.steps * config.ppo.num_envs
 
 
 def test_what_is_seen_in_a_round_is_the_state_after_the_choices_before_it(setting, state, history, played):
     states, _ = history
     _, experience, _, _ = played
     params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
-    look = jax.jit(jax.vmap(lambda params, world: observe(setting.static, params, world), in_axes=(axes, 0)))
+    look = jax.jit(jax.vmap(lambda params, world: observe(setting.config.queue, params, world), in_axes=(axes, 0)))
     for t, worlds in enumerate(states[:-1]):
         seen = look(params, jax.tree.map(lambda *leaves: jnp.stack(leaves), *worlds))
         recorded = jax.tree.map(lambda leaf, t=t: leaf[t], experience.obs)

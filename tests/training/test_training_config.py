@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.training.card import config_of
 from jaxsched.training.config import (
     PPOConfig,
     TrainConfig,
@@ -18,7 +17,7 @@ from jaxsched.training.config import (
     to_dict,
     validate,
 )
-from jaxsched.training.loop import make_setting
+from jaxsched.training.setting import make_setting
 from jaxsched.training.state import saved_config
 
 
@@ -122,8 +121,8 @@ MISTAKES = [  # text of the file, what the message must say
     ("workload: {mix: heavy}", ["workload", "mix", "'heavy'", "network-heavy"]),
     ("workload: {mix: 'bert,alexnet'}", ["workload", "'alexnet'", "vgg16"]),
     ("env: {rounds: 0}", ["env", "rounds", "at least 1"]),
-    ("env: {window: 0}", ["env", "window", "at least 1"]),
-    ("env: {order: tallest}", ["env", "order", "fifo"]),
+    ("queue: {window: 0}", ["queue", "window", "at least 1"]),
+    ("queue: {order: tallest}", ["queue", "order", "fifo"]),
     ("validation: {every: 0}", ["validation", "every", "at least 1"]),
     ("[1, 2]", ["[1, 2]", "mapping"]),
     ("just text", ["'just text'", "mapping"]),
@@ -211,17 +210,6 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_validate_names_where():
     with pytest.raises(UserError, match=r"^here: ppo: gamma"):
         validate(dataclasses.replace(TrainConfig(), ppo=dataclasses.replace(PPOConfig(), gamma=2.0)), "here")
-
-
-def test_the_config_of_a_card_is_read_as_its_version_meant_it():
-    saved = to_dict(TrainConfig())
-    assert config_of(saved, "card") == (TrainConfig(), [])
-    older = saved | {"env": {key: value for key, value in saved["env"].items() if key != "reserve"}}
-    config, notes = config_of(older, "card")
-    assert TrainConfig().env.reserve and not config.env.reserve
-    assert notes == ["env: reserve: not in the card, False is taken"]
-    with pytest.raises(UserError, match="card: env: 3 should be a mapping"):
-        config_of(saved | {"env": 3}, "card")
 
 
 def test_the_config_of_a_run_that_is_none(tmp_path):

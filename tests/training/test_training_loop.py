@@ -19,7 +19,7 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
-from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_checkpoint, load_policy
+from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy
 from jaxsched.training.config import load_config, to_dict
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, programs_of, train
 from jaxsched.training.state import restore, save, saved_config
@@ -189,7 +189,7 @@ def test_the_policy_is_the_best_by_validation(whole, state, config, setting):
     end = restore(folder / STATE_FOLDER, state)
     assert float(end.best_jct_s) == pytest.approx(best["validation_jct_s"], rel=1e-6)
     assert int(end.chunk) == config.ppo.chunks
-    load_policy(str(folder / POLICY_FOLDER), setting.static)
+    load_policy(folder / POLICY_FOLDER)
 
 
 def test_if_no_validation_run_ends_the_last_weights_are_the_policy(tmp_path, setting, state):
@@ -199,7 +199,7 @@ def test_if_no_validation_run_ends_the_last_weights_are_the_policy(tmp_path, set
     policy = train(config, tmp_path / "run", programs=programs)
     card = json.loads((policy / CARD_FILE).read_text())
     assert card["validation_jct_s"] is None and card["chunk"] == 2 and card["curve"] == [[2, None]]
-    jax.tree.map(np.testing.assert_array_equal, load_checkpoint(str(policy)).weights, state.weights)
+    jax.tree.map(np.testing.assert_array_equal, load_policy(policy).weights, state.weights)
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_alone(whole, config):

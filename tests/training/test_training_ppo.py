@@ -110,7 +110,7 @@ def test_the_critic_alone_leaves_the_policy_heads_but_not_the_shared_layers(stat
     still = batch.replace(advantage=jnp.zeros_like(batch.advantage))
     of_values, _ = learner.gradient(state.weights, still, 1.0, 0.0, 0.5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), alone, of_values)
-    weights, _, _ = learner.update(jax.random.key(0), state.weights, learner.moments(state.weights), batch, 0.0)
+    weights, _, _ = learner.update(jax.random.key(0), state.weights, learner.init(state.weights), batch, 0.0)
     before, after = parts(state.weights), parts(weights)
     jax.tree.map(np.testing.assert_array_equal, before[0], after[0])
     change = [norm(jax.tree.map(lambda a, b: a - b, *pair)) for pair in zip(before, after, strict=True)]
@@ -158,7 +158,7 @@ def test_the_ratio_is_clipped_on_the_side_of_the_gain(state, learner, batch, shi
 
 
 def test_an_update_is_finite_and_repeatable(state, learner, batch):
-    moments = learner.moments(state.weights)
+    moments = learner.init(state.weights)
     one, other = (learner.update(jax.random.key(4), state.weights, moments, batch, 1.0) for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, one, other)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(one))
@@ -187,7 +187,7 @@ def test_updates_make_likelier_what_had_an_advantage(state, learner, batch, log_
     rounds = batch.experience
     draw = jax.random.rademacher(jax.random.key(11), batch.advantage.shape, jnp.float32)
     taught = Batch(experience=rounds, advantage=sign * draw, target=rounds.value)
-    weights, moments = state.weights, learner.moments(state.weights)
+    weights, moments = state.weights, learner.init(state.weights)
     for turn in range(10):
         weights, moments, _ = learner.update(jax.random.key(turn), weights, moments, taught, 1.0)
     change = log_probs(weights, rounds, rounds.choice) - log_probs(state.weights, rounds, rounds.choice)
@@ -205,7 +205,7 @@ def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     zero = jnp.zeros_like(state.draws.strength)
     draws = state.draws.replace(strength=zero, pace=zero + 1.0, cluster=jnp.zeros_like(state.draws.cluster))
     weights = {"params": state.weights["params"] | {"belief": jnp.zeros(len(BELIEF))}}
-    moments = learner.moments(weights)
+    moments = learner.init(weights)
 
     def chance(weights) -> float:
         """Mean probability of acting where waiting is a choice, over a rollout."""

@@ -20,12 +20,13 @@ import json, sys
 import jax, numpy as np
 from jaxsched.training import loop
 from jaxsched.training.config import TrainConfig, from_dict
+from jaxsched.training.setting import make_setting
 from jaxsched.training.shards import mesh_of, provide_devices
 
 if sys.argv[2] == "each":
     provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
-programs = loop.programs_of(loop.make_setting(config))
+programs = loop.programs_of(make_setting(config))
 state, metrics = programs.step(loop.placed(programs.initial(), config))
 jct = programs.validate(state.weights)
 state, _ = programs.step(state)

@@ -10,7 +10,8 @@ import pytest
 
 from jaxsched.training.config import RewardConfig
 from jaxsched.training.leaves import replaced
-from jaxsched.training.loop import initial, make_setting
+from jaxsched.training.loop import initial
+from jaxsched.training.setting import make_setting
 from jaxsched.training.shaping import potential
 from jaxsched.training.sweep_file import load_sweep
 
