@@ -82,12 +82,12 @@ class Run:
         import threading
 
         from jaxsched.errors import UserError
-        from jaxsched.kube.api import connect
-        from jaxsched.kube.app import Options, Scheduler
-        from jaxsched.kube.brain import Brain
-        from jaxsched.kube.metrics import Metrics, serve
-        from jaxsched.kube.plan import Planner
-        from jaxsched.kube.settings import TOPOLOGY_PRESETS, Settings
+        from jaxsched.kube.cluster.api import connect
+        from jaxsched.kube.cluster.app import Options, Scheduler
+        from jaxsched.kube.planning.brain import Brain
+        from jaxsched.kube.cluster.metrics import Metrics, serve
+        from jaxsched.kube.planning.plan import Planner
+        from jaxsched.kube.planning.settings import TOPOLOGY_PRESETS, Settings
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         if self.checkpoint is not None and self.policy is not None:
@@ -161,9 +161,9 @@ class Replay:
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.contenders import contenders
         from jaxsched.files import check_writable
-        from jaxsched.kube.record import read_recording
-        from jaxsched.kube.replay import plan_again, recorded_day
-        from jaxsched.kube.settings import Settings
+        from jaxsched.kube.cluster.record import read_recording
+        from jaxsched.kube.cluster.replay import plan_again, recorded_day
+        from jaxsched.kube.planning.settings import Settings
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
         if self.json is not None:

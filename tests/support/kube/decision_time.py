@@ -1,4 +1,4 @@
-"""Decision time on clusters of fake objects: python tests/kube/decision_time.py NODES POLICY [PLANS]."""
+"""Decision time on clusters of fake objects: python -m tests.support.kube.decision_time NODES POLICY [PLANS]."""
 
 import random
 import sys
@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 
-from jaxsched.kube.brain import Brain
-from jaxsched.kube.objects import read_node, read_pod
-from jaxsched.kube.plan import Planner
-from jaxsched.kube.settings import Settings
-from jaxsched.kube.snapshot import Snapshot
+from jaxsched.kube.planning.brain import Brain
+from jaxsched.kube.planning.objects import read_node, read_pod
+from jaxsched.kube.planning.plan import Planner
+from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.snapshot import Snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 

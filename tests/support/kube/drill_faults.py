@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from jaxsched.kube.api import Api, connect, pod_path
+from jaxsched.kube.cluster.api import Api, connect, pod_path
 from tests.support.kube.drill_pods import NAMESPACE, patient
 from tests.support.kube.drill_process import Process
 from tests.support.kube.drill_watcher import Watcher

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from jaxsched.kube.api import Api, Unreachable, pod_path
+from jaxsched.kube.cluster.api import Api, Unreachable, pod_path
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"

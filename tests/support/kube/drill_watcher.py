@@ -5,8 +5,8 @@ import threading
 import time
 from collections import Counter
 
-from jaxsched.kube.api import Api, Unreachable
-from jaxsched.kube.quantity import to_units
+from jaxsched.kube.cluster.api import Api, Unreachable
+from jaxsched.kube.planning.quantity import to_units
 from tests.support.kube.drill_pods import GPU
 
 

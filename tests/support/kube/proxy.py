@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 
-from jaxsched.kube.api import Api
+from jaxsched.kube.cluster.api import Api
 
 
 @dataclasses.dataclass

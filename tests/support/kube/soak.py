@@ -1,4 +1,4 @@
-"""Memory over time on the loopback fake, a gang a second: python tests/kube/soak.py MINUTES."""
+"""Memory over time on the loopback fake, a gang a second: python -m tests.support.kube.soak MINUTES."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from tempfile import mkdtemp
 
-from jaxsched.kube.api import Api
+from jaxsched.kube.cluster.api import Api
 from tests.support.kube.fake import FakeServer
 from tests.support.kube.objects import make_node, make_pod
 

@@ -1,0 +1,216 @@
+"""Nodes into the same `Cluster` pytree as everywhere, padded to sizes that survive nodes that come and go.
+
+Two views of the same nodes: `split`, one GPU group per socket, for pods that fit a socket, and `merged`, one group per
+node, for larger pods. Both have the same shapes, so that one compiled policy serves both.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.cluster.build import build_rows, default_schedulers
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
+from jaxsched.cluster.topology import from_host_map
+from jaxsched.kube.planning.gangs import natural
+from jaxsched.kube.planning.objects import Node
+from jaxsched.kube.planning.settings import GPU_GROUPS, TOPOLOGY_PRESETS, Settings
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Array sizes, fixed while a policy stays compiled: partitions; servers, groups, racks, links of one; all links."""
+
+    partitions: int
+    servers: int
+    groups: int
+    racks: int
+    links: int
+    all_links: int
+
+    def hold(self, other: "Sizes") -> bool:
+        """Arrays of the size `other` fit; the number of partitions must be the same."""
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return mine[0] == theirs[0] and all(a >= b for a, b in zip(mine, theirs))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fleet:
+    """The GPU nodes of a cluster, in topology order; row i of everything is `nodes[i]`."""
+
+    nodes: tuple[Node, ...]
+    groups: tuple[tuple[int, ...], ...]  # GPUs per socket
+    place: np.ndarray  # int[S, 2], partition and slot of each node
+    split: Cluster
+    merged: Cluster
+    sizes: Sizes
+
+    @property
+    def rows(self) -> np.ndarray:
+        """int[P, N]: the node of each slot, -1 = none."""
+        rows = np.full((self.sizes.partitions, self.sizes.servers), -1)
+        rows[self.place[:, 0], self.place[:, 1]] = np.arange(len(self.nodes))
+        return rows
+
+
+def gpu_nodes(nodes: Iterable[Node], settings: Settings) -> list[Node]:
+    """The nodes that have GPUs, whether usable or not: pods may run on those that are not."""
+    return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
+
+
+def topology_labels(nodes: Sequence[Node], settings: Settings) -> tuple[str, ...]:
+    """The setting, else the first preset whose innermost label some node has, else none."""
+    if settings.topology:
+        return settings.topology
+    found = (preset for preset in TOPOLOGY_PRESETS.values() if any(preset[0] in node.labels for node in nodes))
+    return next(found, ())
+
+
+def shape_of(node: Node, settings: Settings) -> tuple:
+    """All of a node that the arrays depend on: when no shape changes, neither does the fleet."""
+    units = dict(node.allocatable)
+    labels = tuple((label, node.labels.get(label, "")) for label in _read_labels(settings))
+    return node.name, units.get(settings.gpu_resource, 0), units.get("cpu", 0), labels
+
+
+def read_fleet(nodes: Sequence[Node], settings: Settings, room: Sizes | None = None) -> Fleet:
+    """The fleet of `gpu_nodes`; `room` are sizes to keep if everything fits, else new ones with headroom are made.
+
+    Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
+    """
+    tiers = topology_labels(nodes, settings)
+    ordered = sorted(nodes, key=lambda node: (_position(node, tiers), natural(node.name)))
+    servers = [_server(node, settings) for node in ordered]
+    if not servers:
+        empty = room or Sizes(settings.schedulers or 1, 4, 2, 1, 4, 4)
+        padding = _padding(empty)
+        return Fleet((), (), np.zeros((0, 2), int), padding, padding, empty)
+    rows = _partitions(ordered, settings, room)
+    positions = [_position(node, tiers) for node in ordered]
+    topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
+    split = build_rows(servers, topology, rows)
+    merged = build_rows([_merge(server) for server in servers], topology, rows)
+    needed = _sizes_of(split)
+    sizes = room if room is not None and room.hold(needed) else _with_headroom(needed, settings)
+    place = np.zeros((len(ordered), 2), int)
+    for (partition, slot), row in np.ndenumerate(rows):
+        if row >= 0:
+            place[row] = partition, slot
+    groups = tuple(server.groups for server in servers)
+    return Fleet(tuple(ordered), groups, place, pad_cluster(split, sizes), pad_cluster(merged, sizes), sizes)
+
+
+def pad_cluster(cluster: Cluster, sizes: Sizes) -> Cluster:
+    """The same cluster in arrays of `sizes`; padding as in `cluster.build` (capacity 1, no GPUs, the dummy link)."""
+    dummy = cluster.link_bytes_s.shape[0] - 1
+    p, n, k, t, e = sizes.partitions, sizes.servers, sizes.groups, sizes.racks, sizes.links
+    link_id = np.asarray(cluster.link_id)
+    fill = {"group_gpus": 0, "group_gpu_type": -1, "server_id": -1, "server_rack": 0, "rack_id": -1, "route": 0.0}
+    shapes = {"server_id": (p, n), "server_rack": (p, n), "qpi_bytes_s": (p, n), "nic_bytes_s": (p, n)}
+    shapes |= {"rack_id": (p, t), "link_id": (p, e), "route": (p, t, t, e)}
+
+    def pad(name: str) -> jnp.ndarray:
+        leaf = np.asarray(getattr(cluster, name))
+        shape = shapes.get(name, (p, n, k))
+        return jnp.asarray(
+            np.pad(leaf, [(0, want - have) for have, want in zip(leaf.shape, shape)], constant_values=fill.get(name, 1))
+        )
+
+    leaves = {name: pad(name) for name in Cluster.__dataclass_fields__ if name not in ("link_bytes_s", "link_id")}
+    links = np.ones(sizes.all_links + 1, np.float32)
+    links[:dummy] = np.asarray(cluster.link_bytes_s)[:dummy]
+    moved = np.full((p, e), sizes.all_links, np.int32)
+    moved[: link_id.shape[0], : link_id.shape[1]] = np.where(link_id == dummy, sizes.all_links, link_id)
+    return Cluster(**leaves, link_bytes_s=jnp.asarray(links), link_id=jnp.asarray(moved))
+
+
+def _read_labels(settings: Settings) -> tuple[str, ...]:
+    presets = (label for preset in TOPOLOGY_PRESETS.values() for label in preset)
+    return (*settings.topology, *presets, PRODUCT_LABEL, GPU_GROUPS, settings.partition_label)
+
+
+def _position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
+    """(core, pod, rack) of a node, as `from_host_map` wants it; further tiers are folded into the core."""
+    names = [node.labels.get(label, "") for label in tiers]
+    rack, pod = (names + ["", ""])[:2]
+    return "/".join(names[:1:-1]), pod, rack
+
+
+def _server(node: Node, settings: Settings) -> Server:
+    units = dict(node.allocatable)
+    return Server(
+        groups=_groups(node, units[settings.gpu_resource]),
+        gpu_type=gpu_type(node.labels.get(PRODUCT_LABEL, "")),
+        cores=max(units.get("cpu", 0) / 1000, 1e-3),
+        pcie_gbytes_s=settings.pcie_gbytes_s,
+        nic_gbits_s=settings.nic_gbits_s,
+    )
+
+
+def _groups(node: Node, gpus: int) -> tuple[int, ...]:
+    """GPUs per socket: the node's label if it adds up, else `split_gpus`."""
+    text = node.labels.get(GPU_GROUPS, "")
+    if re.fullmatch(r"[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})*", text):
+        stated = tuple(int(part) for part in text.split("-"))
+        if sum(stated) == gpus and len(stated) <= MAX_GROUPS:
+            return stated
+    return split_gpus(gpus)
+
+
+def gpu_type(product: str) -> str:
+    """The type in `GPU_SPEEDS` that a product label names (NVIDIA-A100-SXM4-80GB: A100); unknown ones: the fastest."""
+    parts = set(re.split(r"[^A-Z0-9]+", product.upper()))
+    return next((name for name in GPU_SPEEDS if name in parts), FASTEST)
+
+
+def _merge(server: Server) -> Server:
+    sockets = len(server.groups)
+    return dataclasses.replace(server, groups=(server.gpus,), pcie_gbytes_s=server.pcie_gbytes_s * sockets)
+
+
+def _partitions(ordered: Sequence[Node], settings: Settings, room: Sizes | None) -> np.ndarray:
+    """int[P, N]: by label, else contiguous blocks of almost equal size."""
+    if settings.partition_label:
+        names = [node.labels.get(settings.partition_label, "") for node in ordered]
+        blocks = [np.flatnonzero(np.asarray(names) == name) for name in sorted(set(names))]
+        if room is not None and len(blocks) < room.partitions:
+            blocks += [np.zeros(0, int)] * (room.partitions - len(blocks))
+    else:
+        count = room.partitions if room is not None else settings.schedulers or default_schedulers(len(ordered))
+        blocks = np.array_split(np.arange(len(ordered)), count)
+    width = max(1, *(len(block) for block in blocks))
+    return np.stack([np.pad(block, (0, width - len(block)), constant_values=-1) for block in blocks])
+
+
+def _sizes_of(cluster: Cluster) -> Sizes:
+    p, n, k = cluster.shape
+    return Sizes(p, n, k, cluster.rack_id.shape[1], cluster.link_id.shape[1], cluster.link_bytes_s.shape[0] - 1)
+
+
+def _with_headroom(sizes: Sizes, settings: Settings) -> Sizes:
+    def more(count: int) -> int:
+        return int(np.ceil(count * settings.headroom))
+
+    racks = more(sizes.racks) + 1
+    return Sizes(
+        partitions=sizes.partitions,
+        servers=-(-more(sizes.servers) // 4) * 4,
+        groups=max(2, sizes.groups),
+        racks=racks,
+        links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
+        all_links=more(sizes.all_links) + 6 * racks,
+    )
+
+
+def _padding(sizes: Sizes) -> Cluster:
+    """A cluster without any GPU."""
+    topology = from_host_map([("", "", "")])
+    one = build_rows([Server((1,))], topology, np.zeros((1, 1), int))
+    padded = pad_cluster(one, sizes)
+    return padded.replace(group_gpus=jnp.zeros_like(padded.group_gpus), server_id=jnp.full_like(padded.server_id, -1))

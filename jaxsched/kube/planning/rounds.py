@@ -1,0 +1,117 @@
+"""The policy's part of a plan: gangs by class into queues, rounds of decisions, and each decision booked exactly."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxsched.kube.planning.brain import Brain, Decision, PolicyError
+from jaxsched.kube.planning.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
+from jaxsched.kube.planning.gangs import Gang
+from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.room import Room, Seat
+
+
+def classes(room: Room, gangs: Sequence[Gang]) -> list[list[Gang]]:
+    """Gangs that may use the same GPUs, higher priority first, then by the oldest gang."""
+    found: dict[tuple, list[Gang]] = {}
+    for gang in gangs:
+        found.setdefault((-gang.priority, room.merged(gang), room.usable(gang).tobytes()), []).append(gang)
+    return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
+
+
+class Rounds:
+    """All decisions of one plan: how many, how long they took, and how the policy failed."""
+
+    def __init__(self, brain: Brain, room: Room, running: list[Piece], now_s: float) -> None:
+        self.brain, self.room, self.running, self.now_s = brain, room, running, now_s
+        self.count, self.decision_s = 0, 0.0
+        self.failures: list[str] = []
+
+    def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
+        """Rounds of decisions for one class, `before` being what the plan has placed so far.
+
+        Returns what is placed and booked, and the gangs that the policy placed but that do not fit exactly.
+        """
+        room, settings = self.room, self.room.settings
+        usable, merged = room.usable(gangs[0]), room.merged(gangs[0])
+        queues = _queues(room, gangs, usable)
+        if not any(queues) or not usable.any():
+            return [], set()
+        names = [*(gang.namespace for gang in gangs), *(piece.namespace for piece in self.running)]
+        running = self.running + _started(room, before, self.now_s)
+        spaces = tenants_of(names, settings.tenants)
+        inputs, rows = build_inputs(room.fleet, settings, queues, running, spaces, merged, self.now_s)
+        start = time.perf_counter()
+        state = self.brain.begin(room.fleet, inputs, merged)
+        placed: list[Placement] = []
+        failed: set[str] = set()
+        while self.count < settings.max_decisions:
+            free = on_cluster(room.fleet, room.usable(gangs[0]))
+            try:
+                state, decision = self.brain.decide(state, free, self.count, fallback)
+            except PolicyError as error:
+                self.failures.append(str(error))
+                fallback = True
+                continue
+            self.count += 1
+            for partition in np.flatnonzero(decision.placed):
+                gang = rows[decision.row[partition]]
+                seats = _seats(room, gang, int(partition), decision, merged)
+                by = self.brain.spare.name if fallback else self.brain.main.name
+                placement = None if seats is None else room.book(gang, seats, by)
+                if placement is None:
+                    failed.add(gang.key)
+                else:
+                    placed.append(placement)
+            if failed or not decision.moved:
+                break  # after a failure the state shows what is not there
+        self.decision_s += time.perf_counter() - start
+        return placed, failed
+
+
+def _queues(room: Room, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
+    """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
+    partitions = room.fleet.sizes.partitions
+    empty, now = on_cluster(room.fleet, room.gpus(gangs[0])), on_cluster(room.fleet, usable)
+    queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
+    for gang in gangs:
+        size, count = gang.gpus_per_worker, len(gang.workers)
+        could = (empty // size).sum((1, 2)) >= count
+        if not could.any():
+            continue
+        first = home_of(gang.key, partitions)
+        home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
+        fits = bool((now[home] // size).sum() >= count)
+        queues[home].append((fits, gang))
+    cut = []
+    for queue in queues:
+        ranked = queue[:1] + sorted(queue[1:], key=lambda entry: not entry[0])
+        cut.append([gang for _, gang in ranked[: room.settings.queue_slots]])
+    return cut
+
+
+def _started(room: Room, placements: Sequence[Placement], now_s: float) -> list[Piece]:
+    """Pieces of the gangs that the plan has placed so far: classes see each other's."""
+    assignments = [assignment for placement in placements for assignment in placement.assignments]
+    moved = [dataclasses.replace(one.pod, node=one.node, created_s=now_s) for one in assignments]
+    return pieces(room.fleet, room.ledger, moved, room.settings, now_s)
+
+
+def _seats(room: Room, gang: Gang, partition: int, decision: Decision, merged: bool) -> list[Seat] | None:
+    """Seats for workers and PS; None if the policy's counts do not add up."""
+    rows = room.fleet.rows[partition]
+    seats: list[tuple[int, tuple[int, ...]]] = []
+    for slot, group in np.argwhere(decision.workers[partition] > 0):
+        where = (int(rows[slot]), () if merged else (int(group),))
+        seats += [where] * int(decision.workers[partition, slot, group])
+    ps_seats = [
+        int(rows[slot])
+        for slot, group in np.argwhere(decision.ps[partition] > 0)
+        for _ in range(int(decision.ps[partition, slot, group]))
+    ]
+    if len(seats) != len(gang.workers) or len(ps_seats) != len(gang.ps) or any(row < 0 for row, _ in seats):
+        return None
+    workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
+    return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_seats)]
