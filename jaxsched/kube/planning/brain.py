@@ -14,12 +14,13 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 
+from jaxsched.cluster.padding import Shape
 from jaxsched.env.observation import observe
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State, make_params
 from jaxsched.env.transition import act, advance
 from jaxsched.evaluation.contenders import Contender, contender
 from jaxsched.kube.planning.encode import Inputs, all_finite, blank_state, build_inputs, to_state
-from jaxsched.kube.planning.fleet import Fleet, Sizes
+from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.settings import Settings
 
 FALLBACK = "pack:fifo+backfill+forward"
@@ -50,13 +51,13 @@ class Brain:
         self.timeout_s = timeout_s
         self.compilations = 0
         self.compile_s = 0.0
-        self._sizes: tuple[Sizes, int] | None = None
+        self._compiled_for: tuple[Shape, int] | None = None
         self._thread = _thread()
 
     def prepare(self, fleet: Fleet) -> None:
         """Compile for the fleet's sizes unless that is done; takes seconds. Runs both policies once."""
         largest = max([self.settings.largest_worker, *(sum(groups) for groups in fleet.groups)])
-        if self._sizes == (fleet.sizes, largest):
+        if self._compiled_for == (fleet.shape, largest):
             return
         start = time.monotonic()
         config = EnvConfig(
@@ -70,11 +71,11 @@ class Brain:
         self._blank = blank_state(config, self._params, self.settings)
         self._encode = jax.jit(lambda params, blank, inputs: to_state(config, params, blank, inputs))
         self._rules = {True: _round(config, self.spare), False: _round(config, self.main)}
-        inputs, _ = build_inputs(fleet, self.settings, [[]] * fleet.sizes.partitions, [], {}, False, 0.0)
+        inputs, _ = build_inputs(fleet, self.settings, [[]] * fleet.shape.partitions, [], {}, False, 0.0)
         state = self.begin(fleet, inputs, merged=False)
         for rule in self._rules.values():
             jax.block_until_ready(rule(jax.random.key(0), self._params, state, state.free))
-        self._sizes = fleet.sizes, largest
+        self._compiled_for = fleet.shape, largest
         self.compilations += 1
         self.compile_s = time.monotonic() - start
 

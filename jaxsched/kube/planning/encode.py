@@ -72,7 +72,7 @@ def pieces(fleet: Fleet, ledger: Ledger, pods: Iterable[Pod], settings: Settings
         for pod in members:
             row, taken = ledger.held[pod.uid]
             partition, slot = fleet.place[row]
-            shape = (fleet.sizes.servers, fleet.sizes.groups)
+            shape = (fleet.shape.servers, fleet.shape.groups)
             parts.setdefault(int(partition), np.zeros(shape, np.int64))[slot] += taken
         for partition, workers in parts.items():
             found.append(
@@ -110,7 +110,7 @@ def build_inputs(
 
     Args: `queues`: pending gangs of each partition, at most `queue_slots`; `namespaces`: index of each, 0..V-1.
     """
-    p, q, r = fleet.sizes.partitions, settings.queue_slots, settings.running_slots
+    p, q, r = fleet.shape.partitions, settings.queue_slots, settings.running_slots
     rows = sorted((gang for queue in queues for gang in queue), key=lambda gang: (gang.submit_s, gang.key))
     index = {gang.key: row for row, gang in enumerate(rows)}
     size = p * (q + r)
@@ -146,7 +146,7 @@ def build_inputs(
     for partition, gangs in enumerate(queues):
         queue[partition, : len(gangs)] = [index[gang.key] for gang in gangs]
 
-    shape = (p, r, fleet.sizes.servers, fleet.sizes.groups)
+    shape = (p, r, fleet.shape.servers, fleet.shape.groups)
     running_row, workers = np.full((p, r), -1, np.int32), np.zeros(shape, np.int8)
     remaining = np.zeros((p, r), np.float32)
     attained = np.zeros(settings.tenants, np.float32)
@@ -235,7 +235,7 @@ def tenants_of(names: Iterable[str], count: int) -> dict[str, int]:
 
 def on_cluster(fleet: Fleet, by_node: np.ndarray) -> np.ndarray:
     """int32[P, N, K] from int[S, K]."""
-    spread = np.zeros((fleet.sizes.partitions, fleet.sizes.servers, fleet.sizes.groups), np.int32)
+    spread = np.zeros((fleet.shape.partitions, fleet.shape.servers, fleet.shape.groups), np.int32)
     spread[fleet.place[:, 0], fleet.place[:, 1]] = by_node
     return spread
 

@@ -22,7 +22,7 @@ def why_not(room: Room, gang: Gang, policy: str) -> Refusal:
     if largest < len(gang.workers):
         return Refusal(
             "LargerThanPartition",
-            f"{asked}: of the nodes allowed, the largest of {room.fleet.sizes.partitions} partitions holds {largest} "
+            f"{asked}: of the nodes allowed, the largest of {room.fleet.shape.partitions} partitions holds {largest} "
             f"when empty, and all of them now {int(now.sum())}",
         )
     return Refusal(

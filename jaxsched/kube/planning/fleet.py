@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxsched.cluster.build import build_rows, default_schedulers
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.padding import Shape, pad, shape_of
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.kube.planning.gangs import natural
@@ -21,23 +22,6 @@ from jaxsched.kube.planning.settings import GPU_GROUPS, TOPOLOGY_PRESETS, Settin
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Array sizes, fixed while a policy stays compiled: partitions; servers, groups, racks, links of one; all links."""
-
-    partitions: int
-    servers: int
-    groups: int
-    racks: int
-    links: int
-    all_links: int
-
-    def hold(self, other: "Sizes") -> bool:
-        """Arrays of the size `other` fit; the number of partitions must be the same."""
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return mine[0] == theirs[0] and all(a >= b for a, b in zip(mine, theirs))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,12 +33,12 @@ class Fleet:
     place: np.ndarray  # int[S, 2], partition and slot of each node
     split: Cluster
     merged: Cluster
-    sizes: Sizes
+    shape: Shape  # of both clusters; fixed while a policy stays compiled
 
     @property
     def rows(self) -> np.ndarray:
         """int[P, N]: the node of each slot, -1 = none."""
-        rows = np.full((self.sizes.partitions, self.sizes.servers), -1)
+        rows = np.full((self.shape.partitions, self.shape.servers), -1)
         rows[self.place[:, 0], self.place[:, 1]] = np.arange(len(self.nodes))
         return rows
 
@@ -72,15 +56,15 @@ def topology_labels(nodes: Sequence[Node], settings: Settings) -> tuple[str, ...
     return next(found, ())
 
 
-def shape_of(node: Node, settings: Settings) -> tuple:
-    """All of a node that the arrays depend on: when no shape changes, neither does the fleet."""
+def array_inputs(node: Node, settings: Settings) -> tuple:
+    """All of a node that the arrays depend on: when it changes for no node, neither does the fleet."""
     units = dict(node.allocatable)
     labels = tuple((label, node.labels.get(label, "")) for label in _read_labels(settings))
     return node.name, units.get(settings.gpu_resource, 0), units.get("cpu", 0), labels
 
 
-def read_fleet(nodes: Sequence[Node], settings: Settings, room: Sizes | None = None) -> Fleet:
-    """The fleet of `gpu_nodes`; `room` are sizes to keep if everything fits, else new ones with headroom are made.
+def read_fleet(nodes: Sequence[Node], settings: Settings, keep: Shape | None = None) -> Fleet:
+    """The fleet of `gpu_nodes`, in arrays of the shape `keep` if everything fits, else of a new one with headroom.
 
     Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
     """
@@ -88,46 +72,22 @@ def read_fleet(nodes: Sequence[Node], settings: Settings, room: Sizes | None = N
     ordered = sorted(nodes, key=lambda node: (_position(node, tiers), natural(node.name)))
     servers = [_server(node, settings) for node in ordered]
     if not servers:
-        empty = room or Sizes(settings.schedulers or 1, 4, 2, 1, 4, 4)
-        padding = _padding(empty)
-        return Fleet((), (), np.zeros((0, 2), int), padding, padding, empty)
-    rows = _partitions(ordered, settings, room)
+        shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, all_links=4)
+        padding = _without_gpus(shape)
+        return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
+    rows = _partitions(ordered, settings, keep)
     positions = [_position(node, tiers) for node in ordered]
     topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
     split = build_rows(servers, topology, rows)
     merged = build_rows([_merge(server) for server in servers], topology, rows)
-    needed = _sizes_of(split)
-    sizes = room if room is not None and room.hold(needed) else _with_headroom(needed, settings)
+    needed = shape_of(split)
+    shape = keep if keep is not None and _fits(needed, keep) else _with_headroom(needed, settings)
     place = np.zeros((len(ordered), 2), int)
     for (partition, slot), row in np.ndenumerate(rows):
         if row >= 0:
             place[row] = partition, slot
     groups = tuple(server.groups for server in servers)
-    return Fleet(tuple(ordered), groups, place, pad_cluster(split, sizes), pad_cluster(merged, sizes), sizes)
-
-
-def pad_cluster(cluster: Cluster, sizes: Sizes) -> Cluster:
-    """The same cluster in arrays of `sizes`; padding as in `cluster.build` (capacity 1, no GPUs, the dummy link)."""
-    dummy = cluster.link_bytes_s.shape[0] - 1
-    p, n, k, t, e = sizes.partitions, sizes.servers, sizes.groups, sizes.racks, sizes.links
-    link_id = np.asarray(cluster.link_id)
-    fill = {"group_gpus": 0, "group_gpu_type": -1, "server_id": -1, "server_rack": 0, "rack_id": -1, "route": 0.0}
-    shapes = {"server_id": (p, n), "server_rack": (p, n), "qpi_bytes_s": (p, n), "nic_bytes_s": (p, n)}
-    shapes |= {"rack_id": (p, t), "link_id": (p, e), "route": (p, t, t, e)}
-
-    def pad(name: str) -> jnp.ndarray:
-        leaf = np.asarray(getattr(cluster, name))
-        shape = shapes.get(name, (p, n, k))
-        return jnp.asarray(
-            np.pad(leaf, [(0, want - have) for have, want in zip(leaf.shape, shape)], constant_values=fill.get(name, 1))
-        )
-
-    leaves = {name: pad(name) for name in Cluster.__dataclass_fields__ if name not in ("link_bytes_s", "link_id")}
-    links = np.ones(sizes.all_links + 1, np.float32)
-    links[:dummy] = np.asarray(cluster.link_bytes_s)[:dummy]
-    moved = np.full((p, e), sizes.all_links, np.int32)
-    moved[: link_id.shape[0], : link_id.shape[1]] = np.where(link_id == dummy, sizes.all_links, link_id)
-    return Cluster(**leaves, link_bytes_s=jnp.asarray(links), link_id=jnp.asarray(moved))
+    return Fleet(tuple(ordered), groups, place, pad(split, shape), pad(merged, shape), shape)
 
 
 def _read_labels(settings: Settings) -> tuple[str, ...]:
@@ -174,43 +134,43 @@ def _merge(server: Server) -> Server:
     return dataclasses.replace(server, groups=(server.gpus,), pcie_gbytes_s=server.pcie_gbytes_s * sockets)
 
 
-def _partitions(ordered: Sequence[Node], settings: Settings, room: Sizes | None) -> np.ndarray:
+def _partitions(ordered: Sequence[Node], settings: Settings, keep: Shape | None) -> np.ndarray:
     """int[P, N]: by label, else contiguous blocks of almost equal size."""
     if settings.partition_label:
         names = [node.labels.get(settings.partition_label, "") for node in ordered]
         blocks = [np.flatnonzero(np.asarray(names) == name) for name in sorted(set(names))]
-        if room is not None and len(blocks) < room.partitions:
-            blocks += [np.zeros(0, int)] * (room.partitions - len(blocks))
+        if keep is not None and len(blocks) < keep.partitions:
+            blocks += [np.zeros(0, int)] * (keep.partitions - len(blocks))
     else:
-        count = room.partitions if room is not None else settings.schedulers or default_schedulers(len(ordered))
+        count = keep.partitions if keep is not None else settings.schedulers or default_schedulers(len(ordered))
         blocks = np.array_split(np.arange(len(ordered)), count)
     width = max(1, *(len(block) for block in blocks))
     return np.stack([np.pad(block, (0, width - len(block)), constant_values=-1) for block in blocks])
 
 
-def _sizes_of(cluster: Cluster) -> Sizes:
-    p, n, k = cluster.shape
-    return Sizes(p, n, k, cluster.rack_id.shape[1], cluster.link_id.shape[1], cluster.link_bytes_s.shape[0] - 1)
+def _fits(needed: Shape, shape: Shape) -> bool:
+    """A cluster of shape `needed` can be padded to `shape`; the number of partitions must be the same."""
+    sizes = zip(dataclasses.astuple(needed), dataclasses.astuple(shape))
+    return needed.partitions == shape.partitions and all(need <= size for need, size in sizes)
 
 
-def _with_headroom(sizes: Sizes, settings: Settings) -> Sizes:
+def _with_headroom(needed: Shape, settings: Settings) -> Shape:
     def more(count: int) -> int:
         return int(np.ceil(count * settings.headroom))
 
-    racks = more(sizes.racks) + 1
-    return Sizes(
-        partitions=sizes.partitions,
-        servers=-(-more(sizes.servers) // 4) * 4,
-        groups=max(2, sizes.groups),
+    racks = more(needed.racks) + 1
+    return Shape(
+        partitions=needed.partitions,
+        servers=-(-more(needed.servers) // 4) * 4,
+        groups=max(2, needed.groups),
         racks=racks,
         links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
-        all_links=more(sizes.all_links) + 6 * racks,
+        all_links=more(needed.all_links) + 6 * racks,
     )
 
 
-def _padding(sizes: Sizes) -> Cluster:
-    """A cluster without any GPU."""
+def _without_gpus(shape: Shape) -> Cluster:
+    """A cluster of nothing but padding."""
     topology = from_host_map([("", "", "")])
-    one = build_rows([Server((1,))], topology, np.zeros((1, 1), int))
-    padded = pad_cluster(one, sizes)
+    padded = pad(build_rows([Server((1,))], topology, np.zeros((1, 1), int)), shape)
     return padded.replace(group_gpus=jnp.zeros_like(padded.group_gpus), server_id=jnp.full_like(padded.server_id, -1))

@@ -26,7 +26,7 @@ class Ledger:
             for name, units in node.allocatable:
                 self.free[row, self.column[name]] = units
         self.total = self.free.copy()
-        self.group_gpus = np.zeros((len(fleet.nodes), fleet.sizes.groups), np.int64)
+        self.group_gpus = np.zeros((len(fleet.nodes), fleet.shape.groups), np.int64)
         for row, groups in enumerate(fleet.groups):
             self.group_gpus[row, : len(groups)] = groups
         self.group_free = self.group_gpus.copy()

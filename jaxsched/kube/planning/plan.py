@@ -8,12 +8,13 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 import dataclasses
 from collections.abc import Sequence
 
+from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.brain import Brain
 from jaxsched.kube.planning.claims import unusable_claim
 from jaxsched.kube.planning.direct import finish, span_large
 from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
-from jaxsched.kube.planning.fleet import Fleet, Sizes, gpu_nodes, read_fleet, shape_of
+from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
 from jaxsched.kube.planning.placement import Placement
@@ -44,17 +45,17 @@ class Planner:
 
     def __init__(self, brain: Brain, settings: Settings, patience_s: float = PATIENCE_S) -> None:
         self.brain, self.settings, self.patience_s = brain, settings, patience_s
-        self._shapes: tuple = ()
+        self._inputs: tuple = ()
         self._fleet: Fleet | None = None
-        self._room: Sizes | None = None
+        self._shape: Shape | None = None
 
     def fleet(self, nodes: Sequence[Node]) -> Fleet:
-        """The GPU nodes as arrays, in the sizes of the last time if they still fit."""
+        """The GPU nodes as arrays, in the shape of the last time if they still fit."""
         own = gpu_nodes(nodes, self.settings)
-        shapes = tuple(sorted(shape_of(node, self.settings) for node in own))
-        if self._fleet is None or shapes != self._shapes:
-            self._fleet, self._shapes = read_fleet(own, self.settings, self._room), shapes
-            self._room = self._fleet.sizes if own else self._room
+        inputs = tuple(sorted(array_inputs(node, self.settings) for node in own))
+        if self._fleet is None or inputs != self._inputs:
+            self._fleet, self._inputs = read_fleet(own, self.settings, self._shape), inputs
+            self._shape = self._fleet.shape if own else self._shape
         current = {node.name: node for node in own}
         self._fleet = dataclasses.replace(self._fleet, nodes=tuple(current[node.name] for node in self._fleet.nodes))
         return self._fleet

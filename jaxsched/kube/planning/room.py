@@ -78,7 +78,7 @@ class Room:
         pods = (self.gpus(gang) // max(gang.gpus_per_worker, 1)).sum(1)
         need = self.ledger.vector(gang.workers)
         pods = np.zeros_like(pods) if need is None else np.minimum(pods, pods_that_fit(self.ledger.total, need))
-        sums = np.zeros(self.fleet.sizes.partitions, np.int64)
+        sums = np.zeros(self.fleet.shape.partitions, np.int64)
         np.add.at(sums, self.fleet.place[:, 0], pods)
         return int(sums.max(initial=0))
 

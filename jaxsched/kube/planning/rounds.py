@@ -73,7 +73,7 @@ class Rounds:
 
 def _queues(room: Room, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
     """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
-    partitions = room.fleet.sizes.partitions
+    partitions = room.fleet.shape.partitions
     empty, now = on_cluster(room.fleet, room.gpus(gangs[0])), on_cluster(room.fleet, usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
     for gang in gangs:

@@ -188,8 +188,8 @@ def test_a_fleet_keeps_its_sizes_while_nodes_come_and_go() -> None:
     nodes = [read_node(make_node(f"n{i}", rack=f"r{i // 4}", block=f"b{i // 8}")) for i in range(20)]
     fleet = read_fleet(nodes[:16], SETTINGS)
     for some in (nodes[:15], nodes[3:17], nodes[:1], nodes[:18]):
-        other = read_fleet(some, SETTINGS, fleet.sizes)
-        assert other.sizes == fleet.sizes
+        other = read_fleet(some, SETTINGS, fleet.shape)
+        assert other.shape == fleet.shape
         assert int(other.split.group_gpus.sum()) == int(other.merged.group_gpus.sum()) == 8 * len(some)
         assert sorted(other.rows[other.rows >= 0]) == list(range(len(some)))
 
