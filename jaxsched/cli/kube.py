@@ -84,10 +84,11 @@ class Run:
         from jaxsched.errors import UserError
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Options, Scheduler
-        from jaxsched.kube.planning.brain import Brain
         from jaxsched.kube.cluster.metrics import Metrics, serve
+        from jaxsched.kube.planning.brain import Brain
+        from jaxsched.kube.planning.labels import TOPOLOGY_PRESETS
         from jaxsched.kube.planning.plan import Planner
-        from jaxsched.kube.planning.settings import TOPOLOGY_PRESETS, Settings
+        from jaxsched.kube.planning.settings import PlanSettings
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         if self.checkpoint is not None and self.policy is not None:
@@ -98,7 +99,7 @@ class Run:
             if not 0.0 <= value <= 1e9:
                 raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
         labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
-        settings = Settings(
+        settings = PlanSettings(
             scheduler_name=self.scheduler_name,
             gpu_resource=self.gpu_resource,
             topology=labels,
@@ -163,13 +164,13 @@ class Replay:
         from jaxsched.files import check_writable
         from jaxsched.kube.cluster.record import read_recording
         from jaxsched.kube.cluster.replay import plan_again, recorded_day
-        from jaxsched.kube.planning.settings import Settings
+        from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
         if self.json is not None:
             check_writable(self.json, "--json")
         policies = contenders(self.policies)
-        settings = Settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
+        settings = PlanSettings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)

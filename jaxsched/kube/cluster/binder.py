@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxsched.kube.cluster.api import Answer, Api, Unreachable, pod_path
+from jaxsched.kube.planning.labels import DECISION, GROUP, POLICY
 from jaxsched.kube.planning.placement import Assignment
-from jaxsched.kube.planning.settings import DECISION, GROUP, POLICY
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"
 DEADLINE_S = 30.0  # of retries through 429, 5xx and silence; afterwards the watch tells what became of the pod

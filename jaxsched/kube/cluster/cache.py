@@ -4,9 +4,9 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
+from jaxsched.kube.planning.labels import GROUP
 from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.settings import GROUP
 
 
 class Assumed:

@@ -14,7 +14,7 @@ from jaxsched.kube.planning.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.planning.gangs import gang_key, natural, profile_of, read_pod_group
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.workload.jobs import JobList, make_job_list
 
@@ -49,7 +49,7 @@ class _Life:
     ended_s: dict[str, float]
 
 
-def recorded_day(lines: Iterable[dict[str, Any]], settings: Settings, scheduler: str | None = None) -> Day:
+def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> Day:
     """The jobs and the cluster of a recording; UserError if it holds no finished gang or no GPU node.
 
     A gang's run time is from its last Binding to the end of its last pod.
@@ -82,7 +82,7 @@ def recorded_day(lines: Iterable[dict[str, Any]], settings: Settings, scheduler:
     return _day(lives, read_fleet(own, settings).split, settings)
 
 
-def _day(lives: dict[str, _Life], cluster: Cluster, settings: Settings) -> Day:
+def _day(lives: dict[str, _Life], cluster: Cluster, settings: PlanSettings) -> Day:
     columns: dict[str, list] = {name: [] for name in ("submit_s", "duration_s", "workers", "gpus_per_worker", "model")}
     names, jct, wait, skipped = [], [], [], {}
     largest = int(np.asarray(cluster.group_gpus).max())
@@ -139,7 +139,7 @@ def _trouble(life: _Life, workers: list[Pod]) -> str:
     return ""
 
 
-def plan_again(lines: Iterable[dict[str, Any]], settings: Settings, policy: str) -> Iterator[str]:
+def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
     """Plan offline at every recorded plan; one line each, and how many gangs went to the same nodes."""
     planner = Planner(Brain(policy, settings), settings)
     stores: dict[str, dict[str, Any]] = {kind: {} for kind in ("nodes", "pods", "podgroups", "persistentvolumeclaims")}

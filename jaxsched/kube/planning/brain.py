@@ -21,7 +21,7 @@ from jaxsched.env.transition import act, advance
 from jaxsched.evaluation.contenders import Contender, contender
 from jaxsched.kube.planning.encode import Inputs, all_finite, blank_state, build_inputs, to_state
 from jaxsched.kube.planning.fleet import Fleet
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 
 FALLBACK = "pack:fifo+backfill+forward"
 TIMEOUT_S = 30.0
@@ -45,7 +45,7 @@ class PolicyError(Exception):
 class Brain:
     """`begin` encodes a moment, `decide` makes one round of decisions. Compiled for one set of sizes at a time."""
 
-    def __init__(self, policy: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, policy: str, settings: PlanSettings, timeout_s: float = TIMEOUT_S) -> None:
         self.settings = settings
         self.main, self.spare = contender(policy), contender(FALLBACK)
         self.timeout_s = timeout_s

@@ -22,7 +22,7 @@ from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.gangs import Gang, gang_key, profile_of
 from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -55,7 +55,7 @@ class Inputs(Pytree):
     attained_s: np.ndarray  # float32[V]
 
 
-def pieces(fleet: Fleet, ledger: Ledger, pods: Iterable[Pod], settings: Settings, now_s: float) -> list[Piece]:
+def pieces(fleet: Fleet, ledger: Ledger, pods: Iterable[Pod], settings: PlanSettings, now_s: float) -> list[Piece]:
     """The running gangs, of all schedulers, by partition, in the split view. Pods of unknown gangs stand alone.
 
     All-reduce depends on where the GPUs are, not on how pods share them: a worker here is one GPU.
@@ -99,7 +99,7 @@ def merged_workers(workers: np.ndarray) -> np.ndarray:
 
 def build_inputs(
     fleet: Fleet,
-    settings: Settings,
+    settings: PlanSettings,
     queues: Sequence[Sequence[Gang]],
     running: Sequence[Piece],
     namespaces: dict[str, int],
@@ -173,7 +173,7 @@ def build_inputs(
     return inputs, rows
 
 
-def blank_state(config: EnvConfig, params: EnvParams, settings: Settings) -> State:
+def blank_state(config: EnvConfig, params: EnvParams, settings: PlanSettings) -> State:
     """An empty cluster with a job table of P (Q + R) rows that never arrive."""
     size = params.cluster.group_gpus.shape[0] * (settings.queue_slots + settings.running_slots)
     zeros = np.zeros(size, np.int32)

@@ -17,10 +17,10 @@ from jaxsched.cluster.padding import Shape, pad, shape_of
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.kube.planning.gangs import natural
+from jaxsched.kube.planning.labels import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS
 from jaxsched.kube.planning.objects import Node
-from jaxsched.kube.planning.settings import GPU_GROUPS, TOPOLOGY_PRESETS, Settings
+from jaxsched.kube.planning.settings import PlanSettings
 
-PRODUCT_LABEL = "nvidia.com/gpu.product"
 FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
 
 
@@ -43,12 +43,12 @@ class Fleet:
         return rows
 
 
-def gpu_nodes(nodes: Iterable[Node], settings: Settings) -> list[Node]:
+def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     """The nodes that have GPUs, whether usable or not: pods may run on those that are not."""
     return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
 
 
-def topology_labels(nodes: Sequence[Node], settings: Settings) -> tuple[str, ...]:
+def topology_labels(nodes: Sequence[Node], settings: PlanSettings) -> tuple[str, ...]:
     """The setting, else the first preset whose innermost label some node has, else none."""
     if settings.topology:
         return settings.topology
@@ -56,14 +56,14 @@ def topology_labels(nodes: Sequence[Node], settings: Settings) -> tuple[str, ...
     return next(found, ())
 
 
-def array_inputs(node: Node, settings: Settings) -> tuple:
+def array_inputs(node: Node, settings: PlanSettings) -> tuple:
     """All of a node that the arrays depend on: when it changes for no node, neither does the fleet."""
     units = dict(node.allocatable)
     labels = tuple((label, node.labels.get(label, "")) for label in _read_labels(settings))
     return node.name, units.get(settings.gpu_resource, 0), units.get("cpu", 0), labels
 
 
-def read_fleet(nodes: Sequence[Node], settings: Settings, keep: Shape | None = None) -> Fleet:
+def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None = None) -> Fleet:
     """The fleet of `gpu_nodes`, in arrays of the shape `keep` if everything fits, else of a new one with headroom.
 
     Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
@@ -90,7 +90,7 @@ def read_fleet(nodes: Sequence[Node], settings: Settings, keep: Shape | None = N
     return Fleet(tuple(ordered), groups, place, pad(split, shape), pad(merged, shape), shape)
 
 
-def _read_labels(settings: Settings) -> tuple[str, ...]:
+def _read_labels(settings: PlanSettings) -> tuple[str, ...]:
     presets = (label for preset in TOPOLOGY_PRESETS.values() for label in preset)
     return (*settings.topology, *presets, PRODUCT_LABEL, GPU_GROUPS, settings.partition_label)
 
@@ -102,7 +102,7 @@ def _position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
     return "/".join(names[:1:-1]), pod, rack
 
 
-def _server(node: Node, settings: Settings) -> Server:
+def _server(node: Node, settings: PlanSettings) -> Server:
     units = dict(node.allocatable)
     return Server(
         groups=_groups(node, units[settings.gpu_resource]),
@@ -134,7 +134,7 @@ def _merge(server: Server) -> Server:
     return dataclasses.replace(server, groups=(server.gpus,), pcie_gbytes_s=server.pcie_gbytes_s * sockets)
 
 
-def _partitions(ordered: Sequence[Node], settings: Settings, keep: Shape | None) -> np.ndarray:
+def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | None) -> np.ndarray:
     """int[P, N]: by label, else contiguous blocks of almost equal size."""
     if settings.partition_label:
         names = [node.labels.get(settings.partition_label, "") for node in ordered]
@@ -154,7 +154,7 @@ def _fits(needed: Shape, shape: Shape) -> bool:
     return needed.partitions == shape.partitions and all(need <= size for need, size in sizes)
 
 
-def _with_headroom(needed: Shape, settings: Settings) -> Shape:
+def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
     def more(count: int) -> int:
         return int(np.ceil(count * settings.headroom))
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, MODEL, ROLE
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod, Refusal, mapping
-from jaxsched.kube.planning.settings import DURATION, GANG_SIZE, MODEL, ROLE, Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.workload.models import model_index
 
 UPSTREAM, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
@@ -80,7 +81,7 @@ def gang_key(pod: Pod) -> str:
 
 
 def form_gangs(
-    pods: Iterable[Pod], groups: Iterable[PodGroup], served: frozenset[str], settings: Settings, now_s: float
+    pods: Iterable[Pod], groups: Iterable[PodGroup], served: frozenset[str], settings: PlanSettings, now_s: float
 ) -> list[Gang]:
     """The gangs of the pods that are neither done nor terminating nor another scheduler's, by time of submission.
 
@@ -101,7 +102,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]{1,18})", name)]
 
 
-def profile_of(pods: Iterable[Pod], settings: Settings) -> tuple[int, float]:
+def profile_of(pods: Iterable[Pod], settings: PlanSettings) -> tuple[int, float]:
     """Model (index into the catalogue) and duration in seconds, from the first pod that says so, else the defaults."""
     model, duration = model_index(settings.default_model), settings.default_duration_s
     hints = [pod.annotations for pod in pods if pod.refusal is None]
@@ -110,7 +111,7 @@ def profile_of(pods: Iterable[Pod], settings: Settings) -> tuple[int, float]:
 
 
 def _gang(
-    key: str, members: list[Pod], minimum: int | None, served: frozenset[str], settings: Settings, now_s: float
+    key: str, members: list[Pod], minimum: int | None, served: frozenset[str], settings: PlanSettings, now_s: float
 ) -> Gang:
     members = sorted(members, key=lambda pod: natural(pod.name))
     bound = tuple(pod for pod in members if pod.node)
@@ -163,7 +164,7 @@ def _missing(
     bound: tuple[Pod, ...],
     minimum: int | None,
     served: frozenset[str],
-    settings: Settings,
+    settings: PlanSettings,
     now_s: float,
 ) -> Refusal | None:
     """What the gang still waits for; None when it is complete. The rest of a gang that has started is never held."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxsched.kube.planning.fleet import Fleet
+from jaxsched.kube.planning.labels import GROUP
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod
-from jaxsched.kube.planning.settings import GROUP
 
 
 class Ledger:

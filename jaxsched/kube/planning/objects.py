@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxsched.errors import UserError
+from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, MODEL, ROLE
 from jaxsched.kube.planning.quantity import resource_units
-from jaxsched.kube.planning.settings import DURATION, GANG_SIZE, GROUP, MODEL, ROLE
 from jaxsched.workload.models import model_index
 
 DONE_PHASES = ("Succeeded", "Failed")

@@ -20,7 +20,7 @@ from jaxsched.kube.planning.objects import Node, Refusal
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.room import Room
 from jaxsched.kube.planning.rounds import Rounds, classes
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
@@ -43,7 +43,7 @@ class Plan:
 class Planner:
     """Holds what survives from plan to plan: the compiled policy and the arrays of nodes that did not change."""
 
-    def __init__(self, brain: Brain, settings: Settings, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, brain: Brain, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
         self.brain, self.settings, self.patience_s = brain, settings, patience_s
         self._inputs: tuple = ()
         self._fleet: Fleet | None = None

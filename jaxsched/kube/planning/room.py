@@ -14,7 +14,7 @@ from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.ledger import Ledger, pods_that_fit
 from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Assignment, Placement, decision_id
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 
 Seat = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, near the others), its GPU groups ((): any)
 
@@ -22,7 +22,7 @@ Seat = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, near 
 class Room:
     """The ledger of one plan, and which part of it a pod or a gang may use; `book` and `closed` change it."""
 
-    def __init__(self, fleet: Fleet, pods: Sequence[Pod], settings: Settings) -> None:
+    def __init__(self, fleet: Fleet, pods: Sequence[Pod], settings: PlanSettings) -> None:
         self.fleet, self.settings = fleet, settings
         self.ledger = Ledger(fleet, pods, settings.gpu_resource)
         self.closed = np.zeros(len(fleet.nodes), bool)  # kept free for gangs that go first

@@ -4,24 +4,10 @@ import dataclasses
 
 from jaxsched.errors import UserError
 
-PREFIX = "jaxsched.io/"
-MODEL, DURATION, GANG_SIZE = f"{PREFIX}model", f"{PREFIX}duration-seconds", f"{PREFIX}gang-size"  # on pods, read
-ROLE = f"{PREFIX}role"  # on pods, read: `ps` marks a parameter server
-GROUP, DECISION, POLICY = f"{PREFIX}gpu-group", f"{PREFIX}decision-id", f"{PREFIX}policy"  # on pods, written
-GPU_GROUPS = f"{PREFIX}gpu-groups"  # on nodes, read: GPUs per socket, e.g. 4-4
-
-# Node labels, inner tier to outer. Sources: Kueue's topology-aware scheduling, NVIDIA topograph (old and new names).
-TOPOLOGY_PRESETS: dict[str, tuple[str, ...]] = {
-    "kueue": ("cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"),
-    "topograph": ("network.topology.nvidia.com/leaf", "network.topology.nvidia.com/spine"),
-    "topograph-tier": ("fabric.topograph.run/tier-1", "fabric.topograph.run/tier-2"),
-    "zone": ("topology.kubernetes.io/zone", "topology.kubernetes.io/region"),
-}
-
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Of the core: how a snapshot is read and planned."""
+class PlanSettings:
+    """How a snapshot is read and planned."""
 
     scheduler_name: str = "jaxsched"
     gpu_resource: str = "nvidia.com/gpu"

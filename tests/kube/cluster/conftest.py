@@ -109,9 +109,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def planner():
     from jaxsched.kube.planning.brain import Brain
     from jaxsched.kube.planning.plan import Planner
-    from jaxsched.kube.planning.settings import Settings
+    from jaxsched.kube.planning.settings import PlanSettings
 
-    settings = Settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+    settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
     return Planner(Brain("pack:area+backfill+forward", settings), settings)
 
 

@@ -10,7 +10,7 @@ from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.record import read_recording
 from jaxsched.kube.cluster.replay import plan_again, recorded_day
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 
@@ -39,7 +39,7 @@ def write(path: Path, cut: bool = False) -> Path:
 
 
 def test_gangs_become_jobs(tmp_path: Path) -> None:
-    day = recorded_day(read_recording(write(tmp_path / "r", cut=True)), Settings())
+    day = recorded_day(read_recording(write(tmp_path / "r", cut=True)), PlanSettings())
     assert len(day.jobs) == 5 and day.skipped == {"unfinished": 1}
     np.testing.assert_allclose(day.jobs.submit_s, [0, 50, 100, 150, 200])
     np.testing.assert_allclose(day.jobs.duration_s, 100)
@@ -50,7 +50,7 @@ def test_gangs_become_jobs(tmp_path: Path) -> None:
 
 def test_only_gangs_of_one_scheduler(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no gang from its start"):
-        recorded_day(read_recording(write(tmp_path / "r")), Settings(), "default-scheduler")
+        recorded_day(read_recording(write(tmp_path / "r")), PlanSettings(), "default-scheduler")
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "[]\n", '{"t": 1, "kind": "cats"}\n', '{"t": 1, "kind": "plan"}\n'])
@@ -62,7 +62,7 @@ def test_what_is_no_recording_is_refused_with_its_line(tmp_path: Path, text: str
 
 
 def test_plans_are_made_again_offline(tmp_path: Path) -> None:
-    *lines, last = plan_again(read_recording(write(tmp_path / "r")), Settings(schedulers=2), "pack")
+    *lines, last = plan_again(read_recording(write(tmp_path / "r")), PlanSettings(schedulers=2), "pack")
     assert len(lines) == 6 and all("1 gangs then, 1 now" in line for line in lines)
     assert last.endswith("of 6 gangs on the same nodes as recorded")
 

@@ -8,10 +8,10 @@ from jaxsched.kube.planning.filters import keeps_away
 from jaxsched.kube.planning.fleet import gpu_type, read_fleet
 from jaxsched.kube.planning.gangs import form_gangs, gang_key, read_pod_group
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 
-SETTINGS = Settings()
+SETTINGS = PlanSettings()
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -37,7 +37,7 @@ ODD = st.recursive(
 def test_any_object_is_read(raw: dict) -> None:
     pod, node = read_pod(raw), read_node(raw)
     slim(raw)
-    form_gangs([pod], [], frozenset(), Settings(scheduler_name=pod.scheduler or "x"), NOW)
+    form_gangs([pod], [], frozenset(), PlanSettings(scheduler_name=pod.scheduler or "x"), NOW)
     keeps_away(pod, node)
 
 

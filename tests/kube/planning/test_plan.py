@@ -11,11 +11,11 @@ from jaxsched.kube.planning.brain import Brain, PolicyError
 from jaxsched.kube.planning.filters import keeps_away
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Plan, Planner
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from tests.support.kube.objects import GPU, NOW, make_node, make_pod
 
-SETTINGS = Settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
 
 
 @pytest.fixture(scope="module")

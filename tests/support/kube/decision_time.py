@@ -9,7 +9,7 @@ import numpy as np
 from jaxsched.kube.planning.brain import Brain
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.settings import Settings
+from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
@@ -20,7 +20,7 @@ def main(size: int, policy: str, plans: int) -> None:
     pods = []
     for i in range(size // 2):  # half of the nodes are busy with gangs of two pods
         pods += [read_pod(make_pod(f"run{i}-{k}", 4, f"run{i}", 2, node=f"n{i}", uid=f"run{i}-{k}")) for k in range(2)]
-    planner = Planner(Brain(policy, Settings()), Settings())
+    planner = Planner(Brain(policy, PlanSettings()), PlanSettings())
     planner.brain.prepare(planner.fleet(nodes))
     decision, whole, placed = [], [], 0
     for number in range(plans):
