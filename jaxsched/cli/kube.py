@@ -85,7 +85,7 @@ class Run:
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Options, Scheduler
         from jaxsched.kube.cluster.metrics import Metrics, serve
-        from jaxsched.kube.planning.brain import Brain
+        from jaxsched.kube.planning.compiled_policy import CompiledPolicy
         from jaxsched.kube.planning.labels import TOPOLOGY_PRESETS
         from jaxsched.kube.planning.plan import Planner
         from jaxsched.kube.planning.settings import PlanSettings
@@ -113,7 +113,7 @@ class Run:
         api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
         metrics = Metrics()
         name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
-        planner = Planner(Brain(name, settings, self.decision_timeout_s), settings, self.patience_s)
+        planner = Planner(CompiledPolicy(name, settings, self.decision_timeout_s), settings, self.patience_s)
         options = Options(
             mode="shadow" if self.shadow else "dry-run" if self.dry_run else "bind",
             leader_election=self.leader_elect,

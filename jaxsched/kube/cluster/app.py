@@ -75,8 +75,8 @@ class Scheduler:
         self.mirror.start(on_wait=self._alive)
         self.reporter.start()
         self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles
-        self.metrics.compilations.set(self.planner.brain.compilations)
-        log.info("policy %s compiled in %.1f s", self.planner.brain.main.name, self.planner.brain.compile_s)
+        self.metrics.compilations.set(self.planner.policy.compilations)
+        log.info("policy %s compiled in %.1f s", self.planner.policy.main.name, self.planner.policy.compile_s)
         self._alive()
         self.ready.set()
         if self.election is not None:
@@ -180,9 +180,9 @@ class Scheduler:
             self.metrics.pending.labels(name).set(count)
         self.metrics.partial.set(sum(bool(gang.bound) for gang in plan.pending.values()))
         self.metrics.refused_nodes.set(len(plan.refused_nodes))
-        self.metrics.compilations.set(self.planner.brain.compilations)
+        self.metrics.compilations.set(self.planner.policy.compilations)
         for cause in plan.policy_failures:
-            log.error("the policy failed (%s): %s takes over", cause, self.planner.brain.spare.name)
+            log.error("the policy failed (%s): %s takes over", cause, self.planner.policy.spare.name)
             self.metrics.fallbacks.labels(cause).inc()
         if plan.placements:
             self.metrics.decision_s.observe(plan.decision_s / len(plan.placements))

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.kube.planning.brain import Brain
 from jaxsched.kube.planning.claims import read_claim
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.planning.gangs import gang_key, natural, profile_of, read_pod_group
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
@@ -141,7 +141,7 @@ def _trouble(life: _Life, workers: list[Pod]) -> str:
 
 def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
     """Plan offline at every recorded plan; one line each, and how many gangs went to the same nodes."""
-    planner = Planner(Brain(policy, settings), settings)
+    planner = Planner(CompiledPolicy(policy, settings), settings)
     stores: dict[str, dict[str, Any]] = {kind: {} for kind in ("nodes", "pods", "podgroups", "persistentvolumeclaims")}
     readers = {"nodes": read_node, "pods": read_pod, "podgroups": read_pod_group, "persistentvolumeclaims": read_claim}
     same = total = 0

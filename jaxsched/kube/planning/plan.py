@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxsched.cluster.padding import Shape
-from jaxsched.kube.planning.brain import Brain
 from jaxsched.kube.planning.claims import unusable_claim
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.direct import finish, span_large
 from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
@@ -43,8 +43,8 @@ class Plan:
 class Planner:
     """Holds what survives from plan to plan: the compiled policy and the arrays of nodes that did not change."""
 
-    def __init__(self, brain: Brain, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
-        self.brain, self.settings, self.patience_s = brain, settings, patience_s
+    def __init__(self, policy: CompiledPolicy, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
+        self.policy, self.settings, self.patience_s = policy, settings, patience_s
         self._inputs: tuple = ()
         self._fleet: Fleet | None = None
         self._shape: Shape | None = None
@@ -63,7 +63,7 @@ class Planner:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The plan for a snapshot; the same snapshot gives the same plan."""
         fleet = self.fleet(snapshot.nodes)
-        self.brain.prepare(fleet)
+        self.policy.prepare(fleet)
         return _Work(self, snapshot, fleet).run()
 
 
@@ -72,11 +72,11 @@ class _Work:
 
     def __init__(self, planner: Planner, snapshot: Snapshot, fleet: Fleet) -> None:
         settings = planner.settings
-        self.settings, self.brain, self.patience_s = settings, planner.brain, planner.patience_s
+        self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot = snapshot
         self.room = Room(fleet, snapshot.pods, settings)
         running = pieces(fleet, self.room.ledger, snapshot.pods, settings, snapshot.now_s)
-        self.rounds = Rounds(planner.brain, self.room, running, snapshot.now_s)
+        self.rounds = Rounds(planner.policy, self.room, running, snapshot.now_s)
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
 
@@ -90,7 +90,7 @@ class _Work:
         self.placements += span_large(self.room, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
-            self.reasons[gang.key] = why_not(self.room, gang, self.brain.main.name)
+            self.reasons[gang.key] = why_not(self.room, gang, self.policy.main.name)
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
         return self._plan(gangs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxsched.kube.planning.brain import Brain, Decision, PolicyError
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
 from jaxsched.kube.planning.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
@@ -24,8 +24,8 @@ def classes(room: Room, gangs: Sequence[Gang]) -> list[list[Gang]]:
 class Rounds:
     """All decisions of one plan: how many, how long they took, and how the policy failed."""
 
-    def __init__(self, brain: Brain, room: Room, running: list[Piece], now_s: float) -> None:
-        self.brain, self.room, self.running, self.now_s = brain, room, running, now_s
+    def __init__(self, policy: CompiledPolicy, room: Room, running: list[Piece], now_s: float) -> None:
+        self.policy, self.room, self.running, self.now_s = policy, room, running, now_s
         self.count, self.decision_s = 0, 0.0
         self.failures: list[str] = []
 
@@ -44,13 +44,13 @@ class Rounds:
         spaces = tenants_of(names, settings.tenants)
         inputs, rows = build_inputs(room.fleet, settings, queues, running, spaces, merged, self.now_s)
         start = time.perf_counter()
-        state = self.brain.begin(room.fleet, inputs, merged)
+        state = self.policy.begin(room.fleet, inputs, merged)
         placed: list[Placement] = []
         failed: set[str] = set()
         while self.count < settings.max_decisions:
             free = on_cluster(room.fleet, room.usable(gangs[0]))
             try:
-                state, decision = self.brain.decide(state, free, self.count, fallback)
+                state, decision = self.policy.decide(state, free, self.count, fallback)
             except PolicyError as error:
                 self.failures.append(str(error))
                 fallback = True
@@ -59,7 +59,7 @@ class Rounds:
             for partition in np.flatnonzero(decision.placed):
                 gang = rows[decision.row[partition]]
                 seats = _seats(room, gang, int(partition), decision, merged)
-                by = self.brain.spare.name if fallback else self.brain.main.name
+                by = self.policy.spare.name if fallback else self.policy.main.name
                 placement = None if seats is None else room.book(gang, seats, by)
                 if placement is None:
                     failed.add(gang.key)

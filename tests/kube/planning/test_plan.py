@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxsched.kube.planning.brain import Brain, PolicyError
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
 from jaxsched.kube.planning.filters import keeps_away
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Plan, Planner
@@ -20,7 +20,7 @@ SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4
 
 @pytest.fixture(scope="module")
 def planner() -> Planner:
-    one = Planner(Brain("pack:area+backfill+forward", SETTINGS), SETTINGS)
+    one = Planner(CompiledPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS)
     one.plan(snapshot(nodes(8)))
     return one
 
@@ -134,7 +134,7 @@ def test_a_gang_whose_partition_is_full_is_forwarded_in_the_same_plan(planner: P
     busy = [make_pod(f"b{i}", 8, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in full]
     for name in "abcdef":  # their home partitions differ
         (placement,) = planner.plan(snapshot(nodes(8), [*busy, *gang(name, 2, 4)])).placements
-        assert placement.by == planner.brain.main.name
+        assert placement.by == planner.policy.main.name
 
 
 def test_other_schedulers_pods_are_counted(planner: Planner) -> None:
@@ -203,11 +203,11 @@ def test_no_nodes_and_no_pods(planner: Planner) -> None:
 
 def test_nodes_that_join_do_not_compile_anew_until_there_is_no_room(planner: Planner) -> None:
     planner.plan(snapshot(nodes(8)))
-    count = planner.brain.compilations
+    count = planner.policy.compilations
     for size in (3, 9, 12):
         plan = planner.plan(snapshot(nodes(size), gang("g", size, 8)))
         assert len(plan.placements) == 1
-    assert planner.brain.compilations == count
+    assert planner.policy.compilations == count
 
 
 def test_higher_priority_goes_first(planner: Planner) -> None:
@@ -217,7 +217,7 @@ def test_higher_priority_goes_first(planner: Planner) -> None:
     assert "high" in placement.gang.key
 
 
-class Broken(Brain):
+class Broken(CompiledPolicy):
     """A policy that fails in a chosen way."""
 
     cause = "nan"
@@ -230,25 +230,25 @@ class Broken(Brain):
 
 @pytest.mark.parametrize("cause", ["nan", "error"])
 def test_a_failing_policy_is_replaced_by_the_fallback(planner: Planner, cause: str) -> None:
-    brain = planner.brain
-    brain.__class__, old = Broken, brain.__class__
-    brain.cause = cause
+    policy = planner.policy
+    policy.__class__, old = Broken, policy.__class__
+    policy.cause = cause
     try:
         shot = snapshot(nodes(4), gang("g", 2, 4))
         plan = planner.plan(shot)
     finally:
-        brain.__class__ = old
+        policy.__class__ = old
     check(shot, plan)
     assert plan.policy_failures == (cause,) and plan.placements[0].by == "pack:fifo+backfill+forward"
 
 
 def test_a_slow_policy_is_replaced_too(planner: Planner) -> None:
-    brain = planner.brain
-    brain.timeout_s, old = 0.0, brain.timeout_s
+    policy = planner.policy
+    policy.timeout_s, old = 0.0, policy.timeout_s
     try:
         plan = planner.plan(snapshot(nodes(4), gang("g", 2, 4)))
     finally:
-        brain.timeout_s = old
+        policy.timeout_s = old
     assert plan.policy_failures == ("timeout",) and len(plan.placements) == 1
 
 
@@ -270,9 +270,9 @@ def test_nan_in_the_policy_is_noticed() -> None:
 
         return Policy("broken", act)
 
-    brain = Brain("pack", SETTINGS)
-    brain.main = Contender("broken", make, False)
-    plan = Planner(brain, SETTINGS).plan(snapshot(nodes(2), gang("g", 1, 1)))
+    policy = CompiledPolicy("pack", SETTINGS)
+    policy.main = Contender("broken", make, False)
+    plan = Planner(policy, SETTINGS).plan(snapshot(nodes(2), gang("g", 1, 1)))
     assert plan.policy_failures == ("nan",) and len(plan.placements) == 1
 
 

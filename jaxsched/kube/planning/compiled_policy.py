@@ -42,7 +42,7 @@ class PolicyError(Exception):
     """The policy cannot be trusted with this decision; the message is a metric's label: nan, timeout or error."""
 
 
-class Brain:
+class CompiledPolicy:
     """`begin` encodes a moment, `decide` makes one round of decisions. Compiled for one set of sizes at a time."""
 
     def __init__(self, policy: str, settings: PlanSettings, timeout_s: float = TIMEOUT_S) -> None:
