@@ -14,8 +14,8 @@ from jaxsched.kube.cluster.api import Api
 from jaxsched.kube.cluster.binder import Binder
 from jaxsched.kube.cluster.dispatch import Dispatch
 from jaxsched.kube.cluster.election import Election
+from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.mirror import Mirror
 from jaxsched.kube.cluster.permissions import check_permissions, needed
 from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
@@ -58,10 +58,10 @@ class Scheduler:
         self.election: Election | None = None
         if options.leader_election and options.mode != "shadow":
             self.election = Election(api, options.namespace, options.lease, options.identity, on_change=self.dirty.set)
-        self.mirror = Mirror(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
+        self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
         self.reporter = Reporter(api, self.settings.scheduler_name, on_denied=log.error)
         binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
-        self.dispatch = Dispatch(api, binder, self.mirror, self.reporter, metrics, options.bind_threads)
+        self.dispatch = Dispatch(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
         self.shadow = Shadow(planner)
         self._led = self.election is None
         self._turn = time.monotonic()
@@ -72,7 +72,7 @@ class Scheduler:
         """Check permissions, read the cluster, compile the policy. UserError if the cluster cannot be used."""
         wanted = needed(writes=self.options.mode != "shadow", lease=self.election is not None)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
-        self.mirror.start(on_wait=self._alive)
+        self.informers.start(on_wait=self._alive)
         self.reporter.start()
         self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles
         self.metrics.compilations.set(self.planner.policy.compilations)
@@ -104,7 +104,7 @@ class Scheduler:
         self.dispatch.close()
         if self.election is not None:
             self.election.stop()
-        self.mirror.stop()
+        self.informers.stop()
         self.reporter.stop()
         if self.recorder is not None:
             self.recorder.close()
@@ -124,8 +124,8 @@ class Scheduler:
         """Plan and bind once; whether some gang waits for time to pass or for more of its pods."""
         self.dirty.clear()
         self._alive()
-        self.mirror.check_denied()
-        if not self._leading() or not self.mirror.is_live():
+        self.informers.check_denied()
+        if not self._leading() or not self.informers.is_live():
             return True
         snapshot = self.snapshot()
         if self.options.mode == "shadow":
@@ -138,15 +138,15 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.plan(snapshot.now_s, plan)
         self._observe(plan)
-        self.dispatch.bind([one for one in plan.placements if self.mirror.allows(one)])
+        self.dispatch.bind([one for one in plan.placements if self.informers.allows(one)])
         waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
         return waiting or self.dispatch.backs_off()
 
     def snapshot(self) -> Snapshot:
         """The cluster as it will be when everything assumed has come true; gangs that back off are left out."""
         resting = self.dispatch.resting()
-        pods = self.dispatch.assumed.apply(self.mirror.pods())
-        return self.mirror.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in resting))
+        pods = self.dispatch.assumed.apply(self.informers.pods())
+        return self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in resting))
 
     def _alive(self) -> None:
         self._turn = time.monotonic()
@@ -160,7 +160,7 @@ class Scheduler:
         self.metrics.leader.set(leads)
         if leads and not self._led:
             log.info("%s leads now", self.options.identity)
-            self.mirror.relist("nodes", "pods")  # what the leader before bound last may not be here yet
+            self.informers.relist("nodes", "pods")  # what the leader before bound last may not be here yet
         self._led = leads
         return leads
 

@@ -9,8 +9,8 @@ from jaxsched.kube.cluster import binder as binding
 from jaxsched.kube.cluster.api import Answer, Api, Unreachable, pod_path
 from jaxsched.kube.cluster.binder import Binder, Outcome
 from jaxsched.kube.cluster.cache import Assumed
+from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.mirror import Mirror
 from jaxsched.kube.cluster.report import Reporter
 from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Assignment, Placement
@@ -26,9 +26,9 @@ class Dispatch:
     """Binds with up to `threads` requests at a time, and remembers what failed and what was bound a moment ago."""
 
     def __init__(
-        self, api: Api, binder: Binder, mirror: Mirror, reporter: Reporter, metrics: Metrics, threads: int
+        self, api: Api, binder: Binder, informers: Informers, reporter: Reporter, metrics: Metrics, threads: int
     ) -> None:
-        self.api, self.binder, self.mirror, self.reporter, self.metrics = api, binder, mirror, reporter, metrics
+        self.api, self.binder, self.informers, self.reporter, self.metrics = api, binder, informers, reporter, metrics
         self.assumed = Assumed()
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="bind")
         self._backoff: dict[str, tuple[float, float]] = {}  # gang -> not before (monotonic), the last delay
@@ -111,7 +111,7 @@ class Dispatch:
             if outcome.result == binding.DENIED:
                 self.reporter.event(one.pod, "FailedBinding", outcome.message, "Warning")
         if binding.UNKNOWN in worst or binding.ELSEWHERE in worst:
-            self.mirror.relist("pods")
+            self.informers.relist("pods")
         _, last = self._backoff.get(placement.gang.key, (0.0, 0.0))
         delay = DENIED_S if binding.DENIED in worst else min(max(last * 2, BACKOFF_S[0]), BACKOFF_S[1])
         self._backoff[placement.gang.key] = time.monotonic() + delay, delay
@@ -126,4 +126,4 @@ class Dispatch:
         if same and status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
             log.error("pod %s: its kubelet rejected it: %s", pod.key, status.get("message", ""))
             self.metrics.rejected.inc()
-            self.mirror.relist("pods", "nodes")
+            self.informers.relist("pods", "nodes")

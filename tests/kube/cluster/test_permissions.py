@@ -106,7 +106,7 @@ def test_a_permission_that_is_taken_away_later_is_named(world, start) -> None:
     scheduler = start()
     body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()
     world.proxy.inject("GET", "/pods", status=403, body=body, times=99)
-    scheduler.mirror.relist("pods")
+    scheduler.informers.relist("pods")
     world.make("/api/v1/namespaces/default/pods", make_pod(world.name(), scheduler="other"))
     with pytest.raises(UserError, match="watch resource"):
         turn(scheduler, lambda: False, 20)

@@ -97,7 +97,7 @@ def test_a_cordoned_node_takes_nothing(world, start) -> None:
     assert world.api.request(
         "PATCH", f"/api/v1/nodes/{first}", body={"spec": {"unschedulable": True}}, content=MERGE
     ).ok
-    turn(scheduler, lambda: any(not n.usable for n in scheduler.mirror.stores["nodes"].items()))
+    turn(scheduler, lambda: any(not n.usable for n in scheduler.informers.stores["nodes"].items()))
     pods = gang(world, 2, 2)
     turn(scheduler, lambda: bound(world, pods) == 2)
     assert {node_of(world, pod) for pod in pods} == {second}

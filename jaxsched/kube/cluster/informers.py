@@ -1,4 +1,4 @@
-"""The cluster as last read: a store and a reflector for each resource that plans rest on."""
+"""Informers: a store and a reflector for each resource that plans rest on, and a snapshot of them all."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 CLAIMS = "/api/v1/persistentvolumeclaims"
 
 
-class Mirror:
+class Informers:
     """Reads from `start` until `stop`.
 
     `on_change()` and `on_event(kind, what, raw)` hear of every change, `on_restart(resource, cause)` of every watch
