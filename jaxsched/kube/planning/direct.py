@@ -5,41 +5,41 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jaxsched.kube.planning.free_capacity import FreeCapacity, Seat
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import Pod, Refusal
 from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.room import Room, Seat
 
 
-def finish(room: Room, gang: Gang) -> Placement | Refusal:
+def finish(capacity: FreeCapacity, gang: Gang) -> Placement | Refusal:
     """Place the unbound pods of a gang that has started, all or none, before anything else.
 
     If they do not fit, one node for each that would fit without our other pods takes no other gang until they do.
     """
-    seats = _rest(room, gang)
+    seats = _rest(capacity, gang)
     if len(seats) == len(gang.pending):
-        placement = room.book(dataclasses.replace(gang, helpers=()), seats, "rest")
+        placement = capacity.book(dataclasses.replace(gang, helpers=()), seats, "rest")
         if placement is not None:
             return placement
-    free, then = room.free_gpus(), room.lasting(gang.bound)
+    free, then = capacity.free_gpus(), capacity.lasting(gang.bound)
     for pod in gang.workers:
-        able = [row for row in np.flatnonzero(room.eligible(pod)) if then.fits(pod, int(row))]
+        able = [row for row in np.flatnonzero(capacity.eligible(pod)) if then.fits(pod, int(row))]
         if able:
-            room.closed[max(able, key=lambda row: (free[row], -row))] = True
+            capacity.closed[max(able, key=lambda row: (free[row], -row))] = True
     short = len(gang.pending) - len(seats)
     return Refusal(
         "GangIncomplete", f"{len(gang.bound)} pods run, {short} of the other {len(gang.pending)} fit nowhere"
     )
 
 
-def _rest(room: Room, gang: Gang) -> list[Seat]:
+def _rest(capacity: FreeCapacity, gang: Gang) -> list[Seat]:
     """Seats near the pods that run, for as many pods in order as there is room for."""
-    ledger = room.ledger
+    ledger = capacity.ledger
     near = [ledger.row[pod.node] for pod in gang.bound if pod.node in ledger.row]
     seats: list[Seat] = []
     tried: list[Pod] = []
     for pod in (*gang.workers, *gang.ps, *gang.helpers):
-        row = room.somewhere(pod, near)
+        row = capacity.somewhere(pod, near)
         if row < 0:
             break
         ledger.take(pod, row)
@@ -50,7 +50,7 @@ def _rest(room: Room, gang: Gang) -> list[Seat]:
     return seats
 
 
-def span_large(room: Room, gangs: Sequence[Gang], is_late: Callable[[Gang], bool]) -> list[Placement]:
+def span_large(capacity: FreeCapacity, gangs: Sequence[Gang], is_late: Callable[[Gang], bool]) -> list[Placement]:
     """Place gangs over several partitions that are too large for one, and late ones that no partition has room for.
 
     A partition is how agents share the work, not a wall. For the first late gang that fits nowhere, but would when
@@ -58,23 +58,23 @@ def span_large(room: Room, gangs: Sequence[Gang], is_late: Callable[[Gang], bool
     """
     placements, keeping = [], False
     for gang in gangs:
-        workers, late = room.workers(gang), is_late(gang)
-        here = room.by_partition(workers).max(initial=0)
-        if here >= len(gang.workers) or not (late or room.largest_partition(gang) < len(gang.workers)):
+        workers, late = capacity.workers(gang), is_late(gang)
+        here = capacity.by_partition(workers).max(initial=0)
+        if here >= len(gang.workers) or not (late or capacity.largest_partition(gang) < len(gang.workers)):
             continue
-        placement = _span(room, gang, workers)
+        placement = _span(capacity, gang, workers)
         if placement is not None:
             placements.append(placement)
         elif late and not keeping:
-            keeping = _keep(room, gang, workers)
+            keeping = _keep(capacity, gang, workers)
     return placements
 
 
-def _span(room: Room, gang: Gang, workers: np.ndarray) -> Placement | None:
+def _span(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> Placement | None:
     """Fill nodes of the partition with most room first; None if the gang does not fit. `workers: int[S, K]`, free."""
-    by_partition, place = room.by_partition(workers), room.fleet.place
+    by_partition, place = capacity.by_partition(workers), capacity.fleet.place
     order = sorted(range(len(workers)), key=lambda row: (-by_partition[place[row, 0]], -workers[row].sum(), row))
-    merged = room.merged(gang)
+    merged = capacity.merged(gang)
     seats = [
         (row, () if merged else (group,))
         for row in order
@@ -84,15 +84,15 @@ def _span(room: Room, gang: Gang, workers: np.ndarray) -> Placement | None:
     if len(seats) < len(gang.workers):
         return None
     chosen = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
-    return room.book(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
+    return capacity.book(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
 
 
-def _keep(room: Room, gang: Gang, workers: np.ndarray) -> bool:
+def _keep(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> bool:
     """Close nodes until the gang fits on them when our own pods have ended; whether that would be enough."""
-    then, missing = room.workers_then(gang), len(gang.workers)
+    then, missing = capacity.workers_then(gang), len(gang.workers)
     if then.sum() < missing:
         return False
     for row in sorted(np.flatnonzero(then), key=lambda row: (-workers[row].sum(), row)):
         if missing > 0:
-            room.closed[row], missing = True, missing - int(then[row])
+            capacity.closed[row], missing = True, missing - int(then[row])
     return True

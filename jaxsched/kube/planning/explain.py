@@ -4,37 +4,37 @@ from collections import Counter
 
 import numpy as np
 
+from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import Refusal
-from jaxsched.kube.planning.room import Room
 
 
-def why_not(room: Room, gang: Gang, policy: str) -> Refusal:
+def why_not(capacity: FreeCapacity, gang: Gang, policy: str) -> Refusal:
     """Counts of nodes by reason, as the default scheduler words it; `policy`: the name of the one that decided."""
-    if room.ledger.vector(gang.workers) is None:
-        names = [name for name, _ in gang.workers[0].requests if name not in room.ledger.column]
+    if capacity.ledger.vector(gang.workers) is None:
+        names = [name for name, _ in gang.workers[0].requests if name not in capacity.ledger.column]
         return Refusal("Insufficient", f"no GPU node has {', '.join(names)}")
-    workers = room.workers(gang)
-    now = room.by_partition(workers)
+    workers = capacity.workers(gang)
+    now = capacity.by_partition(workers)
     if now.max(initial=0) >= len(gang.workers):
         return Refusal("PolicyWaits", f"it would fit now, but policy {policy} waits or prefers others")
-    asked, largest = f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs", room.largest_partition(gang)
+    asked, largest = f"{len(gang.workers)} pods x {gang.gpus_per_worker} GPUs", capacity.largest_partition(gang)
     if largest < len(gang.workers):
         return Refusal(
             "LargerThanPartition",
-            f"{asked}: of the nodes allowed, the largest of {room.fleet.shape.partitions} partitions holds {largest} "
-            f"when empty, and all of them now {int(now.sum())}",
+            f"{asked}: of the nodes allowed, the largest of {capacity.fleet.shape.partitions} partitions holds "
+            f"{largest} when empty, and all of them now {int(now.sum())}",
         )
     return Refusal(
         "Insufficient",
-        f"{asked}, at most {int(now.max(initial=0))} fit one partition now; of {len(room.fleet.nodes)} GPU nodes: "
-        f"{_of_nodes(room, gang, workers) or 'too few with room'}",
+        f"{asked}, at most {int(now.max(initial=0))} fit one partition now; of {len(capacity.fleet.nodes)} GPU nodes: "
+        f"{_of_nodes(capacity, gang, workers) or 'too few with room'}",
     )
 
 
-def _of_nodes(room: Room, gang: Gang, workers: np.ndarray) -> str:
+def _of_nodes(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> str:
     """How many nodes keep the gang away for which reason, and how many are full. `workers: int[S, K]` fit now."""
-    away = room.away_from(gang.workers[0])
+    away = capacity.away_from(gang.workers[0])
     full = int(((workers.sum(1) == 0) & ~np.isin(np.arange(len(workers)), list(away))).sum())
     parts = [f"{count} {reason}" for reason, count in Counter(away.values()).most_common()]
     return ", ".join(parts + ([f"{full} without room for a pod of it"] if full else []))

@@ -15,10 +15,10 @@ from jaxsched.kube.planning.direct import finish, span_large
 from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
 from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
+from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
 from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.room import Room
 from jaxsched.kube.planning.rounds import Rounds, classes
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
@@ -74,9 +74,9 @@ class _Work:
         settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot = snapshot
-        self.room = Room(fleet, snapshot.pods, settings)
-        running = pieces(fleet, self.room.ledger, snapshot.pods, settings, snapshot.now_s)
-        self.rounds = Rounds(planner.policy, self.room, running, snapshot.now_s)
+        self.capacity = FreeCapacity(fleet, snapshot.pods, settings)
+        running = pieces(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
+        self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
 
@@ -87,17 +87,17 @@ class _Work:
         ready = [gang for gang in gangs if self._may_start(gang)]
         self._finish([gang for gang in ready if gang.bound])
         whole = [gang for gang in ready if not gang.bound]
-        self.placements += span_large(self.room, whole, self._is_late)
+        self.placements += span_large(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
-            self.reasons[gang.key] = why_not(self.room, gang, self.policy.main.name)
+            self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
         return self._plan(gangs)
 
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
-        units = {node.name for node in self.room.fleet.nodes}
+        units = {node.name for node in self.capacity.fleet.nodes}
         return Plan(
             placements=tuple(self.placements),
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
@@ -118,7 +118,7 @@ class _Work:
     def _finish(self, gangs: Sequence[Gang]) -> None:
         """Place the rest of gangs that have started, or say why not."""
         for gang in gangs:
-            found = finish(self.room, gang)
+            found = finish(self.capacity, gang)
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:
@@ -135,7 +135,7 @@ class _Work:
     def _decide(self, gangs: Sequence[Gang], fallback: bool) -> set[str]:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
-        for one in classes(self.room, gangs):
+        for one in classes(self.capacity, gangs):
             placed, failed = self.rounds.place(one, self.placements, fallback)
             self.placements += placed
             blocked |= failed

@@ -8,24 +8,24 @@ import numpy as np
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
 from jaxsched.kube.planning.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
+from jaxsched.kube.planning.free_capacity import FreeCapacity, Seat
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.room import Room, Seat
 
 
-def classes(room: Room, gangs: Sequence[Gang]) -> list[list[Gang]]:
+def classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
     """Gangs that may use the same GPUs, higher priority first, then by the oldest gang."""
     found: dict[tuple, list[Gang]] = {}
     for gang in gangs:
-        found.setdefault((-gang.priority, room.merged(gang), room.usable(gang).tobytes()), []).append(gang)
+        found.setdefault((-gang.priority, capacity.merged(gang), capacity.usable(gang).tobytes()), []).append(gang)
     return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
 
 
 class Rounds:
     """All decisions of one plan: how many, how long they took, and how the policy failed."""
 
-    def __init__(self, policy: CompiledPolicy, room: Room, running: list[Piece], now_s: float) -> None:
-        self.policy, self.room, self.running, self.now_s = policy, room, running, now_s
+    def __init__(self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[Piece], now_s: float) -> None:
+        self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
         self.count, self.decision_s = 0, 0.0
         self.failures: list[str] = []
 
@@ -34,21 +34,21 @@ class Rounds:
 
         Returns what is placed and booked, and the gangs that the policy placed but that do not fit exactly.
         """
-        room, settings = self.room, self.room.settings
-        usable, merged = room.usable(gangs[0]), room.merged(gangs[0])
-        queues = _queues(room, gangs, usable)
+        capacity, settings = self.capacity, self.capacity.settings
+        usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
+        queues = _queues(capacity, gangs, usable)
         if not any(queues) or not usable.any():
             return [], set()
         names = [*(gang.namespace for gang in gangs), *(piece.namespace for piece in self.running)]
-        running = self.running + _started(room, before, self.now_s)
+        running = self.running + _started(capacity, before, self.now_s)
         spaces = tenants_of(names, settings.tenants)
-        inputs, rows = build_inputs(room.fleet, settings, queues, running, spaces, merged, self.now_s)
+        inputs, rows = build_inputs(capacity.fleet, settings, queues, running, spaces, merged, self.now_s)
         start = time.perf_counter()
-        state = self.policy.begin(room.fleet, inputs, merged)
+        state = self.policy.begin(capacity.fleet, inputs, merged)
         placed: list[Placement] = []
         failed: set[str] = set()
         while self.count < settings.max_decisions:
-            free = on_cluster(room.fleet, room.usable(gangs[0]))
+            free = on_cluster(capacity.fleet, capacity.usable(gangs[0]))
             try:
                 state, decision = self.policy.decide(state, free, self.count, fallback)
             except PolicyError as error:
@@ -58,9 +58,9 @@ class Rounds:
             self.count += 1
             for partition in np.flatnonzero(decision.placed):
                 gang = rows[decision.row[partition]]
-                seats = _seats(room, gang, int(partition), decision, merged)
+                seats = _seats(capacity, gang, int(partition), decision, merged)
                 by = self.policy.spare.name if fallback else self.policy.main.name
-                placement = None if seats is None else room.book(gang, seats, by)
+                placement = None if seats is None else capacity.book(gang, seats, by)
                 if placement is None:
                     failed.add(gang.key)
                 else:
@@ -71,10 +71,10 @@ class Rounds:
         return placed, failed
 
 
-def _queues(room: Room, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
+def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
     """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
-    partitions = room.fleet.shape.partitions
-    empty, now = on_cluster(room.fleet, room.gpus(gangs[0])), on_cluster(room.fleet, usable)
+    partitions = capacity.fleet.shape.partitions
+    empty, now = on_cluster(capacity.fleet, capacity.gpus(gangs[0])), on_cluster(capacity.fleet, usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
     for gang in gangs:
         size, count = gang.gpus_per_worker, len(gang.workers)
@@ -88,20 +88,20 @@ def _queues(room: Room, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[
     cut = []
     for queue in queues:
         ranked = queue[:1] + sorted(queue[1:], key=lambda entry: not entry[0])
-        cut.append([gang for _, gang in ranked[: room.settings.queue_slots]])
+        cut.append([gang for _, gang in ranked[: capacity.settings.queue_slots]])
     return cut
 
 
-def _started(room: Room, placements: Sequence[Placement], now_s: float) -> list[Piece]:
+def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[Piece]:
     """Pieces of the gangs that the plan has placed so far: classes see each other's."""
     assignments = [assignment for placement in placements for assignment in placement.assignments]
     moved = [dataclasses.replace(one.pod, node=one.node, created_s=now_s) for one in assignments]
-    return pieces(room.fleet, room.ledger, moved, room.settings, now_s)
+    return pieces(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
 
 
-def _seats(room: Room, gang: Gang, partition: int, decision: Decision, merged: bool) -> list[Seat] | None:
+def _seats(capacity: FreeCapacity, gang: Gang, partition: int, decision: Decision, merged: bool) -> list[Seat] | None:
     """Seats for workers and PS; None if the policy's counts do not add up."""
-    rows = room.fleet.rows[partition]
+    rows = capacity.fleet.rows[partition]
     seats: list[tuple[int, tuple[int, ...]]] = []
     for slot, group in np.argwhere(decision.workers[partition] > 0):
         where = (int(rows[slot]), () if merged else (int(group),))

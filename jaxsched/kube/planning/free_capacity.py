@@ -1,4 +1,4 @@
-"""What the GPU nodes have room for while a plan is made: by resources, taints and selectors, and nodes kept for others.
+"""What GPU nodes may still take while a plan is made: resources, filters, and nodes kept for gangs that go first.
 
 Plain NumPy on the host. `S` GPU nodes, `K` GPU groups of a node.
 """
@@ -19,7 +19,7 @@ from jaxsched.kube.planning.settings import PlanSettings
 Seat = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, near the others), its GPU groups ((): any)
 
 
-class Room:
+class FreeCapacity:
     """The ledger of one plan, and which part of it a pod or a gang may use; `book` and `closed` change it."""
 
     def __init__(self, fleet: Fleet, pods: Sequence[Pod], settings: PlanSettings) -> None:
