@@ -70,7 +70,7 @@ def pieces(fleet: Fleet, ledger: Ledger, pods: Iterable[Pod], settings: PlanSett
         began = min(pod.started_s or pod.created_s for pod in members)
         parts: dict[int, np.ndarray] = {}
         for pod in members:
-            row, taken = ledger.held[pod.uid]
+            row, taken = ledger.reserved[pod.uid]
             partition, slot = fleet.place[row]
             shape = (fleet.shape.servers, fleet.shape.groups)
             parts.setdefault(int(partition), np.zeros(shape, np.int64))[slot] += taken

@@ -33,8 +33,8 @@ def why_not(capacity: FreeCapacity, gang: Gang, policy: str) -> Refusal:
 
 
 def _of_nodes(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> str:
-    """How many nodes keep the gang away for which reason, and how many are full. `workers: int[S, K]` fit now."""
-    away = capacity.away_from(gang.workers[0])
-    full = int(((workers.sum(1) == 0) & ~np.isin(np.arange(len(workers)), list(away))).sum())
-    parts = [f"{count} {reason}" for reason, count in Counter(away.values()).most_common()]
+    """How many nodes each filter rejects, and how many are full. `workers: int[S, K]` fit now."""
+    filtered = capacity.filtered_out(gang.workers[0])
+    full = int(((workers.sum(1) == 0) & ~np.isin(np.arange(len(workers)), list(filtered))).sum())
+    parts = [f"{count} {reason}" for reason, count in Counter(filtered.values()).most_common()]
     return ", ".join(parts + ([f"{full} without room for a pod of it"] if full else []))

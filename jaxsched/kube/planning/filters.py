@@ -6,7 +6,7 @@ from typing import Any
 from jaxsched.kube.planning.objects import Node, Pod
 
 
-def keeps_away(pod: Pod, node: Node) -> str:
+def filter_reason(pod: Pod, node: Node) -> str:
     """Why the pod may not go to the node, in a few words; "" if it may. Resources are not looked at."""
     if not node.usable:
         return node.why_not

@@ -14,7 +14,7 @@ from jaxsched.kube.planning.objects import DONE_PHASES, Pod
 
 
 class Ledger:
-    """Free units of each resource and free GPUs of each group; `take` and `give` change it."""
+    """Free units of each resource and free GPUs of each group; `reserve` and `release` change it."""
 
     def __init__(self, fleet: Fleet, pods: Iterable[Pod], gpu_resource: str) -> None:
         self.gpu = gpu_resource
@@ -30,10 +30,10 @@ class Ledger:
         for row, groups in enumerate(fleet.groups):
             self.group_gpus[row, : len(groups)] = groups
         self.group_free = self.group_gpus.copy()
-        self.held: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
+        self.reserved: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
         for pod in sorted(bound, key=lambda pod: (GROUP not in pod.annotations, pod.uid)):  # known groups first
-            self.take(pod, self.row[pod.node], stated_groups(pod))
+            self.reserve(pod, self.row[pod.node], stated_groups(pod))
 
     def vector(self, pods: Sequence[Pod]) -> np.ndarray | None:
         """int64[D], the most that any of the pods asks for; None if one asks for what no GPU node has."""
@@ -50,10 +50,10 @@ class Ledger:
         need = self.vector([pod])
         return need is not None and bool((need <= self.free[row])[need > 0].all())
 
-    def take(self, pod: Pod, row: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
-        """Book the pod on the node; returns the groups its GPUs come from: `groups` first, then the fullest that do.
+    def reserve(self, pod: Pod, row: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+        """Reserve for the pod; returns the groups that its GPUs come from: `groups` first, then the fullest that do.
 
-        Pods that are there already are booked whatever the node has, so `free` may go below 0.
+        Pods that are there already are counted whatever the node has, so `free` may go below 0.
         """
         gpus = pod.units(self.gpu)
         for name, units in pod.requests:
@@ -67,12 +67,12 @@ class Ledger:
                 taken[group] += max(part, 0)
                 left -= max(part, 0)
         self.group_free[row] -= taken
-        self.held[pod.uid] = row, taken
+        self.reserved[pod.uid] = row, taken
         return tuple(int(group) for group in np.flatnonzero(taken))
 
-    def give(self, pod: Pod) -> None:
-        """Undo `take`."""
-        row, taken = self.held.pop(pod.uid)
+    def release(self, pod: Pod) -> None:
+        """Undo `reserve`."""
+        row, taken = self.reserved.pop(pod.uid)
         for name, units in pod.requests:
             if name in self.column:
                 self.free[row, self.column[name]] += units

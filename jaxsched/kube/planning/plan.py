@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.claims import unusable_claim
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.direct import finish, span_large
 from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
 from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
+from jaxsched.kube.planning.partial_gangs import place_rest
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.rounds import Rounds, classes
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.spanning import span_partitions
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 
@@ -85,9 +86,9 @@ class _Work:
         gangs = form_gangs(shot.pods, shot.groups, shot.served, self.settings, shot.now_s)
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
-        self._finish([gang for gang in ready if gang.bound])
+        self._place_rests([gang for gang in ready if gang.bound])
         whole = [gang for gang in ready if not gang.bound]
-        self.placements += span_large(self.capacity, whole, self._is_late)
+        self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
             self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
@@ -115,10 +116,10 @@ class _Work:
             self.reasons[gang.key] = reason
         return reason is None
 
-    def _finish(self, gangs: Sequence[Gang]) -> None:
+    def _place_rests(self, gangs: Sequence[Gang]) -> None:
         """Place the rest of gangs that have started, or say why not."""
         for gang in gangs:
-            found = finish(self.capacity, gang)
+            found = place_rest(self.capacity, gang)
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:

@@ -1,4 +1,4 @@
-"""The policy's part of a plan: gangs by class into queues, rounds of decisions, and each decision booked exactly."""
+"""The policy's part of a plan: gangs by class into queues, rounds of decisions, and each decision reserved exactly."""
 
 import dataclasses
 import time
@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
 from jaxsched.kube.planning.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
-from jaxsched.kube.planning.free_capacity import FreeCapacity, Seat
+from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
 
@@ -32,7 +32,7 @@ class Rounds:
     def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
         """Rounds of decisions for one class, `before` being what the plan has placed so far.
 
-        Returns what is placed and booked, and the gangs that the policy placed but that do not fit exactly.
+        Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly.
         """
         capacity, settings = self.capacity, self.capacity.settings
         usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
@@ -58,9 +58,9 @@ class Rounds:
             self.count += 1
             for partition in np.flatnonzero(decision.placed):
                 gang = rows[decision.row[partition]]
-                seats = _seats(capacity, gang, int(partition), decision, merged)
+                targets = _targets(capacity, gang, int(partition), decision, merged)
                 by = self.policy.spare.name if fallback else self.policy.main.name
-                placement = None if seats is None else capacity.book(gang, seats, by)
+                placement = None if targets is None else capacity.reserve(gang, targets, by)
                 if placement is None:
                     failed.add(gang.key)
                 else:
@@ -99,19 +99,21 @@ def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: flo
     return pieces(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
 
 
-def _seats(capacity: FreeCapacity, gang: Gang, partition: int, decision: Decision, merged: bool) -> list[Seat] | None:
-    """Seats for workers and PS; None if the policy's counts do not add up."""
+def _targets(
+    capacity: FreeCapacity, gang: Gang, partition: int, decision: Decision, merged: bool
+) -> list[Target] | None:
+    """Targets for workers and PS; None if the policy's counts do not add up."""
     rows = capacity.fleet.rows[partition]
-    seats: list[tuple[int, tuple[int, ...]]] = []
+    targets: list[tuple[int, tuple[int, ...]]] = []
     for slot, group in np.argwhere(decision.workers[partition] > 0):
         where = (int(rows[slot]), () if merged else (int(group),))
-        seats += [where] * int(decision.workers[partition, slot, group])
-    ps_seats = [
+        targets += [where] * int(decision.workers[partition, slot, group])
+    ps_targets = [
         int(rows[slot])
         for slot, group in np.argwhere(decision.ps[partition] > 0)
         for _ in range(int(decision.ps[partition, slot, group]))
     ]
-    if len(seats) != len(gang.workers) or len(ps_seats) != len(gang.ps) or any(row < 0 for row, _ in seats):
+    if len(targets) != len(gang.workers) or len(ps_targets) != len(gang.ps) or any(row < 0 for row, _ in targets):
         return None
-    workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, seats)]
-    return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_seats)]
+    workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, targets)]
+    return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_targets)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsched.kube.planning.filters import keeps_away
+from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import gpu_type, read_fleet
 from jaxsched.kube.planning.gangs import form_gangs, gang_key, read_pod_group
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
@@ -38,7 +38,7 @@ def test_any_object_is_read(raw: dict) -> None:
     pod, node = read_pod(raw), read_node(raw)
     slim(raw)
     form_gangs([pod], [], frozenset(), PlanSettings(scheduler_name=pod.scheduler or "x"), NOW)
-    keeps_away(pod, node)
+    filter_reason(pod, node)
 
 
 @given(ODD)
@@ -181,7 +181,7 @@ def test_filters(node: dict, pod: dict, why: str) -> None:
     if "terms" in pod:
         required = {"nodeSelectorTerms": [{"matchExpressions": pod.pop("terms")}]}
         pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    assert keeps_away(read_pod(make_pod("p", spec=pod)), read_node(make_node("n", **node))) == why
+    assert filter_reason(read_pod(make_pod("p", spec=pod)), read_node(make_node("n", **node))) == why
 
 
 def test_a_fleet_keeps_its_sizes_while_nodes_come_and_go() -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
-from jaxsched.kube.planning.filters import keeps_away
+from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.settings import PlanSettings
@@ -50,7 +50,7 @@ def check(shot: Snapshot, plan: Plan) -> None:
         for one in placement.assignments:
             assert one.pod.uid not in seen and not one.pod.node
             seen.add(one.pod.uid)
-            assert keeps_away(one.pod, node[one.node]) == ""
+            assert filter_reason(one.pod, node[one.node]) == ""
             used.update({(one.node, name): units for name, units in one.pod.requests})
             assert (not one.groups) == (one.pod.units(GPU) == 0)
     for (name, resource), units in used.items():
@@ -284,7 +284,7 @@ def test_the_ledger_sees_running_gangs_in_their_groups(planner: Planner) -> None
     fleet = planner.fleet([read_node(one) for one in nodes(2)])
     ledger = Ledger(fleet, [read_pod(one) for one in bound], GPU)
     row = ledger.row["n0"]
-    assert ledger.held[bound[0]["metadata"]["uid"]][1].tolist() == [0, 4]
+    assert ledger.reserved[bound[0]["metadata"]["uid"]][1].tolist() == [0, 4]
     assert np.array_equal(ledger.group_free[row], [0, 0])
-    ledger.give(read_pod(bound[0]))
+    ledger.release(read_pod(bound[0]))
     assert np.array_equal(ledger.group_free[row], [0, 4])
