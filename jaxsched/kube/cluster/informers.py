@@ -8,11 +8,11 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import NODES, PODS, Api
 from jaxsched.kube.cluster.permissions import POD_GROUPS
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.planning.claims import read_claim
 from jaxsched.kube.planning.gangs import read_pod_group
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.volume_claims import read_volume_claim
 
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 CLAIMS = "/api/v1/persistentvolumeclaims"
@@ -45,7 +45,7 @@ class Informers:
 
         reflect("nodes", "nodes", read_node, NODES, {}, optional=False)
         reflect("pods", "pods", read_pod, PODS, LIVE_PODS, optional=False)
-        reflect("persistentvolumeclaims", "persistentvolumeclaims", read_claim, CLAIMS, {}, optional=False)
+        reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS, {}, optional=False)
         for group, version, resource in POD_GROUPS:
             reflect(group, "podgroups", read_pod_group, f"/apis/{group}/{version}/{resource}", {}, optional=True)
 
@@ -90,7 +90,7 @@ class Informers:
             pods=pods,
             groups=tuple(group for name, _, _ in POD_GROUPS for group in self.stores[name].items()),
             served=frozenset(served),
-            claims=dict(self.stores["persistentvolumeclaims"].items()),
+            volume_claims=dict(self.stores["persistentvolumeclaims"].items()),
         )
 
     def allows(self, placement: Placement) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.kube.planning.claims import read_claim
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.planning.gangs import gang_key, natural, profile_of, read_pod_group
@@ -16,7 +15,15 @@ from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.volume_claims import read_volume_claim
 from jaxsched.workload.jobs import JobList, make_job_list
+
+_READERS = {
+    "nodes": read_node,
+    "pods": read_pod,
+    "podgroups": read_pod_group,
+    "persistentvolumeclaims": read_volume_claim,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +149,7 @@ def _trouble(life: _Life, workers: list[Pod]) -> str:
 def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
     """Plan offline at every recorded plan; one line each, and how many gangs went to the same nodes."""
     planner = Planner(CompiledPolicy(policy, settings), settings)
-    stores: dict[str, dict[str, Any]] = {kind: {} for kind in ("nodes", "pods", "podgroups", "persistentvolumeclaims")}
-    readers = {"nodes": read_node, "pods": read_pod, "podgroups": read_pod_group, "persistentvolumeclaims": read_claim}
+    stores: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
     same = total = 0
     for line in lines:
         if line["kind"] != "plan":
@@ -151,7 +157,7 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: 
             if line["type"] == "DELETED":
                 stores[line["kind"]].pop(uid, None)
             else:
-                stores[line["kind"]][uid] = readers[line["kind"]](line["object"])
+                stores[line["kind"]][uid] = _READERS[line["kind"]](line["object"])
             continue
         then: dict[str, dict[str, str]] = line["placements"]
         unbound = {pod for pods in then.values() for pod in pods}
@@ -161,7 +167,7 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: 
             nodes=tuple(stores["nodes"].values()),
             pods=tuple(pods),
             groups=tuple(stores["podgroups"].values()),
-            claims=dict(stores["persistentvolumeclaims"].values()),
+            volume_claims=dict(stores["persistentvolumeclaims"].values()),
         )
         plan = planner.plan(snapshot)
         now = {one.gang.key: {a.pod.key: a.node for a in one.assignments} for one in plan.placements}

@@ -56,7 +56,7 @@ class Pod:
     selector: Mapping[str, str]
     affinity: tuple  # required node affinity terms, raw
     tolerations: tuple  # raw
-    claims: tuple[str, ...]  # names of persistent volume claims
+    volume_claims: tuple[str, ...]  # names of persistent volume claims
     refusal: Refusal | None
 
     @property
@@ -126,7 +126,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         selector=_strings(spec, "nodeSelector"),
         affinity=tuple(_list(terms, "nodeSelectorTerms")),
         tolerations=tuple(_list(spec, "tolerations")),
-        claims=_claims(spec, str(meta.get("name", ""))),
+        volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
         refusal=refusal,
     )
 
@@ -280,7 +280,7 @@ def _bad_hints(annotations: Mapping[str, str]) -> Refusal | None:
     return None
 
 
-def _claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
+def _volume_claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
     names = []
     for volume in _list(spec, "volumes"):
         if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxsched.cluster.padding import Shape
-from jaxsched.kube.planning.claims import unusable_claim
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
@@ -23,6 +22,7 @@ from jaxsched.kube.planning.rounds import Rounds, classes
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.spanning import span_partitions
+from jaxsched.kube.planning.volume_claims import unusable_volume
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 
@@ -111,7 +111,7 @@ class _Work:
         )
 
     def _may_start(self, gang: Gang) -> bool:
-        reason = gang.refusal or gang.waiting or unusable_claim(gang, self.snapshot.claims)
+        reason = gang.refusal or gang.waiting or unusable_volume(gang, self.snapshot.volume_claims)
         if reason is not None:
             self.reasons[gang.key] = reason
         return reason is None

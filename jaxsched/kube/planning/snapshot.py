@@ -16,4 +16,4 @@ class Snapshot:
     pods: tuple[Pod, ...]
     groups: tuple[PodGroup, ...] = ()
     served: frozenset[str] = frozenset()  # PodGroup APIs that the cluster has
-    claims: Mapping[str, str] = dataclasses.field(default_factory=dict)  # namespace/name -> "" if usable, else why not
+    volume_claims: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as of `read_volume_claim`

@@ -189,9 +189,9 @@ def test_unbound_claims_are_refused_by_name(planner: Planner) -> None:
     volume = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
     pods = gang("g", 1, 1, spec=volume)
     for claims, word in ({}, "does not exist"), ({"default/data": "is not bound"}, "is not bound"):
-        reason = next(iter(planner.plan(snapshot(nodes(2), pods, claims=claims)).reasons.values()))
+        reason = next(iter(planner.plan(snapshot(nodes(2), pods, volume_claims=claims)).reasons.values()))
         assert reason.reason == "VolumeUnsupported" and word in reason.message
-    assert planner.plan(snapshot(nodes(2), pods, claims={"default/data": ""})).placements
+    assert planner.plan(snapshot(nodes(2), pods, volume_claims={"default/data": ""})).placements
 
 
 def test_no_nodes_and_no_pods(planner: Planner) -> None:

@@ -7,7 +7,7 @@ from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import Refusal
 
 
-def read_claim(raw: Mapping[str, Any]) -> tuple[str, str]:
+def read_volume_claim(raw: Mapping[str, Any]) -> tuple[str, str]:
     """(namespace/name, what stands in the way of using it: "" for a claim that any node can mount)."""
     meta, status = raw.get("metadata") or {}, raw.get("status") or {}
     key = f"{meta.get('namespace', 'default')}/{meta.get('name', '')}"
@@ -18,10 +18,10 @@ def read_claim(raw: Mapping[str, Any]) -> tuple[str, str]:
     return key, ""
 
 
-def unusable_claim(gang: Gang, claims: Mapping[str, str]) -> Refusal | None:
-    """Why the gang cannot have its volumes; None if it can. `claims`: as of `read_claim`."""
+def unusable_volume(gang: Gang, claims: Mapping[str, str]) -> Refusal | None:
+    """Why the gang cannot have its volumes; None if it can. `claims`: as of `read_volume_claim`."""
     for pod in gang.pending:
-        for claim in pod.claims:
+        for claim in pod.volume_claims:
             trouble = claims.get(f"{pod.namespace}/{claim}", "does not exist")
             if trouble:
                 return Refusal("VolumeUnsupported", f"pod {pod.key}: persistent volume claim {claim} {trouble}")
