@@ -122,7 +122,7 @@ class Run:
             record=self.record,
         )
         scheduler = Scheduler(api, planner, options, metrics)
-        server = serve(self.metrics_port, metrics, scheduler.trouble_live, scheduler.trouble_ready)
+        server = serve(self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
         for number in (signal.SIGTERM, signal.SIGINT):
             # In a thread: the handler may interrupt the very lock that `stop` needs.
             signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
@@ -133,7 +133,7 @@ class Run:
         finally:
             scheduler.close()
             server.shutdown()
-        if scheduler.election is not None and scheduler.election.lost.is_set():
+        if scheduler.elector is not None and scheduler.elector.lost.is_set():
             sys.exit(1)
 
 

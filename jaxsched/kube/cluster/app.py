@@ -12,9 +12,9 @@ from typing import Any
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import Api
 from jaxsched.kube.cluster.binder import Binder
-from jaxsched.kube.cluster.dispatch import Dispatch
-from jaxsched.kube.cluster.election import Election
+from jaxsched.kube.cluster.gang_binder import GangBinder
 from jaxsched.kube.cluster.informers import Informers
+from jaxsched.kube.cluster.leader_election import LeaderElector
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.permissions import check_permissions, needed
 from jaxsched.kube.cluster.record import Recorder
@@ -55,22 +55,24 @@ class Scheduler:
         self.ready, self.stopped = threading.Event(), threading.Event()
         self.dirty = threading.Event()
         self.recorder = Recorder(options.record) if options.record is not None else None
-        self.election: Election | None = None
+        self.elector: LeaderElector | None = None
         if options.leader_election and options.mode != "shadow":
-            self.election = Election(api, options.namespace, options.lease, options.identity, on_change=self.dirty.set)
+            self.elector = LeaderElector(
+                api, options.namespace, options.lease, options.identity, on_change=self.dirty.set
+            )
         self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
         self.reporter = Reporter(api, self.settings.scheduler_name, on_denied=log.error)
         binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
-        self.dispatch = Dispatch(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
+        self.gang_binder = GangBinder(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
         self.shadow = Shadow(planner)
-        self._led = self.election is None
+        self._led = self.elector is None
         self._turn = time.monotonic()
 
     # Life
 
     def start(self) -> None:
         """Check permissions, read the cluster, compile the policy. UserError if the cluster cannot be used."""
-        wanted = needed(writes=self.options.mode != "shadow", lease=self.election is not None)
+        wanted = needed(writes=self.options.mode != "shadow", lease=self.elector is not None)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
         self.reporter.start()
@@ -79,8 +81,8 @@ class Scheduler:
         log.info("policy %s compiled in %.1f s", self.planner.policy.main.name, self.planner.policy.compile_s)
         self._alive()
         self.ready.set()
-        if self.election is not None:
-            self.election.start()
+        if self.elector is not None:
+            self.elector.start()
 
     def run(self) -> None:
         """Turn until `stop` is called or the Lease is lost. UserError if a permission is taken away."""
@@ -90,7 +92,7 @@ class Scheduler:
             took = time.monotonic() - began
             self.stopped.wait(max(0.05, min(took, 2.0)))  # events that come together are planned together
             self.dirty.wait(1.0 if pending else self.options.resync_s)
-            if self.election is not None and self.election.lost.is_set():
+            if self.elector is not None and self.elector.lost.is_set():
                 log.error("the Lease is lost: exiting")
                 break
 
@@ -101,20 +103,20 @@ class Scheduler:
 
     def close(self) -> None:
         """Stop threads and write what is buffered."""
-        self.dispatch.close()
-        if self.election is not None:
-            self.election.stop()
+        self.gang_binder.close()
+        if self.elector is not None:
+            self.elector.stop()
         self.informers.stop()
         self.reporter.stop()
         if self.recorder is not None:
             self.recorder.close()
 
-    def trouble_live(self) -> str:
+    def livez(self) -> str:
         """What /livez says: "" or why the process should be restarted."""
         stuck = time.monotonic() - self._turn
         return f"no turn for {stuck:.0f} s" if stuck > STUCK_S else ""
 
-    def trouble_ready(self) -> str:
+    def readyz(self) -> str:
         """What /readyz says: ready once the cluster is read and the policy compiled."""
         return "" if self.ready.is_set() else "reading the cluster or compiling the policy"
 
@@ -138,25 +140,25 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.plan(snapshot.now_s, plan)
         self._observe(plan)
-        self.dispatch.bind([one for one in plan.placements if self.informers.allows(one)])
+        self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)])
         waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
-        return waiting or self.dispatch.backs_off()
+        return waiting or self.gang_binder.some_back_off()
 
     def snapshot(self) -> Snapshot:
         """The cluster as it will be when everything assumed has come true; gangs that back off are left out."""
-        resting = self.dispatch.resting()
-        pods = self.dispatch.assumed.apply(self.informers.pods())
-        return self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in resting))
+        backing_off = self.gang_binder.backing_off()
+        pods = self.gang_binder.assumed.apply(self.informers.pods())
+        return self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in backing_off))
 
     def _alive(self) -> None:
         self._turn = time.monotonic()
 
     def _leading(self) -> bool:
-        if self.election is None:
+        if self.elector is None:
             return True
-        if self.election.denied:
-            raise UserError(f"leader election: {self.election.denied}")
-        leads = self.election.leading.is_set()
+        if self.elector.denied:
+            raise UserError(f"leader election: {self.elector.denied}")
+        leads = self.elector.leading.is_set()
         self.metrics.leader.set(leads)
         if leads and not self._led:
             log.info("%s leads now", self.options.identity)
@@ -165,7 +167,7 @@ class Scheduler:
         return leads
 
     def _may_bind(self) -> bool:
-        return self.election is None or self.election.fresh()
+        return self.elector is None or self.elector.holds_lease()
 
     def _observe(self, plan: Plan) -> None:
         """Metrics, conditions and events of a plan."""
@@ -174,7 +176,7 @@ class Scheduler:
             counts[reason.reason] = counts.get(reason.reason, 0) + 1
             if self.options.mode == "bind":
                 for pod in plan.pending[key].pending:
-                    self.reporter.waits(pod, reason.reason, reason.message)
+                    self.reporter.unschedulable(pod, reason.reason, reason.message)
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)
@@ -191,7 +193,7 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.change(kind, what, raw)
         if kind == "pods" and what == "DELETED" and not self.stopped.is_set():
-            self.dispatch.ended(str((raw.get("metadata") or {}).get("uid", "")))
+            self.gang_binder.ended(str((raw.get("metadata") or {}).get("uid", "")))
 
     def _on_restart(self, resource: str, cause: str) -> None:
         self.metrics.restarts.labels(resource, cause).inc()

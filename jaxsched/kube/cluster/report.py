@@ -37,7 +37,7 @@ class Reporter:
         """End; what is still queued is dropped."""
         self._stop.set()
 
-    def waits(self, pod: Pod, reason: str, message: str) -> None:
+    def unschedulable(self, pod: Pod, reason: str, message: str) -> None:
         """The pod cannot be scheduled now: a condition when the text changes, an event once in a while."""
         text = f"{reason}: {message}"[:LONGEST_MESSAGE]
         if self._condition.get(pod.uid) != text:

@@ -88,7 +88,7 @@ def test_the_waiting_condition_is_written_once_per_text(world) -> None:
     pod = world.pod()
     reporter = Reporter(world.proxy.api, "jaxsched").start()
     for _ in range(3):
-        reporter.waits(read_pod(pod), "Insufficient", "0 of 8 nodes")
+        reporter.unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
 
     def conditions() -> list[dict]:
         return [c for c in world.get(pod).get("status", {}).get("conditions", []) if c["type"] == "PodScheduled"]

@@ -85,10 +85,10 @@ def test_a_gang_deleted_while_it_is_bound(world, start) -> None:
     plan = scheduler.planner.plan(snapshot)
     for pod in pods[1:]:
         world.api.request("DELETE", pod_path("default", pod["metadata"]["name"]), body={"gracePeriodSeconds": 0})
-    scheduler.dispatch.bind(list(plan.placements))
+    scheduler.gang_binder.bind(list(plan.placements))
     again = gang(world, 2, 4)
-    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.dispatch.assumed) == 0)
-    assert len(scheduler.dispatch.assumed) <= 2
+    turn(scheduler, lambda: bound(world, again) == 2 or len(scheduler.gang_binder.assumed) == 0)
+    assert len(scheduler.gang_binder.assumed) <= 2
 
 
 def test_a_cordoned_node_takes_nothing(world, start) -> None:
@@ -174,7 +174,7 @@ def test_metrics_and_health(world, start) -> None:
 
     world.node()
     scheduler = start()
-    server = serve(0, scheduler.metrics, scheduler.trouble_live, scheduler.trouble_ready)
+    server = serve(0, scheduler.metrics, scheduler.livez, scheduler.readyz)
     pods = gang(world, 2, 1)
     turn(scheduler, lambda: bound(world, pods) == 2)
 
@@ -187,6 +187,6 @@ def test_metrics_and_health(world, start) -> None:
     assert 'jaxsched_schedule_attempts_total{by="pack:area+backfill+forward",result="scheduled"} 1.0' in text
     assert get("/readyz") == get("/livez") == "ok\n"
     with pytest.raises(UserError, match="--metrics-port"):
-        serve(server.server_address[1], scheduler.metrics, scheduler.trouble_live, scheduler.trouble_ready)
+        serve(server.server_address[1], scheduler.metrics, scheduler.livez, scheduler.readyz)
     server.shutdown()
     server.server_close()

@@ -14,7 +14,7 @@ from jaxsched.kube.cluster.api import Answer, Api, Unreachable
 LEASE_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
 
-class Election:
+class LeaderElector:
     """Tries to hold a Lease; `leading` tells whether it does, `lost` is set for good when it no longer does."""
 
     def __init__(
@@ -38,12 +38,12 @@ class Election:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
 
-    def start(self) -> "Election":
+    def start(self) -> "LeaderElector":
         """Begin; returns itself."""
         self._thread.start()
         return self
 
-    def fresh(self) -> bool:
+    def holds_lease(self) -> bool:
         """Leading, and renewed recently enough that nobody else can be."""
         return self.leading.is_set() and time.monotonic() - self._renewed < self.lease_s
 

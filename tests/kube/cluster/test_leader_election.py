@@ -3,21 +3,21 @@
 import threading
 import time
 
-from jaxsched.kube.cluster.election import Election
+from jaxsched.kube.cluster.leader_election import LeaderElector
 from tests.support.kube.calls import eventually
 
 
-def election(world, name: str, who: str, api=None) -> Election:
-    return Election(api or world.api, "default", name, who, lease_s=3.0, renew_s=1.5, retry_s=0.2)
+def elector(world, name: str, who: str, api=None) -> LeaderElector:
+    return LeaderElector(api or world.api, "default", name, who, lease_s=3.0, renew_s=1.5, retry_s=0.2)
 
 
 def test_one_leads_and_the_next_follows_when_it_stops(world) -> None:
     name = world.name("lease")
-    first = election(world, name, "a").start()
+    first = elector(world, name, "a").start()
     eventually(first.leading.is_set)
-    second = election(world, name, "b").start()
+    second = elector(world, name, "b").start()
     time.sleep(1.0)
-    assert not second.leading.is_set() and first.fresh()
+    assert not second.leading.is_set() and first.holds_lease()
     began = time.monotonic()
     first.stop()
     eventually(second.leading.is_set)
@@ -27,15 +27,15 @@ def test_one_leads_and_the_next_follows_when_it_stops(world) -> None:
 
 def test_a_leader_that_cannot_renew_stops_before_another_starts(world) -> None:
     name = world.name("lease")
-    first = election(world, name, "a", world.proxy.api).start()
+    first = elector(world, name, "a", world.proxy.api).start()
     eventually(first.leading.is_set)
-    second = election(world, name, "b").start()
+    second = elector(world, name, "b").start()
     both: list[bool] = []
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.02):
-            both.append(first.fresh() and second.fresh())
+            both.append(first.holds_lease() and second.holds_lease())
 
     looking = threading.Thread(target=look)
     looking.start()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from jaxsched.kube.cluster import binder as binding
 from jaxsched.kube.cluster.api import Answer, Api, Unreachable, pod_path
+from jaxsched.kube.cluster.assumed import AssumedPods
 from jaxsched.kube.cluster.binder import Binder, Outcome
-from jaxsched.kube.cluster.cache import Assumed
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.report import Reporter
@@ -22,14 +22,14 @@ DENIED_S = 300.0
 REJECTED_S = 120.0  # a pod that ends this soon after our Binding is looked at: did the kubelet reject it?
 
 
-class Dispatch:
+class GangBinder:
     """Binds with up to `threads` requests at a time, and remembers what failed and what was bound a moment ago."""
 
     def __init__(
         self, api: Api, binder: Binder, informers: Informers, reporter: Reporter, metrics: Metrics, threads: int
     ) -> None:
         self.api, self.binder, self.informers, self.reporter, self.metrics = api, binder, informers, reporter, metrics
-        self.assumed = Assumed()
+        self.assumed = AssumedPods()
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="bind")
         self._backoff: dict[str, tuple[float, float]] = {}  # gang -> not before (monotonic), the last delay
         self._bound_at: dict[str, tuple[float, Assignment]] = {}
@@ -38,13 +38,13 @@ class Dispatch:
         """Wait for what is under way."""
         self._pool.shutdown(wait=True)
 
-    def resting(self) -> set[str]:
+    def backing_off(self) -> set[str]:
         """Keys of gangs that are not to be tried yet; forgets delays that are long over."""
         now = time.monotonic()
         self._backoff = {key: entry for key, entry in self._backoff.items() if entry[0] + BACKOFF_S[1] * 6 > now}
         return {key for key, (until, _) in self._backoff.items() if until > now}
 
-    def backs_off(self) -> bool:
+    def some_back_off(self) -> bool:
         """Some gang has failed of late."""
         return bool(self._backoff)
 

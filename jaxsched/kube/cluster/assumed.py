@@ -9,7 +9,7 @@ from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Placement
 
 
-class Assumed:
+class AssumedPods:
     """Assumed nodes by pod uid; safe to use from several threads."""
 
     def __init__(self) -> None:
