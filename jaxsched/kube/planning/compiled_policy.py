@@ -19,7 +19,7 @@ from jaxsched.env.observation import observe
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State, make_params
 from jaxsched.env.transition import act, advance
 from jaxsched.evaluation.contenders import Contender, contender
-from jaxsched.kube.planning.encode import Inputs, all_finite, blank_state, build_inputs, to_state
+from jaxsched.kube.planning.encode import StateArrays, all_finite, blank_state, build_arrays, to_state
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.settings import PlanSettings
 
@@ -69,20 +69,20 @@ class CompiledPolicy:
         )
         self._params = make_params(fleet.split, interval_s=self.settings.interval_s)
         self._blank = blank_state(config, self._params, self.settings)
-        self._encode = jax.jit(lambda params, blank, inputs: to_state(config, params, blank, inputs))
+        self._encode = jax.jit(lambda params, blank, arrays: to_state(config, params, blank, arrays))
         self._rules = {True: _round(config, self.spare), False: _round(config, self.main)}
-        inputs, _ = build_inputs(fleet, self.settings, [[]] * fleet.shape.partitions, [], {}, False, 0.0)
-        state = self.begin(fleet, inputs, merged=False)
+        arrays, _ = build_arrays(fleet, self.settings, [[]] * fleet.shape.partitions, [], {}, False, 0.0)
+        state = self.begin(fleet, arrays, merged=False)
         for rule in self._rules.values():
             jax.block_until_ready(rule(jax.random.key(0), self._params, state, state.free))
         self._compiled_for = fleet.shape, largest
         self.compilations += 1
         self.compile_s = time.monotonic() - start
 
-    def begin(self, fleet: Fleet, inputs: Inputs, merged: bool) -> State:
+    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool) -> State:
         """The state before the first round; remembers the view (split or merged) for the rounds that follow."""
         self._params = self._params.replace(cluster=fleet.merged if merged else fleet.split)
-        return self._encode(self._params, self._blank, inputs)
+        return self._encode(self._params, self._blank, arrays)
 
     def decide(self, state: State, free: np.ndarray, number: int, fallback: bool) -> tuple[State, Decision]:
         """One round with `free: int32[P, N, K]`. PolicyError if the policy (not the fallback) cannot be trusted."""

@@ -42,6 +42,12 @@ class Fleet:
         rows[self.place[:, 0], self.place[:, 1]] = np.arange(len(self.nodes))
         return rows
 
+    def by_slot(self, by_node: np.ndarray) -> np.ndarray:
+        """int32[P, N, K] from int[S, K]."""
+        spread = np.zeros((self.shape.partitions, self.shape.servers, self.shape.groups), np.int32)
+        spread[self.place[:, 0], self.place[:, 1]] = by_node
+        return spread
+
 
 def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     """The nodes that have GPUs, whether usable or not: pods may run on those that are not."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jaxsched.kube.planning.encode import on_cluster
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.gangs import Gang
@@ -71,7 +70,7 @@ class FreeCapacity:
 
     def by_partition(self, by_node: np.ndarray) -> np.ndarray:
         """int[P]: sums over each partition's nodes and groups of int[S, K]."""
-        return on_cluster(self.fleet, by_node).sum((1, 2))
+        return self.fleet.by_slot(by_node).sum((1, 2))
 
     def largest_partition(self, gang: Gang) -> int:
         """The most workers of the gang that a partition holds when it is empty."""

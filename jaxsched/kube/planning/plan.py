@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.encode import pieces
 from jaxsched.kube.planning.explain import why_not
 from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
@@ -18,7 +17,8 @@ from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
 from jaxsched.kube.planning.partial_gangs import place_rest
 from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.rounds import Rounds, classes
+from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
+from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.spanning import span_partitions
@@ -65,18 +65,18 @@ class Planner:
         """The plan for a snapshot; the same snapshot gives the same plan."""
         fleet = self.fleet(snapshot.nodes)
         self.policy.prepare(fleet)
-        return _Work(self, snapshot, fleet).run()
+        return _PlanInProgress(self, snapshot, fleet).run()
 
 
-class _Work:
-    """One plan in the making."""
+class _PlanInProgress:
+    """The state of one plan while it is made."""
 
     def __init__(self, planner: Planner, snapshot: Snapshot, fleet: Fleet) -> None:
         settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot = snapshot
         self.capacity = FreeCapacity(fleet, snapshot.pods, settings)
-        running = pieces(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
+        running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
         self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
@@ -136,7 +136,7 @@ class _Work:
     def _decide(self, gangs: Sequence[Gang], fallback: bool) -> set[str]:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
-        for one in classes(self.capacity, gangs):
+        for one in equivalence_classes(self.capacity, gangs):
             placed, failed = self.rounds.place(one, self.placements, fallback)
             self.placements += placed
             blocked |= failed

@@ -2,18 +2,20 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
-from jaxsched.kube.planning.encode import Piece, build_inputs, home_of, on_cluster, pieces, tenants_of
+from jaxsched.kube.planning.encode import build_arrays
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.running import RunningPart, running_parts
 
 
-def classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
+def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
     """Gangs that may use the same GPUs, higher priority first, then by the oldest gang."""
     found: dict[tuple, list[Gang]] = {}
     for gang in gangs:
@@ -24,7 +26,9 @@ def classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
 class Rounds:
     """All decisions of one plan: how many, how long they took, and how the policy failed."""
 
-    def __init__(self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[Piece], now_s: float) -> None:
+    def __init__(
+        self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float
+    ) -> None:
         self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
         self.count, self.decision_s = 0, 0.0
         self.failures: list[str] = []
@@ -39,16 +43,16 @@ class Rounds:
         queues = _queues(capacity, gangs, usable)
         if not any(queues) or not usable.any():
             return [], set()
-        names = [*(gang.namespace for gang in gangs), *(piece.namespace for piece in self.running)]
+        names = [*(gang.namespace for gang in gangs), *(part.namespace for part in self.running)]
         running = self.running + _started(capacity, before, self.now_s)
-        spaces = tenants_of(names, settings.tenants)
-        inputs, rows = build_inputs(capacity.fleet, settings, queues, running, spaces, merged, self.now_s)
+        tenants = _tenants(names, settings.tenants)
+        arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
         start = time.perf_counter()
-        state = self.policy.begin(capacity.fleet, inputs, merged)
+        state = self.policy.begin(capacity.fleet, arrays, merged)
         placed: list[Placement] = []
         failed: set[str] = set()
         while self.count < settings.max_decisions:
-            free = on_cluster(capacity.fleet, capacity.usable(gangs[0]))
+            free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
             try:
                 state, decision = self.policy.decide(state, free, self.count, fallback)
             except PolicyError as error:
@@ -74,14 +78,14 @@ class Rounds:
 def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
     """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
     partitions = capacity.fleet.shape.partitions
-    empty, now = on_cluster(capacity.fleet, capacity.gpus(gangs[0])), on_cluster(capacity.fleet, usable)
+    empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
     for gang in gangs:
         size, count = gang.gpus_per_worker, len(gang.workers)
         could = (empty // size).sum((1, 2)) >= count
         if not could.any():
             continue
-        first = home_of(gang.key, partitions)
+        first = _home(gang.key, partitions)
         home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
         fits = bool((now[home] // size).sum() >= count)
         queues[home].append((fits, gang))
@@ -92,11 +96,11 @@ def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -
     return cut
 
 
-def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[Piece]:
-    """Pieces of the gangs that the plan has placed so far: classes see each other's."""
+def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[RunningPart]:
+    """Parts of the gangs that the plan has placed so far: classes see each other's."""
     assignments = [assignment for placement in placements for assignment in placement.assignments]
     moved = [dataclasses.replace(one.pod, node=one.node, created_s=now_s) for one in assignments]
-    return pieces(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
+    return running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
 
 
 def _targets(
@@ -117,3 +121,13 @@ def _targets(
         return None
     workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, targets)]
     return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_targets)]
+
+
+def _home(key: str, partitions: int) -> int:
+    """The partition that a gang goes to first: the same after every restart."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def _tenants(names: Iterable[str], count: int) -> dict[str, int]:
+    """Index of each namespace, alphabetically; the last index stands for all that are too many."""
+    return {name: min(index, count - 1) for index, name in enumerate(sorted(set(names)))}
