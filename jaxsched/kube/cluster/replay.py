@@ -27,7 +27,7 @@ _READERS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Day:
+class RecordedDay:
     """What a recording holds. Times of the last two are those of the real cluster."""
 
     cluster: Cluster
@@ -48,7 +48,7 @@ class Day:
 
 
 @dataclasses.dataclass
-class _Life:
+class _RecordedGang:
     """A gang in a recording."""
 
     pods: dict[str, Pod]
@@ -56,13 +56,13 @@ class _Life:
     ended_s: dict[str, float]
 
 
-def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> Day:
+def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
     """The jobs and the cluster of a recording; UserError if it holds no finished gang or no GPU node.
 
     A gang's run time is from its last Binding to the end of its last pod.
     """
     nodes: dict[str, Node] = {}
-    lives: dict[str, _Life] = {}
+    gangs: dict[str, _RecordedGang] = {}
     key_of: dict[str, str] = {}
     for line in lines:
         if line["kind"] == "nodes" and line["type"] != "DELETED":
@@ -73,73 +73,78 @@ def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, schedu
         uid = str((line["object"].get("metadata") or {}).get("uid", ""))
         if line["type"] == "DELETED":
             if uid in key_of:
-                lives[key_of[uid]].ended_s.setdefault(uid, line["t"])
+                gangs[key_of[uid]].ended_s.setdefault(uid, line["t"])
             continue
         pod = read_pod(line["object"])
         if scheduler not in (None, pod.scheduler):
             continue
         key_of[uid] = gang_key(pod)
-        life = lives.setdefault(key_of[uid], _Life({}, {}, {}))
-        life.pods[uid] = pod
+        gang = gangs.setdefault(key_of[uid], _RecordedGang({}, {}, {}))
+        gang.pods[uid] = pod
         if pod.node:
-            life.bound_s.setdefault(uid, line["t"])
+            gang.bound_s.setdefault(uid, line["t"])
     own = gpu_nodes(list(nodes.values()), settings)
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
-    return _day(lives, read_fleet(own, settings).split, settings)
+    return _day(gangs, read_fleet(own, settings).split, settings)
 
 
-def _day(lives: dict[str, _Life], cluster: Cluster, settings: PlanSettings) -> Day:
-    columns: dict[str, list] = {name: [] for name in ("submit_s", "duration_s", "workers", "gpus_per_worker", "model")}
-    names, jct, wait, skipped = [], [], [], {}
+def _day(gangs: dict[str, _RecordedGang], cluster: Cluster, settings: PlanSettings) -> RecordedDay:
     largest = int(np.asarray(cluster.group_gpus).max())
-    tenants = sorted({pod.namespace for life in lives.values() for pod in life.pods.values()})
-    tenant = []
-    for key, life in sorted(lives.items(), key=lambda item: natural(item[0])):
-        pods = sorted(life.pods.values(), key=lambda pod: natural(pod.name))
-        workers = [pod for pod in pods if pod.units(settings.gpu_resource)]
-        trouble = _trouble(life, workers)
-        if trouble:
-            skipped[trouble] = skipped.get(trouble, 0) + 1
+    tenants = sorted({pod.namespace for gang in gangs.values() for pod in gang.pods.values()})
+    jobs, jct, wait, skipped = [], [], [], {}
+    for key, gang in sorted(gangs.items(), key=lambda item: natural(item[0])):
+        why_not = _why_no_job(gang, settings)
+        if why_not:
+            skipped[why_not] = skipped.get(why_not, 0) + 1
             continue
-        submit, start, end = (
-            min(pod.created_s for pod in pods),
-            max(life.bound_s.values()),
-            max(life.ended_s.values()),
-        )
-        gpus = workers[0].units(settings.gpu_resource)
-        parts = -(-gpus // largest)  # a simulated worker lies in one GPU group
-        columns["submit_s"].append(submit)
-        columns["duration_s"].append(max(end - start, 1e-3))
-        columns["workers"].append(len(workers) * parts)
-        columns["gpus_per_worker"].append(-(-gpus // parts))
-        columns["model"].append(profile_of(pods, settings)[0])
-        tenant.append(tenants.index(pods[0].namespace))
-        names.append(key)
-        jct.append(end - submit)
-        wait.append(max(start - submit, 0.0))
-    if not names:
+        job = _job(gang, largest, settings)
+        end = max(gang.ended_s.values())
+        jobs.append(job | {"tenant": tenants.index(next(iter(gang.pods.values())).namespace), "job_id": key})
+        jct.append(end - job["submit_s"])
+        wait.append(max(max(gang.bound_s.values()) - job["submit_s"], 0.0))
+    if not jobs:
         raise UserError(
             f"the recording holds no gang from its start to its end ({skipped or 'no pods'}); record for longer"
         )
+    columns = {name: [job[name] for job in jobs] for name in jobs[0]}
     origin = min(columns["submit_s"])
     columns["submit_s"] = [submit - origin for submit in columns["submit_s"]]
-    jobs = make_job_list(**columns, tenant=tenant, job_id=names)
     config = {
         "recorded_jct_mean_s": float(np.mean(jct)),
         "recorded_wait_mean_s": float(np.mean(wait)),
         "skipped": skipped,
     }
-    return Day(cluster, jobs, config, skipped, np.array(jct), np.array(wait))
+    return RecordedDay(cluster, make_job_list(**columns), config, skipped, np.array(jct), np.array(wait))
 
 
-def _trouble(life: _Life, workers: list[Pod]) -> str:
+def _job(gang: _RecordedGang, largest_group: int, settings: PlanSettings) -> dict[str, Any]:
+    """The gang as arguments of `make_job_list`; a simulated worker lies in one GPU group."""
+    pods = sorted(gang.pods.values(), key=lambda pod: natural(pod.name))
+    workers = _workers(gang, settings)
+    gpus = workers[0].units(settings.gpu_resource)
+    parts = -(-gpus // largest_group)
+    return {
+        "submit_s": min(pod.created_s for pod in pods),
+        "duration_s": max(max(gang.ended_s.values()) - max(gang.bound_s.values()), 1e-3),
+        "workers": len(workers) * parts,
+        "gpus_per_worker": -(-gpus // parts),
+        "model": profile_of(pods, settings)[0],
+    }
+
+
+def _workers(gang: _RecordedGang, settings: PlanSettings) -> list[Pod]:
+    return [pod for pod in gang.pods.values() if pod.units(settings.gpu_resource)]
+
+
+def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
     """Why a gang is no job of the simulation; "" if it is one."""
+    workers = _workers(gang, settings)
     if not workers:
         return "without GPUs"
-    if len(life.bound_s) < len(life.pods):
+    if len(gang.bound_s) < len(gang.pods):
         return "never started"
-    if len(life.ended_s) < len(life.pods):
+    if len(gang.ended_s) < len(gang.pods):
         return "unfinished"
     if len({pod.requests for pod in workers}) > 1:
         return "with unequal workers"
