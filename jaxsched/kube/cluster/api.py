@@ -18,7 +18,7 @@ class Unreachable(Exception):
     """No answer: refused, cut, timed out, not TLS. Whether a write was done is unknown."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An HTTP status, the decoded body ({} if it is no JSON object), and Retry-After in seconds (0: none)."""
 
     status: int
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
         return str(self.body.get("message") or self.body.get("reason") or f"HTTP {self.status}")
 
 
-class Api:
+class ApiClient:
     """Requests to one API server; safe to use from several threads."""
 
     def __init__(self, host: str, pool: Any = None, configuration: Any = None) -> None:
@@ -55,7 +55,7 @@ class Api:
         body: Any = None,
         content: str = "application/json",
         read_s: float = READ_S,
-    ) -> Answer:
+    ) -> Response:
         """One request, never repeated by itself. Unreachable if there is no answer."""
         headers = self._headers() | ({"Content-Type": content} if body is not None else {})
         data = None if body is None else json.dumps(body).encode()
@@ -65,7 +65,7 @@ class Api:
             )
         except self._errors as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
-        return Answer(reply.status, _decoded(reply.data), _retry_after(reply.headers))
+        return Response(reply.status, _decoded(reply.data), _retry_after(reply.headers))
 
     def stream(
         self,
@@ -119,7 +119,7 @@ class Api:
         return headers
 
 
-def connect(kubeconfig: str | None = None, context: str | None = None) -> Api:
+def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiClient:
     """The API server of a kubeconfig (default: $KUBECONFIG, ~/.kube/config), or of the pod that this runs in.
 
     UserError if the client is not installed or no configuration is found.
@@ -142,7 +142,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Api:
             raise UserError(
                 "no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account"
             ) from None
-    return Api(configuration.host, rest.RESTClientObject(configuration).pool_manager, configuration)
+    return ApiClient(configuration.host, rest.RESTClientObject(configuration).pool_manager, configuration)
 
 
 def pod_path(namespace: str, name: str, part: str = "") -> str:

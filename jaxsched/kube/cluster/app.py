@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.api import Api
+from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.binder import Binder
 from jaxsched.kube.cluster.gang_binder import GangBinder
 from jaxsched.kube.cluster.informers import Informers
@@ -49,7 +49,7 @@ class Options:
 class Scheduler:
     """One process. `start`, then `run` until `stop`; or `step` by hand in tests."""
 
-    def __init__(self, api: Api, planner: Planner, options: Options, metrics: Metrics) -> None:
+    def __init__(self, api: ApiClient, planner: Planner, options: Options, metrics: Metrics) -> None:
         self.api, self.planner, self.options, self.metrics = api, planner, options, metrics
         self.settings = planner.settings
         self.ready, self.stopped = threading.Event(), threading.Event()

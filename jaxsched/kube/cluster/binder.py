@@ -1,11 +1,11 @@
-"""Bind pods: the uid in every Binding, the raw answer, and a rule for each way it can go wrong (docs/kubernetes.md)."""
+"""Bind pods: the uid in every Binding, the raw response, a rule for each way it can go wrong (docs/kubernetes.md)."""
 
 import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxsched.kube.cluster.api import Answer, Api, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.planning.labels import DECISION, GROUP, POLICY
 from jaxsched.kube.planning.placement import Assignment
 
@@ -39,7 +39,7 @@ class Binder:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiClient,
         dry_run: bool = False,
         deadline_s: float = DEADLINE_S,
         sleep: Callable[[float], None] = time.sleep,
@@ -62,8 +62,8 @@ class Binder:
                     outcome = self.read_back(assignment)
                 if outcome is None:
                     tried = True
-                    answer = self.api.request("POST", path, self.query, body)
-                    outcome, wait = self._judge(assignment, answer), max(delay, answer.retry_after_s)
+                    response = self.api.request("POST", path, self.query, body)
+                    outcome, wait = self._judge(assignment, response), max(delay, response.retry_after_s)
             except Unreachable as error:
                 outcome, tried = None, True
                 last = str(error)
@@ -79,14 +79,14 @@ class Binder:
     def read_back(self, assignment: Assignment) -> Outcome | None:
         """What the pod says; None if it is still unbound. Unreachable if nobody answers."""
         pod = assignment.pod
-        answer = self.api.request("GET", pod_path(pod.namespace, pod.name))
-        if answer.status == 404:
-            return Outcome(GONE, answer.message)
-        if not answer.ok:
-            if answer.status in PERMANENT:
-                return Outcome(DENIED, answer.message)
-            raise Unreachable(answer.message)
-        meta, spec = answer.body.get("metadata") or {}, answer.body.get("spec") or {}
+        response = self.api.request("GET", pod_path(pod.namespace, pod.name))
+        if response.status == 404:
+            return Outcome(GONE, response.message)
+        if not response.ok:
+            if response.status in PERMANENT:
+                return Outcome(DENIED, response.message)
+            raise Unreachable(response.message)
+        meta, spec = response.body.get("metadata") or {}, response.body.get("spec") or {}
         if meta.get("uid") != pod.uid or meta.get("deletionTimestamp"):
             return Outcome(GONE, "the pod was deleted or replaced")
         node = spec.get("nodeName")
@@ -94,14 +94,14 @@ class Binder:
             return None
         return Outcome(BOUND) if node == assignment.node else Outcome(ELSEWHERE, f"bound to {node} already")
 
-    def _judge(self, assignment: Assignment, answer: Answer) -> Outcome | None:
-        """The outcome of an answer; None: try again."""
-        if answer.ok:
+    def _judge(self, assignment: Assignment, response: Response) -> Outcome | None:
+        """The outcome of a response; None: try again."""
+        if response.ok:
             return Outcome(BOUND)
-        if answer.status == 404:
-            return Outcome(GONE, answer.message)
-        if answer.status == 409:
-            return self.read_back(assignment) or Outcome(CONFLICT, answer.message)
-        if answer.status in PERMANENT:
-            return Outcome(DENIED, answer.message)
+        if response.status == 404:
+            return Outcome(GONE, response.message)
+        if response.status == 409:
+            return self.read_back(assignment) or Outcome(CONFLICT, response.message)
+        if response.status in PERMANENT:
+            return Outcome(DENIED, response.message)
         return None

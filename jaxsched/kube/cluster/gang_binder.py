@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from jaxsched.kube.cluster import binder as binding
-from jaxsched.kube.cluster.api import Answer, Api, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.cluster.assumed import AssumedPods
 from jaxsched.kube.cluster.binder import Binder, Outcome
 from jaxsched.kube.cluster.informers import Informers
@@ -26,7 +26,7 @@ class GangBinder:
     """Binds with up to `threads` requests at a time, and remembers what failed and what was bound a moment ago."""
 
     def __init__(
-        self, api: Api, binder: Binder, informers: Informers, reporter: Reporter, metrics: Metrics, threads: int
+        self, api: ApiClient, binder: Binder, informers: Informers, reporter: Reporter, metrics: Metrics, threads: int
     ) -> None:
         self.api, self.binder, self.informers, self.reporter, self.metrics = api, binder, informers, reporter, metrics
         self.assumed = AssumedPods()
@@ -118,11 +118,11 @@ class GangBinder:
 
     def _was_rejected(self, pod: Pod) -> None:
         try:
-            answer: Answer = self.api.request("GET", pod_path(pod.namespace, pod.name))
+            response: Response = self.api.request("GET", pod_path(pod.namespace, pod.name))
         except Unreachable:
             return
-        status = answer.body.get("status") or {}
-        same = (answer.body.get("metadata") or {}).get("uid") == pod.uid
+        status = response.body.get("status") or {}
+        same = (response.body.get("metadata") or {}).get("uid") == pod.uid
         if same and status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
             log.error("pod %s: its kubelet rejected it: %s", pod.key, status.get("message", ""))
             self.metrics.rejected.inc()

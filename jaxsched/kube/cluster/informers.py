@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.api import NODES, PODS, Api
+from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
 from jaxsched.kube.cluster.permissions import POD_GROUPS
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.planning.gangs import read_pod_group
@@ -27,7 +27,7 @@ class Informers:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiClient,
         on_change: Callable[[], None],
         on_event: Callable[[str, str, Mapping[str, Any]], None],
         on_restart: Callable[[str, str], None],

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxsched.kube.cluster.api import Answer, Api, Unreachable
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
 
 LEASE_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
@@ -19,7 +19,7 @@ class LeaderElector:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiClient,
         namespace: str,
         name: str,
         identity: str,
@@ -82,14 +82,14 @@ class LeaderElector:
 
     def _try(self) -> bool:
         """Acquire or renew; whether the Lease is ours now."""
-        answer = self.api.request("GET", f"{self.path}/{self.name}", read_s=self.retry_s * 2)
-        self.denied = answer.message if answer.status in (401, 403) else ""
-        if answer.status == 404:
+        response = self.api.request("GET", f"{self.path}/{self.name}", read_s=self.retry_s * 2)
+        self.denied = response.message if response.status in (401, 403) else ""
+        if response.status == 404:
             meta = {"name": self.name}
             return self._judged(self._write({"metadata": meta, "spec": {"leaseTransitions": 0}}, self.identity, None))
-        if not answer.ok:
+        if not response.ok:
             return False
-        spec = answer.body.get("spec") or {}
+        spec = response.body.get("spec") or {}
         record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._seen[0]:
             self._seen = record, time.monotonic()
@@ -99,13 +99,13 @@ class LeaderElector:
             if self.leading.is_set():
                 self._renewed = -self.renew_s * 10  # another one holds it: lost at once
             return False
-        return self._judged(self._write(answer.body, self.identity, None))
+        return self._judged(self._write(response.body, self.identity, None))
 
-    def _judged(self, answer: Answer) -> bool:
-        self.denied = answer.message if answer.status in (401, 403) else self.denied
-        return answer.ok
+    def _judged(self, response: Response) -> bool:
+        self.denied = response.message if response.status in (401, 403) else self.denied
+        return response.ok
 
-    def _write(self, lease: dict[str, Any], holder: str, seconds: int | None) -> Answer:
+    def _write(self, lease: dict[str, Any], holder: str, seconds: int | None) -> Response:
         """Create or update with the version that was read: of two writers one gets 409."""
         spec, now = lease.get("spec") or {}, datetime.datetime.now(datetime.UTC)
         stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,7 +1,7 @@
 """What the process may and must do: asked before it starts, so that a missing verb is one line, no half-bound gang."""
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.api import Api, Unreachable
+from jaxsched.kube.cluster.api import ApiClient, Unreachable
 
 # (verb, group, resource/subresource); deploy/base/rbac.yaml grants exactly these, a test compares the two
 READS = (
@@ -29,7 +29,7 @@ def needed(writes: bool, lease: bool) -> tuple[tuple[str, str, str], ...]:
 
 
 def check_permissions(
-    api: Api, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
+    api: ApiClient, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
 ) -> None:
     """UserError that names every missing verb. Asked with SelfSubjectAccessReview, which everyone may do."""
     missing = []
@@ -44,14 +44,14 @@ def check_permissions(
             "spec": {"resourceAttributes": wanted},
         }
         try:
-            answer = api.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+            response = api.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
         except Unreachable as error:
             raise UserError(f"the API server {api.host} does not answer: {error}") from None
-        if answer.status == 401:
+        if response.status == 401:
             raise UserError(f"the API server {api.host} does not know these credentials (401)")
-        if not answer.ok:
-            raise UserError(f"the API server {api.host} cannot say what is permitted: {answer.message}")
-        if not (answer.body.get("status") or {}).get("allowed"):
+        if not response.ok:
+            raise UserError(f"the API server {api.host} cannot say what is permitted: {response.message}")
+        if not (response.body.get("status") or {}).get("allowed"):
             missing.append(f"{verb} {resource}" + (f" ({group})" if group else ""))
     if missing:
         raise UserError(f"RBAC: not permitted to {', '.join(missing)}; deploy/base/rbac.yaml grants what is needed")

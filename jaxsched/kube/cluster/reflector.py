@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxsched.kube.cluster.api import Api, Unreachable
+from jaxsched.kube.cluster.api import ApiClient, Unreachable
 
 WATCH_S = (240, 420)  # the server ends a watch after a random time in this range
 IDLE_S = 100.0  # longer than the minute between bookmarks
@@ -77,7 +77,7 @@ class Reflector:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiClient,
         path: str,
         store: Store,
         query: Mapping[str, str] | None = None,
@@ -148,22 +148,22 @@ class Reflector:
     def _list(self) -> str:
         """The version of a full list that is now in the store; "" if the server refuses."""
         self._again.clear()
-        answer = self.api.request("GET", self.path, self.query, read_s=LIST_READ_S)
-        self.denied = answer.message if answer.status in (401, 403) else ""
-        self.missing = answer.status == 404 and self.optional
+        response = self.api.request("GET", self.path, self.query, read_s=LIST_READ_S)
+        self.denied = response.message if response.status in (401, 403) else ""
+        self.missing = response.status == 404 and self.optional
         if self.missing:
             self.store.replace([])
             self.listed.set()
             self.live.set()
             return ""
-        if answer.status in (401, 403):
+        if response.status in (401, 403):
             self.live.clear()
             return ""
-        version = str((answer.body.get("metadata") or {}).get("resourceVersion") or "")
-        if not answer.ok or not version:
-            raise Unreachable(f"GET {self.path}: {answer.message}")
-        kind = answer.body.get("apiVersion")  # items of a list do not carry it
-        items = [one for one in answer.body.get("items") or [] if isinstance(one, dict)]
+        version = str((response.body.get("metadata") or {}).get("resourceVersion") or "")
+        if not response.ok or not version:
+            raise Unreachable(f"GET {self.path}: {response.message}")
+        kind = response.body.get("apiVersion")  # items of a list do not carry it
+        items = [one for one in response.body.get("items") or [] if isinstance(one, dict)]
         self.store.replace([{"apiVersion": kind, **item} for item in items])
         self.lists += 1
         self.listed.set()

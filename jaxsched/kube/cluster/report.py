@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxsched.kube.cluster.api import Api, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Unreachable, pod_path
 from jaxsched.kube.planning.objects import Pod
 
 EVERY_S = 300.0  # at most one event per pod and reason in this time
@@ -20,7 +20,7 @@ LONGEST_MESSAGE = 900  # events are cut at 1024 by the server
 class Reporter:
     """Queues writes that may be lost: a full queue drops them, and nothing waits for them."""
 
-    def __init__(self, api: Api, component: str, on_denied: Callable[[str], None] = lambda words: None) -> None:
+    def __init__(self, api: ApiClient, component: str, on_denied: Callable[[str], None] = lambda words: None) -> None:
         self.api, self.component, self.on_denied = api, component, on_denied
         self._queue: queue.Queue = queue.Queue(maxsize=2000)
         self._said: dict[tuple[str, str], float] = {}
@@ -76,9 +76,9 @@ class Reporter:
         condition["lastTransitionTime"] = _now().strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         path, content = pod_path(pod.namespace, pod.name, "status"), "application/strategic-merge-patch+json"
-        answer = self.api.request("PATCH", path, body=body, content=content)
-        if answer.status == 403:
-            self.on_denied(answer.message)
+        response = self.api.request("PATCH", path, body=body, content=content)
+        if response.status == 403:
+            self.on_denied(response.message)
 
     def _post(self, pod: Pod, reason: str, message: str, kind: str) -> None:
         now = _now()
@@ -100,9 +100,9 @@ class Reporter:
             "lastTimestamp": stamp,
             "source": {"component": self.component},
         }
-        answer = self.api.request("POST", f"/api/v1/namespaces/{pod.namespace}/events", body=body)
-        if answer.status == 403:
-            self.on_denied(answer.message)
+        response = self.api.request("POST", f"/api/v1/namespaces/{pod.namespace}/events", body=body)
+        if response.status == 403:
+            self.on_denied(response.message)
 
 
 def _now() -> datetime.datetime:

@@ -38,10 +38,10 @@ class World:
         return f"{kind}{next(names)}-{os.getpid()}"
 
     def make(self, path: str, body: dict) -> dict:
-        answer = self.api.request("POST", path, body=body)
-        assert answer.status == 201, answer
+        response = self.api.request("POST", path, body=body)
+        assert response.status == 201, response
         self.made.append(f"{path}/{body['metadata']['name']}")
-        return answer.body
+        return response.body
 
     def pod(self, name: str = "", **more) -> dict:
         return self.make("/api/v1/namespaces/default/pods", make_pod(name or self.name(), **more))
@@ -50,9 +50,9 @@ class World:
         raw = make_node(name or self.name("n"), **more)
         made = self.make("/api/v1/nodes", {k: v for k, v in raw.items() if k != "status"} | {"kind": "Node"})
         path, kind = f"/api/v1/nodes/{made['metadata']['name']}", "application/strategic-merge-patch+json"
-        answer = self.api.request("PATCH", f"{path}/status", body={"status": raw["status"]}, content=kind)
-        assert answer.ok, answer
-        return answer.body
+        response = self.api.request("PATCH", f"{path}/status", body={"status": raw["status"]}, content=kind)
+        assert response.ok, response
+        return response.body
 
     def get(self, pod: dict) -> dict:
         meta = pod["metadata"]
@@ -83,7 +83,7 @@ def real_server() -> Iterator[RealServer | None]:
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.kube)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    from jaxsched.kube.cluster.api import Api, connect
+    from jaxsched.kube.cluster.api import ApiClient, connect
     from tests.support.kube.fake import FakeServer
     from tests.support.kube.proxy import Proxy
 
@@ -95,7 +95,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         forget = server.restart
     else:
         fake = FakeServer()
-        api, minor, forget = Api(fake.url), 36, fake.compact
+        api, minor, forget = ApiClient(fake.url), 36, fake.compact
     proxy = Proxy(api)
     one = World(request.param, api, proxy, minor, forget)
     yield one

@@ -9,8 +9,8 @@ from tests.support.kube.calls import MERGE, eventually, post
 
 def test_a_binding_is_answered_with_a_status_and_its_annotations_are_merged(world) -> None:
     pod = world.pod()
-    answer = post(world, pod, world.node()["metadata"]["name"])
-    assert answer.status == 201 and answer.body["kind"] == "Status"
+    response = post(world, pod, world.node()["metadata"]["name"])
+    assert response.status == 201 and response.body["kind"] == "Status"
     after = world.get(pod)
     assert after["spec"]["nodeName"]
     assert after["metadata"]["annotations"][DECISION] == "d1"
@@ -80,7 +80,7 @@ def test_an_old_version_gives_410(world) -> None:
 
 
 def test_nobody_there_is_unreachable(world) -> None:
-    from jaxsched.kube.cluster.api import Api
+    from jaxsched.kube.cluster.api import ApiClient
 
     with pytest.raises(Unreachable, match="GET /api/v1/nodes"):
-        Api("http://127.0.0.1:9").request("GET", NODES)
+        ApiClient("http://127.0.0.1:9").request("GET", NODES)

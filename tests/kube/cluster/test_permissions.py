@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.api import Api
+from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.app import Options, Scheduler
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.permissions import LEASE, POD_GROUPS, READS, WRITES, check_permissions
@@ -18,10 +18,10 @@ from tests.support.kube.turns import bound, gang, turn
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
-class As(Api):
+class As(ApiClient):
     """The same server as somebody else."""
 
-    def __init__(self, other: Api, user: str) -> None:
+    def __init__(self, other: ApiClient, user: str) -> None:
         self.__dict__.update(other.__dict__)
         self._user = user
 
@@ -118,4 +118,4 @@ def test_everything_is_permitted_to_the_administrator(world) -> None:
 
 def test_an_unreachable_server_is_one_line(world) -> None:
     with pytest.raises(UserError, match="does not answer"):
-        check_permissions(Api("http://127.0.0.1:9"), (("list", "", "nodes"),))
+        check_permissions(ApiClient("http://127.0.0.1:9"), (("list", "", "nodes"),))

@@ -179,8 +179,8 @@ def test_metrics_and_health(world, start) -> None:
     turn(scheduler, lambda: bound(world, pods) == 2)
 
     def get(page: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}{page}") as answer:
-            return answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}{page}") as response:
+            return response.read().decode()
 
     text = get("/metrics")
     assert 'jaxsched_pod_binds_total{result="bound"} 2.0' in text
