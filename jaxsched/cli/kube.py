@@ -2,11 +2,15 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxsched.cli.options import Output, optional
+
+if TYPE_CHECKING:
+    from jaxsched.kube.cluster.app import Options
+    from jaxsched.kube.planning.settings import PlanSettings
 
 HELP = """Schedule a Kubernetes cluster, or replay a recording of one.
 
@@ -75,21 +79,41 @@ class Run:
     def run(self) -> None:
         """Until SIGTERM or SIGINT. UserError on any mistake; exit code 1 if the Lease is lost."""
         import logging
-        import os
         import signal
-        import socket
         import sys
         import threading
 
-        from jaxsched.errors import UserError
-        from jaxsched.kube.api import connect
-        from jaxsched.kube.app import Options, Scheduler
-        from jaxsched.kube.brain import Brain
-        from jaxsched.kube.metrics import Metrics, serve
-        from jaxsched.kube.plan import Planner
-        from jaxsched.kube.settings import TOPOLOGY_PRESETS, Settings
+        from jaxsched.kube.cluster.api import connect
+        from jaxsched.kube.cluster.app import Scheduler
+        from jaxsched.kube.cluster.metrics import Metrics, serve
+        from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+        from jaxsched.kube.planning.plan import Planner
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        self._check()
+        settings = self._settings()
+        api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
+        metrics = Metrics()
+        name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
+        planner = Planner(CompiledPolicy(name, settings, self.decision_timeout_s), settings, self.patience_s)
+        scheduler = Scheduler(api, planner, self._options(), metrics)
+        server = serve(self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # In a thread: the handler may interrupt the very lock that `stop` needs.
+            signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
+        try:
+            scheduler.start()
+            logging.info("ready: %s, metrics on port %d", scheduler.options.mode, server.server_address[1])
+            scheduler.run()
+        finally:
+            scheduler.close()
+            server.shutdown()
+        if scheduler.elector is not None and scheduler.elector.lost.is_set():
+            sys.exit(1)
+
+    def _check(self) -> None:
+        from jaxsched.errors import UserError
+
         if self.checkpoint is not None and self.policy is not None:
             raise UserError("--checkpoint and --policy exclude each other: give one of them")
         if self.dry_run and self.shadow:
@@ -97,8 +121,13 @@ class Run:
         for name, value in {"--patience-s": self.patience_s, "--decision-timeout-s": self.decision_timeout_s}.items():
             if not 0.0 <= value <= 1e9:
                 raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
+
+    def _settings(self) -> "PlanSettings":
+        from jaxsched.kube.planning.labels import TOPOLOGY_PRESETS
+        from jaxsched.kube.planning.settings import PlanSettings
+
         labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
-        settings = Settings(
+        return PlanSettings(
             scheduler_name=self.scheduler_name,
             gpu_resource=self.gpu_resource,
             topology=labels,
@@ -109,31 +138,20 @@ class Run:
             nic_gbits_s=self.nic_gbits_s,
             oversubscription=self.oversubscription,
         )
-        api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
-        metrics = Metrics()
-        name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
-        planner = Planner(Brain(name, settings, self.decision_timeout_s), settings, self.patience_s)
-        options = Options(
+
+    def _options(self) -> "Options":
+        import os
+        import socket
+
+        from jaxsched.kube.cluster.app import Options
+
+        return Options(
             mode="shadow" if self.shadow else "dry-run" if self.dry_run else "bind",
             leader_election=self.leader_elect,
             namespace=self.namespace,
             identity=self.identity or f"{socket.gethostname()}-{os.getpid()}",
             record=self.record,
         )
-        scheduler = Scheduler(api, planner, options, metrics)
-        server = serve(self.metrics_port, metrics, scheduler.trouble_live, scheduler.trouble_ready)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # In a thread: the handler may interrupt the very lock that `stop` needs.
-            signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
-        try:
-            scheduler.start()
-            logging.info("ready: %s, metrics on port %d", options.mode, server.server_address[1])
-            scheduler.run()
-        finally:
-            scheduler.close()
-            server.shutdown()
-        if scheduler.election is not None and scheduler.election.lost.is_set():
-            sys.exit(1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,16 +178,16 @@ class Replay:
         from jaxsched.cli.output import show, write_json
         from jaxsched.evaluation.compare import compare
         from jaxsched.files import check_writable
-        from jaxsched.kube.record import read_recording
-        from jaxsched.kube.replay import plan_again, recorded_day
-        from jaxsched.kube.settings import Settings
+        from jaxsched.kube.cluster.record import read_recording
+        from jaxsched.kube.cluster.replay import plan_again, recorded_day
+        from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
         if self.json is not None:
             check_writable(self.json, "--json")
         policies = parse_all(self.policies)
-        settings = Settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
+        settings = PlanSettings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)

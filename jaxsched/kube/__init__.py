@@ -1,1 +1,1 @@
-"""A policy schedules a Kubernetes cluster: a pure core (snapshot -> plan) and the adapter that watches and binds."""
+"""A policy schedules a Kubernetes cluster: `planning` is pure (snapshot -> plan), `cluster` watches and binds."""

@@ -14,7 +14,6 @@ from jaxsched.networks.hierarchy import KINDS
 from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
 
-
 T = TypeVar("T")
 
 

@@ -1,4 +1,4 @@
-"""Decision time on clusters of fake objects: python tests/kube/decision_time.py NODES POLICY [PLANS]."""
+"""Decision time on clusters of fake objects: python -m tests.support.kube.decision_time NODES POLICY [PLANS]."""
 
 import random
 import sys
@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 
-from jaxsched.kube.brain import Brain
-from jaxsched.kube.objects import read_node, read_pod
-from jaxsched.kube.plan import Planner
-from jaxsched.kube.settings import Settings
-from jaxsched.kube.snapshot import Snapshot
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.objects import read_node, read_pod
+from jaxsched.kube.planning.plan import Planner
+from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.planning.snapshot import Snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 
@@ -20,8 +20,8 @@ def main(size: int, policy: str, plans: int) -> None:
     pods = []
     for i in range(size // 2):  # half of the nodes are busy with gangs of two pods
         pods += [read_pod(make_pod(f"run{i}-{k}", 4, f"run{i}", 2, node=f"n{i}", uid=f"run{i}-{k}")) for k in range(2)]
-    planner = Planner(Brain(policy, Settings()), Settings())
-    planner.brain.prepare(planner.fleet(nodes))
+    planner = Planner(CompiledPolicy(policy, PlanSettings()), PlanSettings())
+    planner.policy.prepare(planner.fleet(nodes))
     decision, whole, placed = [], [], 0
     for number in range(plans):
         count, gpus = draw.choice((1, 2, 4, 8, 16)), draw.choice((1, 2, 4))
@@ -35,7 +35,7 @@ def main(size: int, policy: str, plans: int) -> None:
     all50, all99 = np.percentile(np.array(whole) * 1e3, (50, 99))
     print(
         f"{size} nodes, {policy}: decision p50 {p50:.0f} ms, p99 {p99:.0f} ms; whole plan p50 {all50:.0f} ms, "
-        f"p99 {all99:.0f} ms; {placed} of {plans} placed; compiled in {planner.brain.compile_s:.0f} s"
+        f"p99 {all99:.0f} ms; {placed} of {plans} placed; compiled in {planner.policy.compile_s:.0f} s"
     )
 
 

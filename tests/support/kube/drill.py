@@ -1,6 +1,6 @@
 """A drill on a real control plane: gangs are submitted over time, something is broken, every invariant is checked.
 
-    python tests/kube/drill.py --kubeconfig F --nodes 8 --fault sigkill-self [--gangs 60] [--policy NAME]
+    python -m tests.support.kube.drill --kubeconfig F --nodes 8 --fault sigkill-self [--gangs 60] [--policy NAME]
 
 Needs GPU nodes with kubelets (fake ones do, if they renew their Leases and play admission). It starts `jaxsched kube
 run` itself, prints one JSON line and ends with 1 if an invariant was broken: every gang bound whole, no pod bound
@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from jaxsched.kube.api import connect
+from jaxsched.kube.cluster.api import connect
 from tests.support.kube.drill_faults import FAULTS, inject, uncordon
 from tests.support.kube.drill_pods import NAMESPACE, clean, patient, pod_body, submit
 from tests.support.kube.drill_process import Process

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from jaxsched.kube.api import Api, connect, pod_path
+from jaxsched.kube.cluster.api import ApiClient, connect, pod_path
 from tests.support.kube.drill_pods import NAMESPACE, patient
 from tests.support.kube.drill_process import Process
 from tests.support.kube.drill_watcher import Watcher
@@ -28,7 +28,7 @@ FAULTS = (
 )
 
 
-def uncordon(api: Api) -> None:
+def uncordon(api: ApiClient) -> None:
     for node in patient(api, "GET", "/api/v1/nodes").body["items"]:
         if node["spec"].get("unschedulable"):
             patch = {"spec": {"unschedulable": None}}
@@ -36,7 +36,7 @@ def uncordon(api: Api) -> None:
             patient(api, "PATCH", path, patch, content=kind)
 
 
-def wait_for_first_bind(api: Api, large: set[str], limit_s: float = 40.0) -> None:
+def wait_for_first_bind(api: ApiClient, large: set[str], limit_s: float = 40.0) -> None:
     """Until the first pod of one of these gangs is bound, seen by a watch: a moment in the middle of a gang."""
     version = api.request("GET", "/api/v1/pods").body["metadata"]["resourceVersion"]
     query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(int(limit_s))}
@@ -52,7 +52,7 @@ def busiest(watcher: Watcher) -> str:
 
 
 def inject(
-    args: argparse.Namespace, api: Api, watcher: Watcher, first: Process, others: list[Process], gangs: list
+    args: argparse.Namespace, api: ApiClient, watcher: Watcher, first: Process, others: list[Process], gangs: list
 ) -> Process:
     """Break something; returns the process that should schedule from now on."""
     match args.fault:
@@ -92,7 +92,7 @@ def inject(
     return first
 
 
-def delete_pods(api: Api, watcher: Watcher, which: object) -> None:
+def delete_pods(api: ApiClient, watcher: Watcher, which: object) -> None:
     for pod in patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]:
         if which(pod) and pod["metadata"].get("labels", {}).get("drill"):
             patient(api, "DELETE", pod_path(NAMESPACE, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})

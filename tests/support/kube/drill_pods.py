@@ -3,7 +3,7 @@
 import threading
 import time
 
-from jaxsched.kube.api import Api, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Unreachable, pod_path
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
@@ -30,20 +30,20 @@ def pod_body(gang: str, index: int, size: int, gpus: int, seconds: float, schedu
     }
 
 
-def patient(api: Api, method: str, path: str, body: object = None, **more: object) -> object:
+def patient(api: ApiClient, method: str, path: str, body: object = None, **more: object) -> object:
     """A request that is repeated until somebody answers."""
     while True:
         try:
-            answer = api.request(method, path, None, body, **more)
-            if answer.status not in (429, 500, 502, 503, 504):
-                return answer
+            response = api.request(method, path, None, body, **more)
+            if response.status not in (429, 500, 502, 503, 504):
+                return response
         except Unreachable:
             pass
         time.sleep(0.5)
 
 
 def submit(
-    api: Api, gangs: list[tuple[str, int, int, float]], scheduler: str, every_s: float, stop: threading.Event
+    api: ApiClient, gangs: list[tuple[str, int, int, float]], scheduler: str, every_s: float, stop: threading.Event
 ) -> None:
     for gang, size, gpus, seconds in gangs:
         for index in range(size):
@@ -53,7 +53,7 @@ def submit(
             return
 
 
-def clean(api: Api) -> None:
+def clean(api: ApiClient) -> None:
     for _ in range(120):
         pods = patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]
         ours = [p["metadata"]["name"] for p in pods if p["metadata"].get("labels", {}).get("drill")]

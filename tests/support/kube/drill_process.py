@@ -29,8 +29,8 @@ class Process:
             if self.child.poll() is not None:
                 raise SystemExit(f"scheduler ended with {self.child.returncode}: {self.log.read_text()[-500:]}")
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
-                    if answer.status == 200:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as response:
+                    if response.status == 200:
                         return
             except OSError:
                 time.sleep(0.3)
@@ -38,8 +38,8 @@ class Process:
 
     def metrics(self) -> dict[str, float]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                lines = answer.read().decode().splitlines()
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+                lines = response.read().decode().splitlines()
         except OSError:
             return {}
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}

@@ -5,15 +5,15 @@ import threading
 import time
 from collections import Counter
 
-from jaxsched.kube.api import Api, Unreachable
-from jaxsched.kube.quantity import to_units
+from jaxsched.kube.cluster.api import ApiClient, Unreachable
+from jaxsched.kube.planning.quantity import to_units
 from tests.support.kube.drill_pods import GPU
 
 
 class Watcher(threading.Thread):
     """Polls all pods and checks the invariants at every look."""
 
-    def __init__(self, api: Api, sizes: dict[str, int], half_s: float) -> None:
+    def __init__(self, api: ApiClient, sizes: dict[str, int], half_s: float) -> None:
         super().__init__(daemon=True)
         self.api, self.sizes, self.half_s = api, sizes, half_s
         self.node_of: dict[str, str] = {}  # uid -> node, as first seen

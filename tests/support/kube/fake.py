@@ -281,12 +281,12 @@ class FakeServer:
                     if self.command == "GET" and query.get("watch"):
                         fake.handle("GET", url.path, query, None, user)
                         return self.stream(url.path, query)
-                    status, answer = fake.handle(self.command, url.path, query, body, user)
+                    status, response = fake.handle(self.command, url.path, query, body, user)
                 except Problem as problem:
                     status = problem.code
-                    answer = {"kind": "Status", "status": "Failure", "code": status}
-                    answer |= {"message": problem.message, "reason": problem.reason}
-                data = json.dumps(answer).encode()
+                    response = {"kind": "Status", "status": "Failure", "code": status}
+                    response |= {"message": problem.message, "reason": problem.reason}
+                data = json.dumps(response).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))

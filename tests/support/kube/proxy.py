@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 
-from jaxsched.kube.api import Api
+from jaxsched.kube.cluster.api import ApiClient
 
 
 @dataclasses.dataclass
@@ -29,13 +29,13 @@ class Fault:
 
 
 class Proxy:
-    def __init__(self, upstream: Api) -> None:
+    def __init__(self, upstream: ApiClient) -> None:
         self.upstream, self.faults, self.seen = upstream, [], []
         self.lock = threading.Lock()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.api = Api(f"http://127.0.0.1:{self.server.server_address[1]}")
+        self.api = ApiClient(f"http://127.0.0.1:{self.server.server_address[1]}")
 
     def close(self) -> None:
         self.server.shutdown()
@@ -72,7 +72,7 @@ class Proxy:
                 body = self.rfile.read(length) if length else None
                 fault = proxy._fault(self.command, self.path)
                 if fault is not None and fault.status:
-                    return self.answer(fault.status, fault.body, fault.retry_after)
+                    return self.response(fault.status, fault.body, fault.retry_after)
                 if fault is not None and fault.freeze:
                     self.begin_chunks()
                     time.sleep(30)
@@ -97,9 +97,9 @@ class Proxy:
                     if fault is not None and fault.lose_answer:
                         self.close_connection = True
                         return
-                    return self.answer(reply.status, data, reply.headers.get("Retry-After") or "")
+                    return self.response(reply.status, data, reply.headers.get("Retry-After") or "")
                 if reply.status != 200:
-                    return self.answer(reply.status, reply.data, "")
+                    return self.response(reply.status, reply.data, "")
                 self.relay(reply, fault.cut_after if fault is not None else -1)
 
             def relay(self, reply: Any, cut_after: int) -> None:
@@ -124,7 +124,7 @@ class Proxy:
                 self.end_headers()
                 self.wfile.flush()
 
-            def answer(self, status: int, data: bytes, retry_after: str) -> None:
+            def response(self, status: int, data: bytes, retry_after: str) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))

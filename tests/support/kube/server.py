@@ -126,8 +126,8 @@ current-context: test
                     pass
                 with urllib.request.urlopen(f"{base}/api/v1/namespaces/default", context=context, timeout=2):
                     pass
-                with urllib.request.urlopen(f"{base}/version", context=context, timeout=2) as answer:
-                    self.minor = int(json.load(answer)["gitVersion"].split(".")[1])
+                with urllib.request.urlopen(f"{base}/version", context=context, timeout=2) as response:
+                    self.minor = int(json.load(response)["gitVersion"].split(".")[1])
                 return
             except OSError:
                 time.sleep(0.3)

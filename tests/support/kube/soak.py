@@ -1,4 +1,4 @@
-"""Memory over time on the loopback fake, a gang a second: python tests/kube/soak.py MINUTES."""
+"""Memory over time on the loopback fake, a gang a second: python -m tests.support.kube.soak MINUTES."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from tempfile import mkdtemp
 
-from jaxsched.kube.api import Api
+from jaxsched.kube.cluster.api import ApiClient
 from tests.support.kube.fake import FakeServer
 from tests.support.kube.objects import make_node, make_pod
 
@@ -15,14 +15,14 @@ PORT = 18090
 
 
 def scrape() -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as response:
+        lines = [line for line in response.read().decode().splitlines() if not line.startswith("#")]
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
 def main(minutes: float) -> None:
     fake = FakeServer()
-    api = Api(fake.url)
+    api = ApiClient(fake.url)
     for i in range(16):
         api.request("POST", "/api/v1/nodes", body=make_node(f"n{i}", rack=f"r{i // 4}"))
     config = Path(mkdtemp()) / "kubeconfig"

@@ -2,7 +2,7 @@
 
 import time
 
-from jaxsched.kube.app import Scheduler
+from jaxsched.kube.cluster.app import Scheduler
 
 
 def turn(scheduler: Scheduler, check, seconds: float = 30.0) -> None:

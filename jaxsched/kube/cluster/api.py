@@ -1,0 +1,169 @@
+"""The API server as raw HTTPS and JSON, through the official client's connection pool, credentials and proxies.
+
+Raw, because the typed client raises after a successful Binding (the body is a Status) and lists three times slower.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from jaxsched.errors import UserError
+
+CONNECT_S, READ_S = 5.0, 15.0
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+
+
+class Unreachable(Exception):
+    """No answer: refused, cut, timed out, not TLS. Whether a write was done is unknown."""
+
+
+class Response(NamedTuple):
+    """An HTTP status, the decoded body ({} if it is no JSON object), and Retry-After in seconds (0: none)."""
+
+    status: int
+    body: dict[str, Any]
+    retry_after_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def message(self) -> str:
+        """What the server says is wrong."""
+        return str(self.body.get("message") or self.body.get("reason") or f"HTTP {self.status}")
+
+
+class ApiClient:
+    """Requests to one API server; safe to use from several threads."""
+
+    def __init__(self, host: str, pool: Any = None, configuration: Any = None) -> None:
+        import urllib3
+
+        self.host = host.rstrip("/")
+        self.pool = pool if pool is not None else urllib3.PoolManager(maxsize=32)
+        self._configuration = configuration
+        self._errors = (urllib3.exceptions.HTTPError, OSError)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content: str = "application/json",
+        read_s: float = READ_S,
+    ) -> Response:
+        """One request, never repeated by itself. Unreachable if there is no answer."""
+        headers = self._headers() | ({"Content-Type": content} if body is not None else {})
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            reply = self.pool.request(
+                method, self._url(path, query), body=data, headers=headers, retries=False, timeout=_timeout(read_s)
+            )
+        except self._errors as error:
+            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+        return Response(reply.status, _decoded(reply.data), _retry_after(reply.headers))
+
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        idle_s: float,
+        on_open: Callable[[Callable[[], None]], None] = lambda cancel: None,
+    ) -> Iterator[dict[str, Any]]:
+        """The events of a watch; a status other than 200 comes as one event of type ERROR.
+
+        Ends when the server ends it. Unreachable if it is cut, or silent for `idle_s`: a half-open connection.
+        `on_open` gets a function with which another thread can cut it.
+        """
+        try:
+            reply = self.pool.request(
+                "GET",
+                self._url(path, query),
+                headers=self._headers(),
+                retries=False,
+                preload_content=False,
+                timeout=_timeout(idle_s),
+            )
+            on_open(reply.shutdown)
+            try:
+                if reply.status != 200:
+                    body = _decoded(reply.read())
+                    yield {"type": "ERROR", "object": {**body, "code": reply.status}}
+                    return
+                rest = b""
+                for chunk in reply.stream(65536):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from (json.loads(line) for line in lines if line.strip())
+            finally:
+                reply.close()  # a watch that is left early must not go back to the pool
+        except (*self._errors, ValueError) as error:
+            raise Unreachable(f"watch {path}: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.pool.clear()
+
+    def _url(self, path: str, query: Mapping[str, Any] | None) -> str:
+        return f"{self.host}{quote(path)}" + (f"?{urlencode(query)}" if query else "")
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "jaxsched"}
+        if self._configuration is not None:
+            for name in ("authorization", "BearerToken"):  # the client's name for it changed with version 37
+                if token := self._configuration.get_api_key_with_prefix(name):
+                    headers["Authorization"] = token
+        return headers
+
+
+def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiClient:
+    """The API server of a kubeconfig (default: $KUBECONFIG, ~/.kube/config), or of the pod that this runs in.
+
+    UserError if the client is not installed or no configuration is found.
+    """
+    try:
+        from kubernetes import client, config
+        from kubernetes.client import rest
+    except ImportError:
+        raise UserError("jaxsched kube needs the Kubernetes client: pip install 'jaxsched[kube]'") from None
+    configuration = client.Configuration()
+    configuration.connection_pool_maxsize = 32
+    try:
+        config.load_kube_config(kubeconfig, context=context, client_configuration=configuration)
+    except Exception as error:  # the client raises ConfigException, and KeyError or YAML's own on odd files
+        if kubeconfig is not None:
+            raise UserError(f"--kubeconfig {kubeconfig}: cannot be used: {error}") from None
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            raise UserError(
+                "no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account"
+            ) from None
+    return ApiClient(configuration.host, rest.RESTClientObject(configuration).pool_manager, configuration)
+
+
+def pod_path(namespace: str, name: str, part: str = "") -> str:
+    """The path of a pod or of one of its subresources."""
+    return f"/api/v1/namespaces/{namespace}/pods/{name}" + (f"/{part}" if part else "")
+
+
+def _timeout(read_s: float) -> Any:
+    import urllib3
+
+    return urllib3.Timeout(connect=CONNECT_S, read=read_s)
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    text = headers.get("Retry-After") or ""
+    return min(float(text), 60.0) if text.isascii() and text.isdecimal() else 0.0

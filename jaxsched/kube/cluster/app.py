@@ -1,0 +1,199 @@
+"""The running scheduler: reflectors in, plans, Bindings out. Everything it knows it can read again from the API."""
+
+import dataclasses
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsched.errors import UserError
+from jaxsched.kube.cluster.api import ApiClient
+from jaxsched.kube.cluster.binder import Binder
+from jaxsched.kube.cluster.gang_binder import GangBinder
+from jaxsched.kube.cluster.informers import Informers
+from jaxsched.kube.cluster.leader_election import LeaderElector
+from jaxsched.kube.cluster.metrics import Metrics
+from jaxsched.kube.cluster.permissions import check_permissions, needed
+from jaxsched.kube.cluster.record import Recorder
+from jaxsched.kube.cluster.reflector import IDLE_S
+from jaxsched.kube.cluster.report import Reporter
+from jaxsched.kube.planning.gangs import gang_key
+from jaxsched.kube.planning.plan import Plan, Planner
+from jaxsched.kube.planning.shadow import Shadow
+from jaxsched.kube.planning.snapshot import Snapshot
+
+log = logging.getLogger("jaxsched.kube")
+
+STUCK_S = 300.0  # without a turn of the loop for this long the process is not alive
+STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated")  # reasons that time or other pods end
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run; the defaults of the command line."""
+
+    mode: str = "bind"  # bind, dry-run or shadow
+    leader_election: bool = False
+    namespace: str = "jaxsched"  # of the Lease
+    lease: str = "jaxsched"
+    identity: str = "jaxsched"
+    bind_threads: int = 16
+    record: Path | None = None
+    idle_s: float = IDLE_S
+    resync_s: float = 10.0
+
+
+class Scheduler:
+    """One process. `start`, then `run` until `stop`; or `step` by hand in tests."""
+
+    def __init__(self, api: ApiClient, planner: Planner, options: Options, metrics: Metrics) -> None:
+        self.api, self.planner, self.options, self.metrics = api, planner, options, metrics
+        self.settings = planner.settings
+        self.ready, self.stopped = threading.Event(), threading.Event()
+        self.dirty = threading.Event()
+        self.recorder = Recorder(options.record) if options.record is not None else None
+        self.elector: LeaderElector | None = None
+        if options.leader_election and options.mode != "shadow":
+            self.elector = LeaderElector(
+                api, options.namespace, options.lease, options.identity, on_change=self.dirty.set
+            )
+        self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
+        self.reporter = Reporter(api, self.settings.scheduler_name, on_denied=log.error)
+        binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
+        self.gang_binder = GangBinder(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
+        self.shadow = Shadow(planner)
+        self._led = self.elector is None
+        self._turn = time.monotonic()
+
+    # Life
+
+    def start(self) -> None:
+        """Check permissions, read the cluster, compile the policy. UserError if the cluster cannot be used."""
+        wanted = needed(writes=self.options.mode != "shadow", lease=self.elector is not None)
+        check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
+        self.informers.start(on_wait=self._alive)
+        self.reporter.start()
+        self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles
+        self.metrics.compilations.set(self.planner.policy.compilations)
+        log.info("policy %s compiled in %.1f s", self.planner.policy.main.name, self.planner.policy.compile_s)
+        self._alive()
+        self.ready.set()
+        if self.elector is not None:
+            self.elector.start()
+
+    def run(self) -> None:
+        """Turn until `stop` is called or the Lease is lost. UserError if a permission is taken away."""
+        while not self.stopped.is_set():
+            began = time.monotonic()
+            pending = self.step()
+            took = time.monotonic() - began
+            self.stopped.wait(max(0.05, min(took, 2.0)))  # events that come together are planned together
+            self.dirty.wait(1.0 if pending else self.options.resync_s)
+            if self.elector is not None and self.elector.lost.is_set():
+                log.error("the Lease is lost: exiting")
+                break
+
+    def stop(self) -> None:
+        """End after the present turn; give up the Lease."""
+        self.stopped.set()
+        self.dirty.set()
+
+    def close(self) -> None:
+        """Stop threads and write what is buffered."""
+        self.gang_binder.close()
+        if self.elector is not None:
+            self.elector.stop()
+        self.informers.stop()
+        self.reporter.stop()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def livez(self) -> str:
+        """What /livez says: "" or why the process should be restarted."""
+        stuck = time.monotonic() - self._turn
+        return f"no turn for {stuck:.0f} s" if stuck > STUCK_S else ""
+
+    def readyz(self) -> str:
+        """What /readyz says: ready once the cluster is read and the policy compiled."""
+        return "" if self.ready.is_set() else "reading the cluster or compiling the policy"
+
+    # One turn
+
+    def step(self) -> bool:
+        """Plan and bind once; whether some gang waits for time to pass or for more of its pods."""
+        self.dirty.clear()
+        self._alive()
+        self.informers.check_denied()
+        if not self._leading() or not self.informers.is_live():
+            return True
+        snapshot = self.snapshot()
+        if self.options.mode == "shadow":
+            for entry in self.shadow.step(snapshot):
+                print(json.dumps(entry), flush=True)
+            return False
+        began = time.perf_counter()
+        plan = self.planner.plan(snapshot)
+        self.metrics.plan_s.observe(time.perf_counter() - began)
+        if self.recorder is not None:
+            self.recorder.plan(snapshot.now_s, plan)
+        self._observe(plan)
+        self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)])
+        waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
+        return waiting or self.gang_binder.some_back_off()
+
+    def snapshot(self) -> Snapshot:
+        """The cluster as it will be when everything assumed has come true; gangs that back off are left out."""
+        backing_off = self.gang_binder.backing_off()
+        pods = self.gang_binder.assumed.apply(self.informers.pods())
+        return self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in backing_off))
+
+    def _alive(self) -> None:
+        self._turn = time.monotonic()
+
+    def _leading(self) -> bool:
+        if self.elector is None:
+            return True
+        if self.elector.denied:
+            raise UserError(f"leader election: {self.elector.denied}")
+        leads = self.elector.leading.is_set()
+        self.metrics.leader.set(leads)
+        if leads and not self._led:
+            log.info("%s leads now", self.options.identity)
+            self.informers.relist("nodes", "pods")  # what the leader before bound last may not be here yet
+        self._led = leads
+        return leads
+
+    def _may_bind(self) -> bool:
+        return self.elector is None or self.elector.holds_lease()
+
+    def _observe(self, plan: Plan) -> None:
+        """Metrics, conditions and events of a plan."""
+        counts: dict[str, int] = {}
+        for key, reason in plan.reasons.items():
+            counts[reason.reason] = counts.get(reason.reason, 0) + 1
+            if self.options.mode == "bind":
+                for pod in plan.pending[key].pending:
+                    self.reporter.unschedulable(pod, reason.reason, reason.message)
+        self.metrics.pending.clear()
+        for name, count in counts.items():
+            self.metrics.pending.labels(name).set(count)
+        self.metrics.partial.set(sum(bool(gang.bound) for gang in plan.pending.values()))
+        self.metrics.refused_nodes.set(len(plan.refused_nodes))
+        self.metrics.compilations.set(self.planner.policy.compilations)
+        for cause in plan.policy_failures:
+            log.error("the policy failed (%s): %s takes over", cause, self.planner.policy.fallback.name)
+            self.metrics.fallbacks.labels(cause).inc()
+        if plan.placements:
+            self.metrics.decision_s.observe(plan.decision_s / len(plan.placements))
+
+    def _on_event(self, kind: str, what: str, raw: Mapping[str, Any]) -> None:
+        if self.recorder is not None:
+            self.recorder.change(kind, what, raw)
+        if kind == "pods" and what == "DELETED" and not self.stopped.is_set():
+            self.gang_binder.ended(str((raw.get("metadata") or {}).get("uid", "")))
+
+    def _on_restart(self, resource: str, cause: str) -> None:
+        self.metrics.restarts.labels(resource, cause).inc()

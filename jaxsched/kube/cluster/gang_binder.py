@@ -1,0 +1,129 @@
+"""Gangs that are planned become Bindings, in parallel; those that fail rest for a while."""
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Sequence
+
+from jaxsched.kube.cluster import binder as binding
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
+from jaxsched.kube.cluster.assumed import AssumedPods
+from jaxsched.kube.cluster.binder import Binder, Outcome
+from jaxsched.kube.cluster.informers import Informers
+from jaxsched.kube.cluster.metrics import Metrics
+from jaxsched.kube.cluster.report import Reporter
+from jaxsched.kube.planning.objects import Pod
+from jaxsched.kube.planning.placement import Assignment, Placement
+
+log = logging.getLogger("jaxsched.kube")
+
+BACKOFF_S = (1.0, 10.0)
+DENIED_S = 300.0
+REJECTED_S = 120.0  # a pod that ends this soon after our Binding is looked at: did the kubelet reject it?
+
+
+class GangBinder:
+    """Binds with up to `threads` requests at a time, and remembers what failed and what was bound a moment ago."""
+
+    def __init__(
+        self, api: ApiClient, binder: Binder, informers: Informers, reporter: Reporter, metrics: Metrics, threads: int
+    ) -> None:
+        self.api, self.binder, self.informers, self.reporter, self.metrics = api, binder, informers, reporter, metrics
+        self.assumed = AssumedPods()
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="bind")
+        self._backoff: dict[str, tuple[float, float]] = {}  # gang -> not before (monotonic), the last delay
+        self._bound_at: dict[str, tuple[float, Assignment]] = {}
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._pool.shutdown(wait=True)
+
+    def backing_off(self) -> set[str]:
+        """Keys of gangs that are not to be tried yet; forgets delays that are long over."""
+        now = time.monotonic()
+        self._backoff = {key: entry for key, entry in self._backoff.items() if entry[0] + BACKOFF_S[1] * 6 > now}
+        return {key for key, (until, _) in self._backoff.items() if until > now}
+
+    def some_back_off(self) -> bool:
+        """Some gang has failed of late."""
+        return bool(self._backoff)
+
+    def bind(self, placements: Sequence[Placement]) -> None:
+        """Bind gangs in order, pods in parallel, and wait for all of them."""
+        for placement in placements:
+            self.assumed.assume(placement)
+        futures = [
+            [self._pool.submit(self._bind_one, one, placement) for one in placement.assignments]
+            for placement in placements
+        ]
+        for placement, own in zip(placements, futures, strict=True):
+            outcomes = [future.result() for future in own]
+            whole = all(outcome.result == binding.BOUND for outcome in outcomes)
+            self.metrics.attempts.labels("scheduled" if whole else "error", placement.by).inc()
+            if whole:
+                self._succeeded(placement)
+            else:
+                self._settle(placement, outcomes)
+
+    def ended(self, uid: str) -> None:
+        """A pod is gone from the list; if we bound it a moment ago, ask whether its kubelet rejected it."""
+        now = time.monotonic()
+        for old in [key for key, (at, _) in list(self._bound_at.items()) if now - at > REJECTED_S]:
+            self._bound_at.pop(old, None)
+        entry = self._bound_at.pop(uid, None)
+        if entry is not None:
+            self._pool.submit(self._was_rejected, entry[1].pod)
+
+    def _bind_one(self, one: Assignment, placement: Placement) -> Outcome:
+        began = time.perf_counter()
+        outcome = self.binder.bind(one, placement.decision, placement.by)
+        self.metrics.bind_s.observe(time.perf_counter() - began)
+        self.metrics.binds.labels(outcome.result).inc()
+        if outcome.result == binding.BOUND:
+            self._bound_at[one.pod.uid] = time.monotonic(), one
+            if not self.binder.dry_run:
+                where = f"bound to {one.node}, gang {placement.gang.key}, decision {placement.decision}"
+                self.reporter.event(one.pod, "Scheduled", where)
+        return outcome
+
+    def _succeeded(self, placement: Placement) -> None:
+        """All Bindings succeeded: count and log it."""
+        gang = placement.gang
+        self.metrics.gang_s.observe(max(time.time() - gang.submit_s, 0.0))
+        log.info(
+            "gang %s: %d pods on %s by %s, decision %s%s",
+            gang.key,
+            len(placement.assignments),
+            ",".join(sorted({one.node for one in placement.assignments})),
+            placement.by,
+            placement.decision,
+            " (dry run)" if self.binder.dry_run else "",
+        )
+        self._backoff.pop(gang.key, None)
+
+    def _settle(self, placement: Placement, outcomes: list[Outcome]) -> None:
+        """Some Bindings failed: forget those, look again, and let the gang rest for a while."""
+        worst = {outcome.result for outcome in outcomes}
+        for one, outcome in zip(placement.assignments, outcomes, strict=True):
+            if outcome.result != binding.BOUND:
+                self.assumed.forget(one.pod.uid)
+                log.warning("pod %s: %s: %s", one.pod.key, outcome.result, outcome.message)
+            if outcome.result == binding.DENIED:
+                self.reporter.event(one.pod, "FailedBinding", outcome.message, "Warning")
+        if binding.UNKNOWN in worst or binding.ELSEWHERE in worst:
+            self.informers.relist("pods")
+        _, last = self._backoff.get(placement.gang.key, (0.0, 0.0))
+        delay = DENIED_S if binding.DENIED in worst else min(max(last * 2, BACKOFF_S[0]), BACKOFF_S[1])
+        self._backoff[placement.gang.key] = time.monotonic() + delay, delay
+
+    def _was_rejected(self, pod: Pod) -> None:
+        try:
+            response: Response = self.api.request("GET", pod_path(pod.namespace, pod.name))
+        except Unreachable:
+            return
+        status = response.body.get("status") or {}
+        same = (response.body.get("metadata") or {}).get("uid") == pod.uid
+        if same and status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
+            log.error("pod %s: its kubelet rejected it: %s", pod.key, status.get("message", ""))
+            self.metrics.rejected.inc()
+            self.informers.relist("pods", "nodes")

@@ -1,0 +1,103 @@
+"""Informers: a store and a reflector for each resource that plans rest on, and a snapshot of them all."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxsched.errors import UserError
+from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
+from jaxsched.kube.cluster.permissions import POD_GROUPS
+from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.planning.gangs import read_pod_group
+from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
+from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.volume_claims import read_volume_claim
+
+LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+CLAIMS = "/api/v1/persistentvolumeclaims"
+
+
+class Informers:
+    """Reads from `start` until `stop`.
+
+    `on_change()` and `on_event(kind, what, raw)` hear of every change, `on_restart(resource, cause)` of every watch
+    that ends.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        on_change: Callable[[], None],
+        on_event: Callable[[str, str, Mapping[str, Any]], None],
+        on_restart: Callable[[str, str], None],
+        idle_s: float,
+    ) -> None:
+        self.stores: dict[str, Store] = {}
+        self.reflectors: dict[str, Reflector] = {}
+
+        def reflect(name: str, kind: str, read: Callable, path: str, query: Mapping[str, str], optional: bool) -> None:
+            store = Store(read, on_change, lambda what, raw: on_event(kind, what, raw))
+            self.stores[name] = store
+            self.reflectors[name] = Reflector(
+                api, path, store, query, optional, lambda cause: on_restart(name, cause), idle_s
+            )
+
+        reflect("nodes", "nodes", read_node, NODES, {}, optional=False)
+        reflect("pods", "pods", read_pod, PODS, LIVE_PODS, optional=False)
+        reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS, {}, optional=False)
+        for group, version, resource in POD_GROUPS:
+            reflect(group, "podgroups", read_pod_group, f"/apis/{group}/{version}/{resource}", {}, optional=True)
+
+    def start(self, on_wait: Callable[[], None]) -> None:
+        """Return when all is read; `on_wait` is called meanwhile. UserError if something may not be read."""
+        for reflector in self.reflectors.values():
+            reflector.start()
+        while not all(reflector.listed.wait(0.1) for reflector in self.reflectors.values()):
+            self.check_denied()
+            on_wait()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for reflector in self.reflectors.values():
+            reflector.stop()
+
+    def check_denied(self) -> None:
+        """UserError if a permission is missing."""
+        for reflector in self.reflectors.values():
+            if reflector.denied:
+                raise UserError(f"RBAC: {reflector.denied}; deploy/base/rbac.yaml grants what is needed")
+
+    def is_live(self) -> bool:
+        """All that is here is current."""
+        return all(reflector.live.is_set() for reflector in self.reflectors.values())
+
+    def relist(self, *resources: str) -> None:
+        """List these again before anything else is planned."""
+        for name in resources:
+            self.reflectors[name].relist()
+
+    def pods(self) -> tuple[Pod, ...]:
+        """All pods that are not done."""
+        return self.stores["pods"].items()
+
+    def snapshot(self, pods: tuple[Pod, ...]) -> Snapshot:
+        """The cluster now, with `pods` for its pods."""
+        served = [group for group, _, _ in POD_GROUPS if not self.reflectors[group].missing]
+        return Snapshot(
+            now_s=time.time(),
+            nodes=self.stores["nodes"].items(),
+            pods=pods,
+            groups=tuple(group for name, _, _ in POD_GROUPS for group in self.stores[name].items()),
+            served=frozenset(served),
+            volume_claims=dict(self.stores["persistentvolumeclaims"].items()),
+        )
+
+    def allows(self, placement: Placement) -> bool:
+        """Nothing that the placement rests on has changed since the snapshot."""
+        usable = {node.name for node in self.stores["nodes"].items() if isinstance(node, Node) and node.usable}
+        for one in placement.assignments:
+            pod = self.stores["pods"].get(one.pod.uid)
+            if one.node not in usable or pod is None or pod.node or pod.terminating:
+                return False
+        return True

@@ -1,0 +1,206 @@
+"""List and watch one resource into a store, through restarts, 410s, cuts and half-open connections.
+
+Own code, because the client's informer has neither back-off nor a half-open timeout. Lost connections watch again from
+the last version seen; 410 (which may come as an HTTP status or as an event, and does after every restart of an API
+server) lists again. Waits are jittered and grow from 0.5 to 10 s.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxsched.kube.cluster.api import ApiClient, Unreachable
+
+WATCH_S = (240, 420)  # the server ends a watch after a random time in this range
+IDLE_S = 100.0  # longer than the minute between bookmarks
+BACKOFF_S = (0.5, 10.0)
+LIST_READ_S = 60.0
+
+
+class Store:
+    """Objects by uid, parsed by `read`; `on_change` is called, outside the lock, whenever a parsed object changes."""
+
+    def __init__(
+        self,
+        read: Callable[[Mapping[str, Any]], Any],
+        on_change: Callable[[], None] = lambda: None,
+        on_event: Callable[[str, Mapping[str, Any]], None] = lambda kind, raw: None,
+    ) -> None:
+        self._read, self._on_change, self._on_event = read, on_change, on_event
+        self._items: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def items(self) -> tuple:
+        """All objects."""
+        with self._lock:
+            return tuple(self._items.values())
+
+    def get(self, uid: str) -> Any:
+        """The object with this uid, or None."""
+        with self._lock:
+            return self._items.get(uid)
+
+    def put(self, kind: str, raw: Mapping[str, Any]) -> None:
+        """An object that was added or modified."""
+        item, uid = self._read(raw), _uid(raw)
+        with self._lock:
+            changed = self._items.get(uid) != item
+            self._items[uid] = item
+        if changed:
+            self._on_event(kind, raw)
+            self._on_change()
+
+    def remove(self, raw: Mapping[str, Any]) -> None:
+        """An object that was deleted or no longer matches the selector."""
+        with self._lock:
+            known = self._items.pop(_uid(raw), None)
+        if known is not None:
+            self._on_event("DELETED", raw)
+            self._on_change()
+
+    def replace(self, everything: list[Mapping[str, Any]]) -> None:
+        """What a list says is all there is."""
+        names = {_uid(raw) for raw in everything}
+        with self._lock:
+            gone = [uid for uid in self._items if uid not in names]
+        for raw in everything:
+            self.put("ADDED", raw)
+        for uid in gone:
+            self.remove({"metadata": {"uid": uid}})
+
+
+class Reflector:
+    """A thread that keeps `store` like the server's `path`. `live` is set while its contents are current."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        path: str,
+        store: Store,
+        query: Mapping[str, str] | None = None,
+        optional: bool = False,
+        count: Callable[[str], None] = lambda cause: None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.api, self.path, self.store = api, path, store
+        self.query, self.optional, self.count, self.idle_s = dict(query or {}), optional, count, idle_s
+        self.live, self.listed = threading.Event(), threading.Event()
+        self.missing = False  # the server does not know the resource (only with `optional`)
+        self.denied = ""  # the server's words if it forbids list or watch
+        self.lists = 0
+        self._version = ""  # the last one seen; "": list again
+        self._cancel: Callable[[], None] = lambda: None
+        self._stop = threading.Event()
+        self._again = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
+
+    def start(self) -> "Reflector":
+        """Begin; returns itself."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End; the thread is a daemon and is not waited for."""
+        self._stop.set()
+        self._interrupt()
+
+    def relist(self) -> None:
+        """Make `live` false until a list newer than this call is in the store."""
+        self._again.set()
+        self.live.clear()
+        self._interrupt()
+
+    def _opened(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Cut the present watch: a quiet one would not notice for a minute."""
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has just ended by itself
+            self._cancel()
+
+    def _run(self) -> None:
+        delay = BACKOFF_S[0]
+        while not self._stop.is_set():
+            try:
+                if not self._version or self._again.is_set():
+                    self._version = self._list()
+                    if not self._version:
+                        self._stop.wait(30.0 if self.missing else BACKOFF_S[1])
+                        continue
+                well = self._watch()
+                delay = BACKOFF_S[0] if well else min(delay * 2, BACKOFF_S[1])
+                if not well and self._version:
+                    self._stop.wait(delay * random.uniform(0.5, 1.0))
+            except Unreachable:
+                self.live.clear()
+                if self._again.is_set() and self.listed.is_set() and self._version:
+                    self._version = ""  # we cut it ourselves
+                    continue
+                self.count("unreachable")
+                self._stop.wait(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, BACKOFF_S[1])
+
+    def _list(self) -> str:
+        """The version of a full list that is now in the store; "" if the server refuses."""
+        self._again.clear()
+        response = self.api.request("GET", self.path, self.query, read_s=LIST_READ_S)
+        self.denied = response.message if response.status in (401, 403) else ""
+        self.missing = response.status == 404 and self.optional
+        if self.missing:
+            self.store.replace([])
+            self.listed.set()
+            self.live.set()
+            return ""
+        if response.status in (401, 403):
+            self.live.clear()
+            return ""
+        version = str((response.body.get("metadata") or {}).get("resourceVersion") or "")
+        if not response.ok or not version:
+            raise Unreachable(f"GET {self.path}: {response.message}")
+        kind = response.body.get("apiVersion")  # items of a list do not carry it
+        items = [one for one in response.body.get("items") or [] if isinstance(one, dict)]
+        self.store.replace([{"apiVersion": kind, **item} for item in items])
+        self.lists += 1
+        self.listed.set()
+        return version
+
+    def _watch(self) -> bool:
+        """Follow the changes after `_version`, which stays the last one seen ("": list again); whether it went well."""
+        began = time.monotonic()
+        query = self.query | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(random.randint(*WATCH_S)),
+        }
+        self.live.set()
+        if self._again.is_set():
+            self.live.clear()
+            return True
+        for event in self.api.stream(self.path, query, self.idle_s, self._opened):
+            kind, raw = event.get("type"), event.get("object") or {}
+            if kind == "ERROR":
+                self.live.clear()
+                gone = raw.get("code") == 410 or raw.get("reason") in ("Expired", "Gone")
+                self.denied = str(raw.get("message")) if raw.get("code") in (401, 403) else ""
+                self.count("gone" if gone else "error")
+                self._version = "" if gone or self.denied else self._version
+                return gone
+            if kind == "DELETED":
+                self.store.remove(raw)
+            elif kind in ("ADDED", "MODIFIED"):
+                self.store.put(kind, raw)
+            self._version = str((raw.get("metadata") or {}).get("resourceVersion") or self._version)
+            if self._stop.is_set() or self._again.is_set():
+                return True
+        self.count("ended")
+        return time.monotonic() - began > 1.0
+
+
+def _uid(raw: Mapping[str, Any]) -> str:
+    return str((raw.get("metadata") or {}).get("uid", ""))

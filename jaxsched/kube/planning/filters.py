@@ -1,0 +1,70 @@
+"""Which nodes a pod may go to: readiness, taints, node selector, required node affinity (upstream's rules)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxsched.kube.planning.objects import Node, Pod
+
+
+def filter_reason(pod: Pod, node: Node) -> str:
+    """Why the pod may not go to the node, in a few words; "" if it may. Resources are not looked at."""
+    if not node.usable:
+        return node.why_not
+    for taint in node.taints:
+        if not any(_tolerates(toleration, taint) for toleration in pod.tolerations):
+            return f"taint {taint.get('key', '')}"
+    if any(node.labels.get(key) != value for key, value in pod.selector.items()):
+        return "node selector"
+    if pod.affinity and not any(_term_holds(term, node) for term in pod.affinity):
+        return "node affinity"
+    return ""
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    match toleration.get("operator") or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+    return False
+
+
+def _term_holds(term: Mapping[str, Any], node: Node) -> bool:
+    """All expressions of a term hold; a term without any matches nothing."""
+    expressions = _entries(term, "matchExpressions")
+    fields = _entries(term, "matchFields")
+    if not expressions and not fields:
+        return False
+    return all(_holds(one, node.labels) for one in expressions) and all(
+        _holds(one, {"metadata.name": node.name}) for one in fields
+    )
+
+
+def _entries(term: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = term.get(key)
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = str(expression.get("key")), [str(value) for value in expression.get("values") or ()]
+    there = key in labels
+    match expression.get("operator"):
+        case "In":
+            return there and labels[key] in values
+        case "NotIn":
+            return not there or labels[key] not in values
+        case "Exists":
+            return there
+        case "DoesNotExist":
+            return not there
+        case "Gt" | "Lt" as operator:
+            try:
+                own, bound = int(labels[key]), int(values[0])
+            except (KeyError, ValueError, IndexError):
+                return False
+            return own > bound if operator == "Gt" else own < bound
+    return False

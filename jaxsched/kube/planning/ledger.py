@@ -1,0 +1,123 @@
+"""What every GPU node still has, in all resources and of all schedulers' pods: what plans are checked against.
+
+Plain NumPy on the host. `S` GPU nodes, `D` resources.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from jaxsched.kube.planning.fleet import Fleet
+from jaxsched.kube.planning.labels import GROUP
+from jaxsched.kube.planning.objects import DONE_PHASES, Pod
+
+
+class Ledger:
+    """Free units of each resource and free GPUs of each group; `reserve` and `release` change it."""
+
+    def __init__(self, fleet: Fleet, pods: Iterable[Pod], gpu_resource: str) -> None:
+        self.gpu = gpu_resource
+        self.row = {node.name: row for row, node in enumerate(fleet.nodes)}
+        resources = sorted({name for node in fleet.nodes for name, _ in node.allocatable} | {gpu_resource})
+        self.column = {name: column for column, name in enumerate(resources)}
+        self.free = np.zeros((len(fleet.nodes), len(resources)), np.int64)
+        for row, node in enumerate(fleet.nodes):
+            for name, units in node.allocatable:
+                self.free[row, self.column[name]] = units
+        self.total = self.free.copy()
+        self.group_gpus = np.zeros((len(fleet.nodes), fleet.shape.groups), np.int64)
+        for row, groups in enumerate(fleet.groups):
+            self.group_gpus[row, : len(groups)] = groups
+        self.group_free = self.group_gpus.copy()
+        self.reserved: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
+        bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
+        for pod in sorted(bound, key=lambda pod: (GROUP not in pod.annotations, pod.uid)):  # known groups first
+            self.reserve(pod, self.row[pod.node], stated_groups(pod))
+
+    def vector(self, pods: Sequence[Pod]) -> np.ndarray | None:
+        """int64[D], the most that any of the pods asks for; None if one asks for what no GPU node has."""
+        need = np.zeros(len(self.column), np.int64)
+        for pod in pods:
+            for name, units in pod.requests:
+                if name not in self.column:
+                    return None
+                need[self.column[name]] = max(need[self.column[name]], units)
+        return need
+
+    def fits(self, pod: Pod, row: int) -> bool:
+        """The node has all that the pod asks for."""
+        need = self.vector([pod])
+        return need is not None and bool((need <= self.free[row])[need > 0].all())
+
+    def reserve(self, pod: Pod, row: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+        """Reserve for the pod; returns the groups that its GPUs come from: `groups` first, then the fullest that do.
+
+        Pods that are there already are counted whatever the node has, so `free` may go below 0.
+        """
+        gpus = pod.units(self.gpu)
+        for name, units in pod.requests:
+            if name in self.column:
+                self.free[row, self.column[name]] -= units
+        taken = np.zeros(self.group_gpus.shape[1], np.int64)
+        left = gpus
+        for group in [*groups, *_best_groups(self.group_free[row], gpus)]:
+            if left > 0 and 0 <= group < len(taken):
+                part = min(left, int(self.group_free[row, group] - taken[group]))
+                taken[group] += max(part, 0)
+                left -= max(part, 0)
+        self.group_free[row] -= taken
+        self.reserved[pod.uid] = row, taken
+        return tuple(int(group) for group in np.flatnonzero(taken))
+
+    def release(self, pod: Pod) -> None:
+        """Undo `reserve`."""
+        row, taken = self.reserved.pop(pod.uid)
+        for name, units in pod.requests:
+            if name in self.column:
+                self.free[row, self.column[name]] += units
+        self.group_free[row] += taken
+
+    def usable_groups(self, need: np.ndarray | None, eligible: np.ndarray, merged: bool) -> np.ndarray:
+        """int[S, K]: free GPUs as pods with `need: int64[D]` may use them; 0 on nodes not `eligible: bool[S]`.
+
+        Where a node's CPU, memory or the like holds fewer such pods than its GPUs would, GPUs are left out, so that a
+        policy, which knows GPUs only, never sees more than can be used. `merged` counts all groups of a node as one.
+        """
+        free = np.maximum(self.group_free, 0)
+        free = np.minimum(free, np.maximum(self.free[:, self.column[self.gpu]], 0)[:, None])
+        if merged:
+            total = np.minimum(free.sum(1), np.maximum(self.free[:, self.column[self.gpu]], 0))
+            free = np.zeros_like(free)
+            free[:, 0] = total
+        if need is None:
+            return np.zeros_like(free)
+        gpus = max(int(need[self.column[self.gpu]]), 1)
+        asked = need > 0
+        left = pods_that_fit(self.free, need) if asked.any() else np.full(len(free), 2**31)
+        usable = np.zeros_like(free)
+        for group in range(free.shape[1]):
+            pods = np.minimum(free[:, group] // gpus, left)
+            bound = left < free[:, group] // gpus
+            usable[:, group] = np.where(bound, pods * gpus, free[:, group])
+            left = left - pods
+        return np.where(eligible[:, None], usable, 0)
+
+
+def pods_that_fit(free: np.ndarray, need: np.ndarray) -> np.ndarray:
+    """int64[S]: how many pods of `need: int64[D]` (not all 0) `free: int64[S, D]` holds."""
+    asked = need > 0
+    return np.maximum((free[:, asked] // need[asked]).min(1), 0)
+
+
+def stated_groups(pod: Pod) -> tuple[int, ...]:
+    """The GPU groups of a pod's annotation (`0`, `0-1`), written when it was bound; empty if there is none."""
+    text = pod.annotations.get(GROUP, "")
+    return tuple(int(part) for part in text.split("-")) if re.fullmatch(r"[0-9]{1,3}(-[0-9]{1,3})*", text) else ()
+
+
+def _best_groups(free: np.ndarray, gpus: int) -> list[int]:
+    """Groups in the order a pod takes them: the fullest that holds it whole, else the emptiest first."""
+    whole = [group for group in range(len(free)) if free[group] >= gpus]
+    best = sorted(whole, key=lambda group: (free[group], group))[:1]
+    return best + sorted(range(len(free)), key=lambda group: (-free[group], group))

@@ -1,0 +1,290 @@
+"""Pods and nodes as the core reads them: raw API JSON in, small frozen records out. Nothing here raises on odd input.
+
+What is wrong with an object becomes its `refusal`: a reason (CamelCase, as in events) and a sentence.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from jaxsched.errors import UserError
+from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, MODEL, ROLE
+from jaxsched.kube.planning.quantity import resource_units
+from jaxsched.workload.models import model_index
+
+DONE_PHASES = ("Succeeded", "Failed")
+KEPT_ANNOTATIONS = (
+    MODEL,
+    DURATION,
+    GANG_SIZE,
+    GROUP,
+    ROLE,
+    "scheduling.k8s.io/group-name",
+    "kueue.x-k8s.io/pod-group-total-count",
+)
+LONGEST_S = 1e8  # three years; longer durations are taken for a mistake
+
+
+class Refusal(NamedTuple):
+    """Why a pod or gang is not scheduled."""
+
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """A pod; `spec` parts that only filters read stay raw."""
+
+    uid: str
+    namespace: str
+    name: str
+    scheduler: str
+    node: str  # "" while unbound
+    phase: str
+    terminating: bool
+    gated: bool
+    created_s: float
+    started_s: float | None
+    priority: int
+    requests: tuple[tuple[str, int], ...]  # resource -> units, sorted, zeros left out
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    owner: tuple[str, str]  # kind and uid of the controller, or ("", "")
+    group_ref: str  # upstream spec.schedulingGroup / workloadRef, or ""
+    selector: Mapping[str, str]
+    affinity: tuple  # required node affinity terms, raw
+    tolerations: tuple  # raw
+    volume_claims: tuple[str, ...]  # names of persistent volume claims
+    refusal: Refusal | None
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    def units(self, resource: str) -> int:
+        """Units of a resource that the pod asks for."""
+        return dict(self.requests).get(resource, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A node; `usable` is whether new pods may go there at all."""
+
+    uid: str
+    name: str
+    usable: bool
+    why_not: str  # "cordoned", "not ready" or ""
+    allocatable: tuple[tuple[str, int], ...]
+    labels: Mapping[str, str]
+    taints: tuple  # raw, those that keep pods away
+    refusal: Refusal | None
+
+
+def parse_time(value: Any) -> float | None:
+    """Seconds since 1970 of an RFC 3339 time; None if there is none or it cannot be read."""
+    try:
+        return datetime.datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def read_pod(raw: Mapping[str, Any]) -> Pod:
+    """A pod from its JSON."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    refusal = _unsupported(spec)
+    try:
+        requests = _pod_requests(spec)
+    except (UserError, TypeError, ValueError, AttributeError) as error:
+        requests, refusal = (), refusal or Refusal("BadQuantity", f"its resources cannot be read: {error}")
+    annotations = {k: str(v) for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    refusal = refusal or _bad_hints(annotations)
+    controller = next((o for o in _list(meta, "ownerReferences") if o.get("controller")), {})
+    terms = mapping(
+        mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    group = mapping(spec, "schedulingGroup").get("podGroupName") or mapping(spec, "workloadRef").get("name") or ""
+    return Pod(
+        uid=str(meta.get("uid", "")),
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta.get("name", "")),
+        scheduler=str(spec.get("schedulerName", "default-scheduler")),
+        node=str(spec.get("nodeName") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        terminating=bool(meta.get("deletionTimestamp")),
+        gated=bool(spec.get("schedulingGates")),
+        created_s=parse_time(meta.get("creationTimestamp")) or 0.0,
+        started_s=parse_time(status.get("startTime")),
+        priority=int(spec["priority"]) if isinstance(spec.get("priority"), int) else 0,
+        requests=requests,
+        labels=_strings(meta, "labels"),
+        annotations=annotations,
+        owner=(str(controller.get("kind", "")), str(controller.get("uid", ""))),
+        group_ref=str(group),
+        selector=_strings(spec, "nodeSelector"),
+        affinity=tuple(_list(terms, "nodeSelectorTerms")),
+        tolerations=tuple(_list(spec, "tolerations")),
+        volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
+        refusal=refusal,
+    )
+
+
+def read_node(raw: Mapping[str, Any]) -> Node:
+    """A node from its JSON."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in _list(status, "conditions"))
+    refusal = None
+    try:
+        allocatable = _units(mapping(status, "allocatable"))
+    except UserError as error:
+        allocatable, refusal = (), Refusal("BadQuantity", f"allocatable: {error}")
+    why_not = "cordoned" if spec.get("unschedulable") else "" if ready else "not ready"
+    why_not = "being deleted" if meta.get("deletionTimestamp") else why_not
+    return Node(
+        uid=str(meta.get("uid", "")),
+        name=str(meta.get("name", "")),
+        usable=not why_not and refusal is None,
+        why_not=why_not or (refusal.message if refusal else ""),
+        allocatable=allocatable,
+        labels=_strings(meta, "labels"),
+        taints=tuple(t for t in _list(spec, "taints") if t.get("effect") in ("NoSchedule", "NoExecute")),
+        refusal=refusal,
+    )
+
+
+def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an object's JSON that this module and `gangs` read: what a recording keeps."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    kept = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+    own = {key: meta[key] for key in kept if meta.get(key)}
+    own["annotations"] = {k: v for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    spec = dict(spec)
+    for parts in ("containers", "initContainers"):
+        if parts in spec:
+            kept = ("resources", "ports", "restartPolicy")
+            spec[parts] = [{key: one[key] for key in kept if key in one} for one in _list(spec, parts)]
+    conditions = [c for c in _list(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
+    kept = ("phase", "reason", "startTime", "allocatable")
+    return {
+        "metadata": own,
+        "spec": spec,
+        "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions},
+    }
+
+
+def mapping(parent: Any, key: str) -> Mapping[str, Any]:
+    """The mapping under `key`, or an empty one if there is none or `parent` is none."""
+    value = parent.get(key) if isinstance(parent, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(parent: Any, key: str) -> list[Mapping[str, Any]]:
+    value = parent.get(key) if isinstance(parent, Mapping) else None
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def _strings(parent: Any, key: str) -> Mapping[str, str]:
+    return {str(k): str(v) for k, v in mapping(parent, key).items()}
+
+
+def _units(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    units = {}
+    for name, value in resources.items():
+        try:
+            units[str(name)] = resource_units(str(name), value)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    return tuple(sorted((name, count) for name, count in units.items() if count))
+
+
+def _requests(part: Mapping[str, Any]) -> dict[str, int]:
+    """Requests of a container, limits where a request is missing (as the API server defaults them)."""
+    resources = mapping(part, "resources")
+    return dict(_units({**mapping(resources, "limits"), **mapping(resources, "requests")}))
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, units in part.items():
+            total[name] = total.get(name, 0) + units
+    return total
+
+
+def _max(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}
+
+
+def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Containers together, or the largest init stage, plus overhead (KEP-753 for sidecars, KEP-2837 for pod level)."""
+    sidecars: dict[str, int] = {}
+    stage: dict[str, int] = {}
+    for container in _list(spec, "initContainers"):
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = _sum([sidecars, own])
+            stage = _max(stage, sidecars)
+        else:
+            stage = _max(stage, _sum([sidecars, own]))
+    total = _max(_sum([*map(_requests, _list(spec, "containers")), sidecars]), stage)
+    total = _max(total, _requests(spec)) if "resources" in spec else total
+    total = _sum([total, dict(_units(mapping(spec, "overhead"))), {"pods": 1}])
+    return tuple(sorted(total.items()))
+
+
+def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
+    """The first feature of the pod that this scheduler does not honour and must therefore refuse."""
+    affinity = mapping(spec, "affinity")
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if _list(mapping(affinity, kind), required):
+            return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
+    if any(
+        c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in _list(spec, "topologySpreadConstraints")
+    ):
+        return Refusal(
+            "TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported"
+        )
+    if spec.get("resourceClaims"):
+        return Refusal(
+            "ResourceClaimsUnsupported", "spec.resourceClaims (DRA) is not supported: request GPUs as a resource"
+        )
+    containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
+    ports = [port for container in containers for port in _list(container, "ports")]
+    if any(port.get("hostPort") for port in ports) or (spec.get("hostNetwork") and ports):
+        return Refusal("HostPortsUnsupported", "host ports (hostPort, or ports with hostNetwork) are not supported")
+    if not containers:
+        return Refusal("MalformedPod", "spec.containers is empty")
+    return None
+
+
+def _bad_hints(annotations: Mapping[str, str]) -> Refusal | None:
+    try:
+        if MODEL in annotations:
+            model_index(annotations[MODEL])
+    except UserError as error:
+        return Refusal("BadAnnotation", f"{MODEL}: {error}")
+    try:
+        if not 0.0 < float(annotations.get(DURATION, "1")) <= LONGEST_S:
+            raise ValueError
+    except ValueError:
+        text = annotations[DURATION][:32]
+        return Refusal(
+            "BadAnnotation", f"{DURATION}: {text!r} should be a number of seconds from above 0 to {LONGEST_S:g}"
+        )
+    size = annotations.get(GANG_SIZE, "1")
+    if not (size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= 4096):
+        return Refusal("BadAnnotation", f"{GANG_SIZE}: {size[:32]!r} should be a whole number from 1 to 4096")
+    return None
+
+
+def _volume_claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
+    names = []
+    for volume in _list(spec, "volumes"):
+        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
+            names.append(str(claim))
+        if "ephemeral" in volume:
+            names.append(f"{pod}-{volume.get('name', '')}")
+    return tuple(names)

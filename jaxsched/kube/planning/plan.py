@@ -1,0 +1,150 @@
+"""The pure core: `Planner.plan(snapshot) -> Plan`. No I/O, no clock, no state but the compiled policy.
+
+Whole gangs only: every gang of a plan has a node for each of its pending pods, checked against the ledger of all
+resources. Gangs are shown to the policy in classes: those of a class may use the same nodes to the same extent, so that
+the policy, which knows GPUs but neither taints nor memory, is shown only what is legal.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from jaxsched.cluster.padding import Shape
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.explain import why_not
+from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
+from jaxsched.kube.planning.free_capacity import FreeCapacity
+from jaxsched.kube.planning.gangs import Gang, form_gangs
+from jaxsched.kube.planning.objects import Node, Refusal
+from jaxsched.kube.planning.partial_gangs import place_rest
+from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
+from jaxsched.kube.planning.running import running_parts
+from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.spanning import span_partitions
+from jaxsched.kube.planning.volume_claims import unusable_volume
+
+PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to bind, in this order, and why the other gangs are not there."""
+
+    placements: tuple[Placement, ...]
+    reasons: dict[str, Refusal]  # by gang key
+    pending: dict[str, Gang]  # every gang that has unbound pods, by key
+    policy_failures: tuple[str, ...]  # nan, timeout or error: the fallback took over
+    decision_s: float  # in the policy, all rounds
+    rounds: int
+    nodes_without_gpus: int
+    refused_nodes: dict[str, str]  # name -> what cannot be read
+
+
+class Planner:
+    """Holds what survives from plan to plan: the compiled policy and the arrays of nodes that did not change."""
+
+    def __init__(self, policy: CompiledPolicy, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
+        self.policy, self.settings, self.patience_s = policy, settings, patience_s
+        self._inputs: tuple = ()
+        self._fleet: Fleet | None = None
+        self._shape: Shape | None = None
+
+    def fleet(self, nodes: Sequence[Node]) -> Fleet:
+        """The GPU nodes as arrays, in the shape of the last time if they still fit."""
+        own = gpu_nodes(nodes, self.settings)
+        inputs = tuple(sorted(array_inputs(node, self.settings) for node in own))
+        if self._fleet is None or inputs != self._inputs:
+            self._fleet, self._inputs = read_fleet(own, self.settings, self._shape), inputs
+            self._shape = self._fleet.shape if own else self._shape
+        current = {node.name: node for node in own}
+        self._fleet = dataclasses.replace(self._fleet, nodes=tuple(current[node.name] for node in self._fleet.nodes))
+        return self._fleet
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The plan for a snapshot; the same snapshot gives the same plan."""
+        fleet = self.fleet(snapshot.nodes)
+        self.policy.prepare(fleet)
+        return _PlanInProgress(self, snapshot, fleet).run()
+
+
+class _PlanInProgress:
+    """The state of one plan while it is made."""
+
+    def __init__(self, planner: Planner, snapshot: Snapshot, fleet: Fleet) -> None:
+        settings = planner.settings
+        self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
+        self.snapshot = snapshot
+        self.capacity = FreeCapacity(fleet, snapshot.pods, settings)
+        running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
+        self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
+        self.placements: list[Placement] = []
+        self.reasons: dict[str, Refusal] = {}
+
+    def run(self) -> Plan:
+        shot = self.snapshot
+        gangs = form_gangs(shot.pods, shot.groups, shot.served, self.settings, shot.now_s)
+        gangs = [gang for gang in gangs if gang.pending]
+        ready = [gang for gang in gangs if self._may_start(gang)]
+        self._place_rests([gang for gang in ready if gang.bound])
+        whole = [gang for gang in ready if not gang.bound]
+        self.placements += span_partitions(self.capacity, whole, self._is_late)
+        whole = self._ask(self._unplaced(whole))
+        for gang in whole:
+            self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
+        late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
+        self._decide(late, fallback=True)
+        return self._plan(gangs)
+
+    def _plan(self, gangs: Sequence[Gang]) -> Plan:
+        nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
+        units = {node.name for node in self.capacity.fleet.nodes}
+        return Plan(
+            placements=tuple(self.placements),
+            reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
+            pending={gang.key: gang for gang in gangs},
+            policy_failures=tuple(self.rounds.failures),
+            decision_s=self.rounds.decision_s,
+            rounds=self.rounds.count,
+            nodes_without_gpus=sum(node.name not in units and node.refusal is None for node in nodes),
+            refused_nodes={node.name: node.refusal.message for node in nodes if node.refusal is not None},
+        )
+
+    def _may_start(self, gang: Gang) -> bool:
+        reason = gang.refusal or gang.waiting or unusable_volume(gang, self.snapshot.volume_claims)
+        if reason is not None:
+            self.reasons[gang.key] = reason
+        return reason is None
+
+    def _place_rests(self, gangs: Sequence[Gang]) -> None:
+        """Place the rest of gangs that have started, or say why not."""
+        for gang in gangs:
+            found = place_rest(self.capacity, gang)
+            if isinstance(found, Placement):
+                self.placements.append(found)
+            else:
+                self.reasons[gang.key] = found
+
+    def _ask(self, gangs: list[Gang]) -> list[Gang]:
+        """Have the policy place gangs. Returns those that it did not."""
+        blocked = self._decide(gangs, fallback=False)
+        gangs = self._unplaced(gangs)
+        if blocked:  # a gang that only looked as if it fitted gets a second, exact look
+            self._decide(gangs, fallback=False)
+        return self._unplaced(gangs)
+
+    def _decide(self, gangs: Sequence[Gang], fallback: bool) -> set[str]:
+        """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
+        blocked: set[str] = set()
+        for one in equivalence_classes(self.capacity, gangs):
+            placed, failed = self.rounds.place(one, self.placements, fallback)
+            self.placements += placed
+            blocked |= failed
+        return blocked
+
+    def _unplaced(self, gangs: Sequence[Gang]) -> list[Gang]:
+        placed = {placement.gang.key for placement in self.placements}
+        return [gang for gang in gangs if gang.key not in placed]
+
+    def _is_late(self, gang: Gang) -> bool:
+        return self.snapshot.now_s - gang.submit_s > self.patience_s

@@ -1,0 +1,133 @@
+"""The policy's part of a plan: gangs by class into queues, rounds of decisions, and each decision reserved exactly."""
+
+import dataclasses
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
+from jaxsched.kube.planning.encode import build_arrays
+from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
+from jaxsched.kube.planning.gangs import Gang
+from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.running import RunningPart, running_parts
+
+
+def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
+    """Gangs that may use the same GPUs, higher priority first, then by the oldest gang."""
+    found: dict[tuple, list[Gang]] = {}
+    for gang in gangs:
+        found.setdefault((-gang.priority, capacity.merged(gang), capacity.usable(gang).tobytes()), []).append(gang)
+    return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
+
+
+class Rounds:
+    """All decisions of one plan: how many, how long they took, and how the policy failed."""
+
+    def __init__(
+        self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float
+    ) -> None:
+        self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
+        self.count, self.decision_s = 0, 0.0
+        self.failures: list[str] = []
+
+    def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
+        """Rounds of decisions for one class, `before` being what the plan has placed so far.
+
+        Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly.
+        """
+        capacity, settings = self.capacity, self.capacity.settings
+        usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
+        queues = _queues(capacity, gangs, usable)
+        if not any(queues) or not usable.any():
+            return [], set()
+        names = [*(gang.namespace for gang in gangs), *(part.namespace for part in self.running)]
+        running = self.running + _started(capacity, before, self.now_s)
+        tenants = _tenants(names, settings.tenants)
+        arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
+        start = time.perf_counter()
+        state = self.policy.begin(capacity.fleet, arrays, merged)
+        placed: list[Placement] = []
+        failed: set[str] = set()
+        while self.count < settings.max_decisions:
+            free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
+            try:
+                state, decision = self.policy.decide(state, free, self.count, fallback)
+            except PolicyError as error:
+                self.failures.append(str(error))
+                fallback = True
+                continue
+            self.count += 1
+            for partition in np.flatnonzero(decision.placed):
+                gang = rows[decision.row[partition]]
+                targets = _targets(capacity, gang, int(partition), decision, merged)
+                by = self.policy.fallback.name if fallback else self.policy.main.name
+                placement = None if targets is None else capacity.reserve(gang, targets, by)
+                if placement is None:
+                    failed.add(gang.key)
+                else:
+                    placed.append(placement)
+            if failed or not decision.moved:
+                break  # after a failure the state shows what is not there
+        self.decision_s += time.perf_counter() - start
+        return placed, failed
+
+
+def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
+    """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
+    partitions = capacity.fleet.shape.partitions
+    empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
+    queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
+    for gang in gangs:
+        size, count = gang.gpus_per_worker, len(gang.workers)
+        could = (empty // size).sum((1, 2)) >= count
+        if not could.any():
+            continue
+        first = _home(gang.key, partitions)
+        home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
+        fits = bool((now[home] // size).sum() >= count)
+        queues[home].append((fits, gang))
+    cut = []
+    for queue in queues:
+        ranked = queue[:1] + sorted(queue[1:], key=lambda entry: not entry[0])
+        cut.append([gang for _, gang in ranked[: capacity.settings.queue_slots]])
+    return cut
+
+
+def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[RunningPart]:
+    """Parts of the gangs that the plan has placed so far: classes see each other's."""
+    assignments = [assignment for placement in placements for assignment in placement.assignments]
+    moved = [dataclasses.replace(one.pod, node=one.node, created_s=now_s) for one in assignments]
+    return running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
+
+
+def _targets(
+    capacity: FreeCapacity, gang: Gang, partition: int, decision: Decision, merged: bool
+) -> list[Target] | None:
+    """Targets for workers and PS; None if the policy's counts do not add up."""
+    rows = capacity.fleet.rows[partition]
+    targets: list[tuple[int, tuple[int, ...]]] = []
+    for slot, group in np.argwhere(decision.workers[partition] > 0):
+        where = (int(rows[slot]), () if merged else (int(group),))
+        targets += [where] * int(decision.workers[partition, slot, group])
+    ps_targets = [
+        int(rows[slot])
+        for slot, group in np.argwhere(decision.ps[partition] > 0)
+        for _ in range(int(decision.ps[partition, slot, group]))
+    ]
+    if len(targets) != len(gang.workers) or len(ps_targets) != len(gang.ps) or any(row < 0 for row, _ in targets):
+        return None
+    workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, targets)]
+    return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_targets)]
+
+
+def _home(key: str, partitions: int) -> int:
+    """The partition that a gang goes to first: the same after every restart."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def _tenants(names: Iterable[str], count: int) -> dict[str, int]:
+    """Index of each namespace, alphabetically; the last index stands for all that are too many."""
+    return {name: min(index, count - 1) for index, name in enumerate(sorted(set(names)))}

@@ -1,0 +1,19 @@
+"""What the core plans from: the cluster's objects at one moment."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from jaxsched.kube.planning.gangs import PodGroup
+from jaxsched.kube.planning.objects import Node, Pod
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """All nodes and all pods of all schedulers that are not done. Bound pods hold resources, whoever bound them."""
+
+    now_s: float
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    groups: tuple[PodGroup, ...] = ()
+    served: frozenset[str] = frozenset()  # PodGroup APIs that the cluster has
+    volume_claims: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as of `read_volume_claim`

@@ -1,0 +1,50 @@
+"""The Lease: one leads, and who cannot renew stops, against the fake and a real API server."""
+
+import threading
+import time
+
+from jaxsched.kube.cluster.leader_election import LeaderElector
+from tests.support.kube.calls import eventually
+
+
+def elector(world, name: str, who: str, api=None) -> LeaderElector:
+    return LeaderElector(api or world.api, "default", name, who, lease_s=3.0, renew_s=1.5, retry_s=0.2)
+
+
+def test_one_leads_and_the_next_follows_when_it_stops(world) -> None:
+    name = world.name("lease")
+    first = elector(world, name, "a").start()
+    eventually(first.leading.is_set)
+    second = elector(world, name, "b").start()
+    time.sleep(1.0)
+    assert not second.leading.is_set() and first.holds_lease()
+    began = time.monotonic()
+    first.stop()
+    eventually(second.leading.is_set)
+    assert time.monotonic() - began < 2.5  # given up, not run out
+    second.stop()
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_starts(world) -> None:
+    name = world.name("lease")
+    first = elector(world, name, "a", world.proxy.api).start()
+    eventually(first.leading.is_set)
+    second = elector(world, name, "b").start()
+    both: list[bool] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.02):
+            both.append(first.holds_lease() and second.holds_lease())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    world.proxy.inject("GET", "leases", status=500, times=1000)
+    world.proxy.inject("PUT", "leases", status=500, times=1000)
+    eventually(first.lost.is_set)
+    assert not first.leading.is_set()
+    eventually(second.leading.is_set)
+    stop.set()
+    looking.join()
+    assert not any(both)
+    second.stop()

@@ -1,0 +1,136 @@
+"""The reflector through cuts, 410s and relists, against the fake and a real API server."""
+
+import json
+import time
+
+import pytest
+
+from jaxsched.kube.cluster.api import PODS, pod_path
+from jaxsched.kube.cluster.permissions import POD_GROUPS
+from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.planning.objects import read_pod
+from tests.support.kube.calls import eventually, post
+
+
+class Watched:
+    """A running reflector on pods and what it holds."""
+
+    def __init__(self, world, idle_s: float = 100.0) -> None:
+        self.causes: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.store = Store(read_pod, on_event=lambda kind, raw: self.events.append((kind, raw["metadata"]["uid"])))
+        self.reflector = Reflector(world.proxy.api, PODS, self.store, count=self.causes.append, idle_s=idle_s).start()
+        assert self.reflector.listed.wait(20) and self.reflector.live.wait(20)
+
+    def has(self, pod: dict) -> bool:
+        return self.store.get(pod["metadata"]["uid"]) is not None
+
+
+@pytest.fixture
+def watching(world):
+    running: list[Watched] = []
+
+    def start(**more) -> Watched:
+        running.append(Watched(world, **more))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.reflector.stop()
+
+
+def test_list_then_watch(world, watching) -> None:
+    first = world.pod()
+    one = watching()
+    assert one.has(first)
+    second = world.pod()
+    eventually(lambda: one.has(second))
+    post(world, second, "n0")
+    eventually(lambda: one.store.get(second["metadata"]["uid"]).node == "n0")
+    world.api.request("DELETE", pod_path("default", second["metadata"]["name"]), body={"gracePeriodSeconds": 0})
+    eventually(lambda: not one.has(second))
+    assert one.reflector.lists == 1
+
+
+def test_a_pod_of_the_same_name_is_another_one(world, watching) -> None:
+    one = watching()
+    old = world.pod(name := world.name())
+    eventually(lambda: one.has(old))
+    world.api.request("DELETE", pod_path("default", name), body={"gracePeriodSeconds": 0})
+    new = world.pod(name)
+    eventually(lambda: one.has(new) and not one.has(old))
+
+
+def test_a_cut_watch_goes_on_where_it_was(world, watching) -> None:
+    world.proxy.inject("GET", r"/pods\?.*watch=true", cut_after=1)
+    one = watching()
+    before, between = world.pod(), world.pod()  # the second one is cut off
+    eventually(lambda: one.has(before) and one.has(between))
+    assert "unreachable" in one.causes and one.reflector.lists == 1
+
+
+@pytest.mark.parametrize("as_status", [True, False])
+def test_gone_is_ordinary(world, watching, as_status: bool) -> None:
+    """410 as an HTTP status and as an event of a watch that began well."""
+    if as_status:
+        body = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}).encode()
+        world.proxy.inject("GET", r"/pods\?.*watch=true", status=410, body=body)
+    else:
+        event = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+        world.proxy.inject("GET", r"/pods\?.*watch=true", status=200, body=json.dumps(event).encode() + b"\n")
+    one = watching()
+    pod = world.pod()
+    eventually(lambda: one.has(pod) and one.reflector.lists == 2)
+    assert "gone" in one.causes
+
+
+def test_a_half_open_watch_is_noticed(world, watching) -> None:
+    world.proxy.inject("GET", r"/pods\?.*watch=true", freeze=True)
+    one = watching(idle_s=1.0)
+    pod = world.pod()
+    eventually(lambda: one.has(pod))
+    assert "unreachable" in one.causes
+
+
+def test_failing_lists_are_repeated(world, watching) -> None:
+    world.proxy.inject("GET", r"/pods$", status=503, times=2)
+    world.proxy.inject("GET", r"/pods$", status=429)
+    one = watching()
+    assert one.reflector.lists == 1 and world.proxy.count("GET", r"/pods$") == 4
+
+
+def test_relist_waits_for_a_new_list(world, watching) -> None:
+    one = watching()
+    one.reflector.relist()
+    assert not one.reflector.live.is_set() or one.reflector.lists == 2
+    eventually(lambda: one.reflector.live.is_set() and one.reflector.lists == 2, 5.0)  # although nothing happens
+
+
+def test_bookmarks_are_no_objects(world, watching) -> None:
+    one = watching()
+    if world.kind == "fake":
+        time.sleep(1.5)  # the fake sends one every half second, a real server every minute
+    pod = world.pod()
+    eventually(lambda: one.has(pod))
+    assert {kind for kind, _ in one.events} <= {"ADDED", "MODIFIED", "DELETED"}
+
+
+def test_a_resource_that_does_not_exist_is_no_error(world) -> None:
+    group, version, resource = POD_GROUPS[2]
+    reflector = Reflector(world.api, f"/apis/{group}/{version}/{resource}", Store(dict), optional=True).start()
+    assert reflector.listed.wait(20) and reflector.live.is_set() and reflector.missing
+    reflector.stop()
+
+
+def test_a_cut_watch_does_not_see_the_past_again(world, watching) -> None:
+    """It goes on after the last event, not after the list: an old event would undo what came later."""
+    one = watching()
+    pod = world.pod()
+    post(world, pod, "n0")
+    uid = pod["metadata"]["uid"]
+    eventually(lambda: one.has(pod) and one.store.get(uid).node == "n0")
+    seen = len(one.events)
+    one.reflector._interrupt()
+    other = world.pod()
+    eventually(lambda: one.has(other))
+    assert [kind for kind, name in one.events[seen:] if name == uid] == []

@@ -1,0 +1,282 @@
+"""Properties of `plan`: whole gangs only, never over capacity, never where a pod may not go."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
+from jaxsched.kube.planning.filters import filter_reason
+from jaxsched.kube.planning.objects import read_node, read_pod
+from jaxsched.kube.planning.plan import Plan, Planner
+from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.planning.snapshot import Snapshot
+from tests.support.kube.objects import GPU, NOW, make_node, make_pod
+
+SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    one = Planner(CompiledPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS)
+    one.plan(snapshot(nodes(8)))
+    return one
+
+
+def nodes(count: int, **more) -> list[dict]:
+    return [make_node(f"n{i}", rack=f"r{i // 2}", block=f"b{i // 4}", **more) for i in range(count)]
+
+
+def gang(name: str, size: int, gpus: int, **more) -> list[dict]:
+    return [make_pod(f"{name}-{i}", gpus, name, size, uid=f"{name}-{i}", **more) for i in range(size)]
+
+
+def snapshot(raw_nodes: list[dict], raw_pods: list[dict] = [], now: float = NOW, **more) -> Snapshot:  # noqa: B006
+    return Snapshot(now_s=now, nodes=tuple(map(read_node, raw_nodes)), pods=tuple(map(read_pod, raw_pods)), **more)
+
+
+def check(shot: Snapshot, plan: Plan) -> None:
+    """Written without the planner's own ledger."""
+    node = {one.name: one for one in shot.nodes}
+    used: Counter = Counter()
+    for pod in shot.pods:
+        used.update({(pod.node, name): units for name, units in pod.requests if pod.node})
+    before = {key: units for key, units in used.items()}
+    seen: set[str] = set()
+    for placement in plan.placements:
+        assert {one.pod.uid for one in placement.assignments} == {pod.uid for pod in placement.gang.pending}
+        for one in placement.assignments:
+            assert one.pod.uid not in seen and not one.pod.node
+            seen.add(one.pod.uid)
+            assert filter_reason(one.pod, node[one.node]) == ""
+            used.update({(one.node, name): units for name, units in one.pod.requests})
+            assert (not one.groups) == (one.pod.units(GPU) == 0)
+    for (name, resource), units in used.items():
+        if units != before.get((name, resource)):
+            assert units <= dict(node[name].allocatable).get(resource, 0), (name, resource)
+    placed = {placement.gang.key for placement in plan.placements}
+    assert placed | set(plan.reasons) == set(plan.pending) and not placed & set(plan.reasons)
+
+
+some_pods = st.lists(
+    st.tuples(
+        st.integers(1, 5),  # pods
+        st.sampled_from([1, 2, 3, 4, 5, 8]),  # GPUs of each
+        st.sampled_from(["2", "1500m", "30", "1e1"]),  # CPU
+        st.sampled_from(["", "a", "b"]),  # node selector
+        st.booleans(),  # tolerates the taint
+        st.integers(0, 3),  # of it: bound already
+        st.sampled_from(["jaxsched", "jaxsched", "jaxsched", "default-scheduler"]),
+        st.sampled_from([0, 0, 10]),  # priority
+    ),
+    max_size=9,
+)
+some_nodes = st.lists(
+    st.tuples(
+        st.sampled_from([None, 0, 1, 3, 4, 8, 8, 8]),
+        st.sampled_from(["a", "b"]),
+        st.booleans(),  # cordoned
+        st.booleans(),  # tainted
+        st.sampled_from(["64", "10", "8e3m"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some_nodes, some_pods, st.randoms(use_true_random=False))
+def test_plans_are_whole_and_legal(planner: Planner, machines: list, work: list, random) -> None:
+    raw_nodes = [
+        make_node(f"n{i}", gpus, rack=f"r{i // 2}", labels={"kind": kind},
+                  spec={"unschedulable": cordoned and i % 3 == 0},
+                  taints=[{"key": "t", "effect": "NoSchedule"}] if tainted and i % 2 else [], allocatable={"cpu": cpu})
+        for i, (gpus, kind, cordoned, tainted, cpu) in enumerate(machines)
+    ]  # fmt: skip
+    raw_pods = []
+    for number, (size, gpus, cpu, kind, tolerates, bound, scheduler, priority) in enumerate(work):
+        spec: dict = {"priority": priority} | ({"nodeSelector": {"kind": kind}} if kind else {})
+        spec |= {"tolerations": [{"operator": "Exists"}]} if tolerates else {}
+        pods = gang(f"g{number}", size, gpus, requests={"cpu": cpu}, spec=spec, scheduler=scheduler)
+        for pod in pods[: bound if raw_nodes else 0]:
+            pod["spec"]["nodeName"] = random.choice(raw_nodes)["metadata"]["name"]
+        raw_pods += pods
+    shot = snapshot(raw_nodes, raw_pods)
+    plan = planner.plan(shot)
+    check(shot, plan)
+    again = planner.plan(shot)
+    assert [p.decision for p in again.placements] == [p.decision for p in plan.placements]
+
+
+def test_everything_that_fits_is_placed(planner: Planner) -> None:
+    shot = snapshot(nodes(8), [pod for i in range(8) for pod in gang(f"g{i}", 2, 4)])
+    plan = planner.plan(shot)
+    check(shot, plan)
+    assert len(plan.placements) == 8
+
+
+def test_pods_larger_than_a_socket_take_whole_nodes(planner: Planner) -> None:
+    shot = snapshot(nodes(4), gang("big", 2, 8))
+    (placement,) = planner.plan(shot).placements
+    assert len({one.node for one in placement.assignments}) == 2
+    assert all(one.groups == (0, 1) for one in placement.assignments)
+
+
+def test_a_gang_larger_than_a_partition_spans_them(planner: Planner) -> None:
+    shot = snapshot(nodes(8), gang("huge", 8, 8))
+    (placement,) = planner.plan(shot).placements
+    assert placement.by == "span" and len({one.node for one in placement.assignments}) == 8
+
+
+@pytest.mark.parametrize("full", [range(4), range(4, 8)])
+def test_a_gang_whose_partition_is_full_is_forwarded_in_the_same_plan(planner: Planner, full: range) -> None:
+    busy = [make_pod(f"b{i}", 8, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in full]
+    for name in "abcdef":  # their home partitions differ
+        (placement,) = planner.plan(snapshot(nodes(8), [*busy, *gang(name, 2, 4)])).placements
+        assert placement.by == planner.policy.main.name
+
+
+def test_other_schedulers_pods_are_counted(planner: Planner) -> None:
+    foreign = [make_pod(f"f{i}", 5, scheduler="default-scheduler", node=f"n{i}", uid=f"f{i}") for i in range(8)]
+    plan = planner.plan(snapshot(nodes(8), foreign + gang("g", 1, 4)))
+    assert not plan.placements
+    assert "8 without room" in next(iter(plan.reasons.values())).message
+
+
+def test_memory_counts_too(planner: Planner) -> None:
+    shot = snapshot(nodes(2), gang("g", 4, 1, requests={"memory": "200Gi"}))
+    (placement,) = planner.plan(shot).placements
+    assert Counter(one.node for one in placement.assignments) == {"n0": 2, "n1": 2}
+    assert not planner.plan(snapshot(nodes(2), gang("g", 5, 1, requests={"memory": "200Gi"}))).placements
+
+
+def test_the_rest_of_a_gang_comes_first_and_keeps_a_node(planner: Planner) -> None:
+    rest = gang("half", 2, 8)
+    rest[0]["spec"]["nodeName"] = "n0"
+    busy = make_pod("busy", 1, node="n1", uid="busy")
+    plan = planner.plan(snapshot(nodes(2), [*rest, busy, *gang("small", 1, 1, age_s=999)]))
+    assert not plan.placements  # n1 is kept for the rest, n0 is full
+    assert next(r for k, r in plan.reasons.items() if "half" in k).reason == "GangIncomplete"
+    plan = planner.plan(snapshot(nodes(2), [*rest, *gang("small", 1, 1, age_s=999)]))
+    assert [placement.by for placement in plan.placements] == ["rest"]
+
+
+def test_a_late_gang_is_not_starved(planner: Planner) -> None:
+    busy = [make_pod(f"b{i}", 1, node=f"n{i}", uid=f"b{i}") for i in range(2)]
+    old = gang("old", 2, 8, age_s=planner.patience_s + 1)
+    plan = planner.plan(snapshot(nodes(2), [*busy, *old, *gang("new", 1, 1, age_s=1)]))
+    assert not plan.placements  # both nodes are kept for the gang that is late
+    assert planner.plan(snapshot(nodes(2), [*busy, *gang("old", 2, 8), *gang("new", 1, 1, age_s=1)])).placements
+
+
+def test_nothing_is_kept_for_a_late_gang_that_others_pods_stand_in_the_way_of(planner: Planner) -> None:
+    busy = [make_pod(f"b{i}", 1, scheduler="other", node=f"n{i}", uid=f"b{i}") for i in range(2)]
+    old = gang("old", 2, 8, age_s=planner.patience_s + 1)
+    (placement,) = planner.plan(snapshot(nodes(2), [*busy, *old, *gang("new", 1, 1, age_s=1)])).placements
+    assert "new" in placement.gang.key
+
+
+def test_helpers_go_along_and_ps_count_as_such(planner: Planner) -> None:
+    pods = gang("g", 2, 4)
+    pods.append(make_pod("launcher", None, "g", 2, uid="launcher"))
+    pods.append(make_pod("ps", None, "g", 2, uid="ps", annotations={"jaxsched.io/role": "ps"}))
+    (placement,) = planner.plan(snapshot(nodes(4), pods)).placements
+    assert len(placement.assignments) == 4 and len(placement.gang.ps) == len(placement.gang.helpers) == 1
+
+
+def test_unbound_claims_are_refused_by_name(planner: Planner) -> None:
+    volume = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
+    pods = gang("g", 1, 1, spec=volume)
+    for claims, word in ({}, "does not exist"), ({"default/data": "is not bound"}, "is not bound"):
+        reason = next(iter(planner.plan(snapshot(nodes(2), pods, volume_claims=claims)).reasons.values()))
+        assert reason.reason == "VolumeUnsupported" and word in reason.message
+    assert planner.plan(snapshot(nodes(2), pods, volume_claims={"default/data": ""})).placements
+
+
+def test_no_nodes_and_no_pods(planner: Planner) -> None:
+    assert not planner.plan(snapshot([])).placements
+    assert not planner.plan(snapshot([], gang("g", 1, 1))).placements
+    plan = planner.plan(snapshot([make_node("cpu", None), *nodes(1)], gang("g", 1, 1)))
+    assert plan.nodes_without_gpus == 1 and len(plan.placements) == 1
+
+
+def test_nodes_that_join_do_not_compile_anew_until_there_is_no_room(planner: Planner) -> None:
+    planner.plan(snapshot(nodes(8)))
+    count = planner.policy.compilations
+    for size in (3, 9, 12):
+        plan = planner.plan(snapshot(nodes(size), gang("g", size, 8)))
+        assert len(plan.placements) == 1
+    assert planner.policy.compilations == count
+
+
+def test_higher_priority_goes_first(planner: Planner) -> None:
+    low = gang("low", 1, 8, age_s=100)
+    high = gang("high", 1, 8, age_s=1, spec={"priority": 5})
+    (placement,) = planner.plan(snapshot(nodes(1), [*low, *high])).placements
+    assert "high" in placement.gang.key
+
+
+class Broken(CompiledPolicy):
+    """A policy that fails in a chosen way."""
+
+    cause = "nan"
+
+    def _run(self, fallback, key, state, free):
+        if not fallback:
+            raise PolicyError(self.cause) if self.cause != "error" else RuntimeError("bad")
+        return super()._run(fallback, key, state, free)
+
+
+@pytest.mark.parametrize("cause", ["nan", "error"])
+def test_a_failing_policy_is_replaced_by_the_fallback(planner: Planner, cause: str) -> None:
+    policy = planner.policy
+    policy.__class__, old = Broken, policy.__class__
+    policy.cause = cause
+    try:
+        shot = snapshot(nodes(4), gang("g", 2, 4))
+        plan = planner.plan(shot)
+    finally:
+        policy.__class__ = old
+    check(shot, plan)
+    assert plan.policy_failures == (cause,) and plan.placements[0].by == "pack:fifo+backfill+forward"
+
+
+def test_a_slow_policy_is_replaced_too(planner: Planner) -> None:
+    policy = planner.policy
+    policy.timeout_s, old = 0.0, policy.timeout_s
+    try:
+        plan = planner.plan(snapshot(nodes(4), gang("g", 2, 4)))
+    finally:
+        policy.timeout_s = old
+    assert plan.policy_failures == ("timeout",) and len(plan.placements) == 1
+
+
+def test_nan_in_the_policy_is_noticed() -> None:
+    """Through the compiled program: weights that turn into NaN at work, not a raised error."""
+    import jax.numpy as jnp
+
+    from jaxsched.policies.base import Policy
+    from jaxsched.policies.registry import parse
+
+    def act(key, state, params, weights):
+        action = parse("pack")(key, state, params)
+        broken = jnp.log(-1.0 - state.total.sum() ** 2)
+        return action.replace(kind=jnp.where(broken > 0, action.kind, 0))
+
+    plan = Planner(CompiledPolicy(Policy("broken", act), SETTINGS), SETTINGS).plan(snapshot(nodes(2), gang("g", 1, 1)))
+    assert plan.policy_failures == ("nan",) and len(plan.placements) == 1
+
+
+def test_the_ledger_sees_running_gangs_in_their_groups(planner: Planner) -> None:
+    bound = gang("g", 2, 4, node="n0")
+    bound[0]["metadata"]["annotations"]["jaxsched.io/gpu-group"] = "1"
+    from jaxsched.kube.planning.ledger import Ledger
+
+    fleet = planner.fleet([read_node(one) for one in nodes(2)])
+    ledger = Ledger(fleet, [read_pod(one) for one in bound], GPU)
+    row = ledger.row["n0"]
+    assert ledger.reserved[bound[0]["metadata"]["uid"]][1].tolist() == [0, 4]
+    assert np.array_equal(ledger.group_free[row], [0, 0])
+    ledger.release(read_pod(bound[0]))
+    assert np.array_equal(ledger.group_free[row], [0, 4])
