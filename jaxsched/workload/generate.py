@@ -132,7 +132,7 @@ def _durations(
         raw = np.maximum(rng.exponential(size=len(num_gpus)), 1e-6)
         return _scale_to_mean(raw, MEAN_DURATION_S if mean_s is None else mean_s, cap_s)
     if kind == "constant":
-        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s))
+        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s), np.float64)
     raise UserError(f"durations: unknown kind {kind!r}; known are {', '.join(get_args(Durations))}")
 
 

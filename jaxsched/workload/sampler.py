@@ -171,7 +171,7 @@ def _arrival_times(
     angular = 2 * jnp.pi / params.diurnal_period
     start, depth = 2 * jnp.pi * phase, params.diurnal_amplitude / angular
 
-    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Int32[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = (low + high) / 2
         early = middle + depth * (jnp.cos(start) - jnp.cos(angular * middle + start)) < clock
