@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 
 _WHOLE_LOOPS = "xla_cpu_small_while_loop_byte_threshold=1000000000000000"
-_NO_CALLS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+_NO_CALLS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 CACHE_VARIABLE = "JAXSCHED_CACHE"
@@ -45,7 +45,7 @@ def compute_on_one_thread() -> None:
     """
     import jax
 
-    if jax.config.jax_platforms != "cpu" and _accelerator_plugin():
+    if jax.config.jax_platforms != "cpu" and _accelerator_plugin():  # pyright: ignore[reportAttributeAccessIssue]
         return
     if not hasattr(os, "sched_setaffinity"):
         return
@@ -66,7 +66,7 @@ def allow_whole_loops() -> None:
 
 
 @functools.cache
-def loop_options() -> dict[str, str]:
+def loop_options() -> dict[str, str | bool]:
     """Compiler options for a program of many small operations in loops; empty where XLA does not know them.
 
     XLA's CPU backend runs loops operation by operation, at 50 to 100 ns each. It compiles a loop as one function if

@@ -7,6 +7,7 @@ so that it holds its gang for a whole number of slots. Contention, homes, partit
 import heapq
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.bounds.prices import Slotted, priced_starts
 from jaxsched.cluster.hardware import Cluster, total_gpus
@@ -46,13 +47,12 @@ def least_starts(jobs: Slotted) -> float:
 
 
 def one_machine(
-    release: np.ndarray, area: np.ndarray, speed: float, *, by_remaining: bool
+    release: Float64[np.ndarray, "J"], area: Float64[np.ndarray, "J"], speed: float, *, by_remaining: bool
 ) -> tuple[float, float, float]:
     """One machine of `speed` that may interrupt: always the job of least remaining, or of least whole, area.
 
-    Args: `release, area: float64[J]`, releases ascending.
-    Returns the sums of completion times and of mean busy times, and when all work is done. The first is the least
-    possible with `by_remaining` (Schrage, 1968), the second without.
+    Releases ascend. Returns the sums of completion times and of mean busy times, and when all work is done. The first
+    is the least possible with `by_remaining` (Schrage, 1968), the second without.
     """
     left, whole, releases = area.tolist(), area.tolist(), release.tolist()
     ready: list[tuple[float, int]] = []

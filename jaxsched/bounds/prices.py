@@ -8,6 +8,7 @@ any prices give a bound; they are improved by subgradient steps, where too many 
 import dataclasses
 
 import numpy as np
+from jaxtyping import Float64, Int
 
 CELLS = 2048  # prices are constant over cells of time, at most so many
 LENGTHS = 192  # different lengths that are told apart; others are rounded down
@@ -19,11 +20,11 @@ PATIENCE = 3  # and after more misses than that in a row the target is lowered b
 
 @dataclasses.dataclass(frozen=True)
 class Slotted:
-    """Jobs in whole slots of time, in order of release; arrays are float64[J]."""
+    """Jobs in whole slots of time, in order of release."""
 
-    release: np.ndarray  # slot of the first possible start, from 0
-    length: np.ndarray  # slots that the gang is held at least
-    gpus: np.ndarray  # of the gang
+    release: Float64[np.ndarray, "J"]  # slot of the first possible start, from 0
+    length: Float64[np.ndarray, "J"]  # slots that the gang is held at least
+    gpus: Float64[np.ndarray, "J"]  # of the gang
     capacity: float  # GPUs of the cluster
 
 
@@ -32,9 +33,9 @@ class Kind:
     """The jobs of one (rounded) length."""
 
     length: float
-    gpus: np.ndarray  # float64[g], the different gangs, ascending
-    jobs: np.ndarray  # int[j], which
-    gang: np.ndarray  # int[j], index into `gpus`
+    gpus: Float64[np.ndarray, "g"]  # the different gangs, ascending
+    jobs: Int[np.ndarray, "j"]  # which
+    gang: Int[np.ndarray, "j"]  # index into `gpus`
 
 
 def priced_starts(jobs: Slotted, end: float, known: float) -> float:
@@ -80,7 +81,9 @@ def kinds_of(jobs: Slotted) -> list[Kind]:
     return kinds
 
 
-def answer(jobs: Slotted, kinds: list[Kind], width: int, price: np.ndarray) -> tuple[float, np.ndarray]:
+def answer(
+    jobs: Slotted, kinds: list[Kind], width: int, price: Float64[np.ndarray, "cells"]
+) -> tuple[float, Float64[np.ndarray, "cells"]]:
     """The bound of these prices, and the GPU-slots asked for beyond the capacity in every cell."""
     cells = len(price)
     edges = np.arange(cells + 1) * float(width)
@@ -108,14 +111,16 @@ def answer(jobs: Slotted, kinds: list[Kind], width: int, price: np.ndarray) -> t
     return total - jobs.capacity * float(paid[-1]), np.diff(asked) - jobs.capacity * width
 
 
-def _least_from(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least of `cost[g, k:]`, and the first place of it, for every k; both [g, K]."""
+def _least_from(cost: Float64[np.ndarray, "g k"]) -> tuple[Float64[np.ndarray, "g k"], Int[np.ndarray, "g k"]]:
+    """Least of `cost[g, k:]`, and the first place of it, for every k."""
     least = np.minimum.accumulate(cost[:, ::-1], 1)[:, ::-1]
     places = np.where(cost <= least, np.arange(cost.shape[1]), cost.shape[1])
     return least, np.minimum.accumulate(places[:, ::-1], 1)[:, ::-1]
 
 
-def _used(start: np.ndarray, gpus: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def _used(
+    start: Float64[np.ndarray, "J"], gpus: Float64[np.ndarray, "J"], edges: Float64[np.ndarray, "k"]
+) -> Float64[np.ndarray, "k"]:
     """GPU-slots used before each edge by gangs that start at `start` and never end."""
     after = np.searchsorted(edges, start)  # the first edge at or after the start
     count = len(edges) + 1

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float32, Int
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import (
@@ -47,9 +49,12 @@ def build(
 
 
 def build_rows(
-    servers: Sequence[Server], topology: Topology, rows: np.ndarray, gpu_speeds: Mapping[str, float] = GPU_SPEEDS
+    servers: Sequence[Server],
+    topology: Topology,
+    rows: Int[np.ndarray, "P N"],
+    gpu_speeds: Mapping[str, float] = GPU_SPEEDS,
 ) -> Cluster:
-    """`build` with partitions of one's own: `rows: int[P, N]`, the servers of each partition, -1 = padding."""
+    """`build` with partitions of one's own: `rows` are the servers of each partition, -1 = padding."""
     if len(servers) != len(topology.server_rack):
         raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
     racks = _local_racks(rows, np.asarray(topology.server_rack))
@@ -70,8 +75,8 @@ def build_rows(
     return Cluster(**leaves)
 
 
-def partition_rows(num_servers: int, schedulers: int) -> np.ndarray:
-    """int[P, N]: the servers of each partition, -1 = padding. `UserError` if a partition would be empty."""
+def partition_rows(num_servers: int, schedulers: int) -> Int[np.ndarray, "P N"]:
+    """The servers of each partition, -1 = padding. `UserError` if a partition would be empty."""
     if isinstance(schedulers, bool) or not isinstance(schedulers, (int, np.integer)):
         raise UserError(f"schedulers is {schedulers!r}; it must be a whole number from 1 to {num_servers}")
     if not 1 <= schedulers <= num_servers:
@@ -87,7 +92,9 @@ def partition_rows(num_servers: int, schedulers: int) -> np.ndarray:
     return np.where(rows < num_servers, rows, -1).reshape(schedulers, block)
 
 
-def _server_arrays(servers: Sequence[Server], rows: np.ndarray, gpu_speeds: Mapping[str, float]) -> dict:
+def _server_arrays(
+    servers: Sequence[Server], rows: Int[np.ndarray, "P N"], gpu_speeds: Mapping[str, float]
+) -> dict[str, Array]:
     """The [P, N, K] and [P, N] leaves: tables with one row per server and a last one for padding (row -1)."""
     types = gpu_types(servers)
     speeds, numbers = relative_speeds(types, gpu_speeds), numbered_types(types)
@@ -115,13 +122,15 @@ def _server_arrays(servers: Sequence[Server], rows: np.ndarray, gpu_speeds: Mapp
     }
 
 
-def _local_racks(rows: np.ndarray, server_rack: np.ndarray) -> np.ndarray:
-    """int[P, T]: global racks of each partition, ascending, -1 = padding."""
+def _local_racks(rows: Int[np.ndarray, "P N"], server_rack: Int[np.ndarray, "S"]) -> Int[np.ndarray, "P T"]:
+    """Global racks of each partition, ascending, -1 = padding."""
     return _padded([np.unique(server_rack[block[block >= 0]]) for block in rows], -1)
 
 
-def _local_routes(racks: np.ndarray, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
-    """link_id int[P, E] and route float32[P, T, T, E] over each partition's own racks."""
+def _local_routes(
+    racks: Int[np.ndarray, "P T"], topology: Topology
+) -> tuple[Int[np.ndarray, "P E"], Float32[np.ndarray, "P T T E"]]:
+    """`link_id` and `route` over each partition's own racks."""
     _check_route_size(racks, links=racks.shape[1])  # any network of T racks has about T links or more
     shares = [_pair_shares(own[own >= 0], topology) for own in racks]
     links = [np.array(sorted({link for share in pairs.values() for link in share}), int) for pairs in shares]
@@ -135,7 +144,7 @@ def _local_routes(racks: np.ndarray, topology: Topology) -> tuple[np.ndarray, np
     return link_id, route
 
 
-def _check_route_size(racks: np.ndarray, links: int) -> None:
+def _check_route_size(racks: Int[np.ndarray, "P T"], links: int) -> None:
     size_bytes = 4 * racks.size * racks.shape[1] * links
     if size_bytes > MAX_ROUTE_BYTES:
         raise UserError(
@@ -144,7 +153,7 @@ def _check_route_size(racks: np.ndarray, links: int) -> None:
         )
 
 
-def _pair_shares(racks: np.ndarray, topology: Topology) -> dict[tuple[int, int], dict[int, float]]:
+def _pair_shares(racks: Int[np.ndarray, "T"], topology: Topology) -> dict[tuple[int, int], dict[int, float]]:
     """{(local source, local target): {global link: share}} of all pairs of different racks."""
     return {
         (t, u): {link: share for link, share in topology.route(int(source), int(target)).items() if share > 0}
@@ -154,7 +163,7 @@ def _pair_shares(racks: np.ndarray, topology: Topology) -> dict[tuple[int, int],
     }
 
 
-def _padded(lists: Sequence[np.ndarray], fill: int) -> np.ndarray:
+def _padded(lists: Sequence[Int[np.ndarray, "_"]], fill: int) -> Int[np.ndarray, "P longest"]:
     """The lists as rows of one array, at least one column, filled up with `fill`."""
     width = max(1, *(len(entries) for entries in lists))
     return np.stack([np.pad(entries, (0, width - len(entries)), constant_values=fill) for entries in lists])

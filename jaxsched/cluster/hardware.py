@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import ArrayLike, Float32, Int, Int32
 
 from jaxsched.pytree import Pytree
 
@@ -17,19 +18,19 @@ from jaxsched.pytree import Pytree
 class Cluster(Pytree):
     """A partitioned cluster. Every leaf may be swept or vmapped; bandwidths are bytes/s per direction."""
 
-    group_gpus: Array  # int32[P, N, K], 0 = padding
-    group_gpu_type: Array  # int32[P, N, K], see `servers.numbered_types`, -1 = padding
-    group_speed: Array  # float32[P, N, K], relative to the cluster's fastest GPU type, in (0, 1]
-    group_cores: Array  # float32[P, N, K], CPU cores of the socket
-    pcie_bytes_s: Array  # float32[P, N, K]
-    qpi_bytes_s: Array  # float32[P, N]
-    nic_bytes_s: Array  # float32[P, N]
-    server_id: Array  # int32[P, N], row in the inventory, -1 = padding
-    server_rack: Array  # int32[P, N], rack index local to the partition, 0..T-1
-    rack_id: Array  # int32[P, T], global rack number, -1 = padding
-    link_bytes_s: Array  # float32[L + 1], the last entry is a dummy of capacity 1
-    link_id: Array  # int32[P, E], global link of a local link, L = padding (the dummy)
-    route: Array  # float32[P, T, T, E], share of the traffic rack t -> rack u that crosses local link e
+    group_gpus: Int32[Array, "P N K"]  # 0 = padding
+    group_gpu_type: Int32[Array, "P N K"]  # see `servers.numbered_types`, -1 = padding
+    group_speed: Float32[Array, "P N K"]  # relative to the cluster's fastest GPU type, in (0, 1]
+    group_cores: Float32[Array, "P N K"]  # CPU cores of the socket
+    pcie_bytes_s: Float32[Array, "P N K"]
+    qpi_bytes_s: Float32[Array, "P N"]
+    nic_bytes_s: Float32[Array, "P N"]
+    server_id: Int32[Array, "P N"]  # row in the inventory, -1 = padding
+    server_rack: Int32[Array, "P N"]  # rack index local to the partition, 0..T-1
+    rack_id: Int32[Array, "P T"]  # global rack number, -1 = padding
+    link_bytes_s: Float32[Array, "L+1"]  # the last entry is a dummy of capacity 1
+    link_id: Int32[Array, "P E"]  # global link of a local link, L = padding (the dummy)
+    route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -43,14 +44,16 @@ def total_gpus(cluster: Cluster) -> int:
     return int(np.asarray(cluster.group_gpus).sum())
 
 
-def real_partitions(cluster: Cluster) -> Array:
-    """int32[]: how many partitions there are without those at the end that only pad; at least 1."""
+def real_partitions(cluster: Cluster) -> Int32[Array, ""]:
+    """How many partitions there are without those at the end that only pad; at least 1."""
     number = jnp.arange(1, cluster.server_id.shape[0] + 1)
     return jnp.where((cluster.server_id >= 0).any(-1), number, 1).max()
 
 
-def group_capacity(group_gpus: Array, gpus_per_worker: Array) -> Array:
-    """How many workers of `gpus_per_worker` GPUs fit on groups with `group_gpus` (free) GPUs. int32, broadcast."""
+def group_capacity(
+    group_gpus: Int32[Array, "*#groups"], gpus_per_worker: Int[ArrayLike, "*#groups"]
+) -> Int32[Array, "*#groups"]:
+    """How many workers of `gpus_per_worker` GPUs fit on groups with `group_gpus` (free) GPUs, broadcast."""
     return group_gpus // jnp.maximum(gpus_per_worker, 1)
 
 
@@ -59,6 +62,6 @@ def partition_axes(cluster: Cluster) -> Cluster:
     return jax.tree.map(lambda _: 0, cluster).replace(link_bytes_s=None)
 
 
-def one_partition(cluster: Cluster, partition: Array) -> Cluster:
-    """A single partition, number `partition: int32[]`, without the leading axis P."""
+def one_partition(cluster: Cluster, partition: Int[ArrayLike, ""]) -> Cluster:
+    """A single partition, by its number, without the leading axis P."""
     return jax.tree.map(lambda leaf: leaf[partition], cluster).replace(link_bytes_s=cluster.link_bytes_s)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
@@ -79,7 +80,7 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
                 f"a cluster with {axis} = {own[axis]} cannot be padded to {axis} = {size}; give {own[axis]}"
             )
 
-    def filled(leaf: jax.Array, axes: Sequence[str], fill: float) -> jax.Array:
+    def filled(leaf: Array, axes: Sequence[str], fill: float) -> Array:
         return jnp.pad(leaf, [(0, missing[axis]) for axis in axes], constant_values=fill)
 
     leaves = {name: filled(getattr(cluster, name), axes, fill) for name, (axes, fill) in _AXES.items()}

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from jaxsched.cluster.fields import check_positive, check_whole
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS, Server
@@ -23,14 +24,14 @@ NIC_GBITS_S = Server().nic_gbits_s
 class Topology:
     """S servers in R racks, joined by L directed links. `UserError` if the parts do not fit together."""
 
-    server_rack: np.ndarray  # int[S], rack of each server, 0..R-1
+    server_rack: Int[np.ndarray, "S"]  # rack of each server, 0..R-1
     rack_names: tuple[str, ...]  # R
     link_names: tuple[str, ...]  # L
-    link_bytes_s: np.ndarray  # float64[L], capacity of each link
+    link_bytes_s: Float[np.ndarray, "L"]  # capacity of each link
     route: Route  # (rack t, rack u) -> {link: share of the traffic t -> u that crosses it}; {} inside a rack
     switch_names: tuple[str, ...] = ()  # nodes R, R + 1, ...: switches that are no rack's own
-    link_ends: np.ndarray | None = None  # int[L, 2], nodes that a link leaves and enters; None if nobody says
-    positions: np.ndarray | None = None  # float[nodes, 2], where a drawing puts them; None: in layers
+    link_ends: Int[np.ndarray, "L 2"] | None = None  # nodes that a link leaves and enters; None if nobody says
+    positions: Float[np.ndarray, "nodes 2"] | None = None  # where a drawing puts them; None: in layers
 
     def __post_init__(self) -> None:
         rack = np.asarray(self.server_rack)
@@ -57,7 +58,7 @@ class TreeRoutes:
     bundle `first[k] + 2 i` and the downlink bundle `first[k] + 2 i + 1`.
     """
 
-    nodes: tuple[np.ndarray, ...]
+    nodes: tuple[Int[np.ndarray, "R"], ...]
     first: tuple[int, ...]
 
     def __call__(self, source: int, target: int) -> dict[int, float]:
@@ -172,7 +173,10 @@ def from_host_map(
 
 
 def _tree(
-    server_rack: np.ndarray, nodes: Sequence[np.ndarray], names: Sequence[Sequence[str]], bundles: Sequence[float]
+    server_rack: Int[np.ndarray, "S"],
+    nodes: Sequence[Int[np.ndarray, "R"]],
+    names: Sequence[Sequence[str]],
+    bundles: Sequence[float],
 ) -> Topology:
     """A tree of switches; per tier: the switch above each rack, the switches' names, the bytes/s of one bundle.
 

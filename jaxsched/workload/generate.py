@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
+from jaxtyping import Float64, Int
 
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
@@ -82,8 +83,10 @@ def synthetic(
     return rescale_to_load(jobs, total_gpus, load)  # takes away what rounding left
 
 
-def gang_sizes(gpu_counts: Mapping[int, float] | None, max_gpus: int) -> tuple[np.ndarray, np.ndarray]:
-    """(int[S] sizes up to `max_gpus`, float64[S] probabilities), Philly's where `gpu_counts` is None.
+def gang_sizes(
+    gpu_counts: Mapping[int, float] | None, max_gpus: int
+) -> tuple[Int[np.ndarray, "S"], Float64[np.ndarray, "S"]]:
+    """(sizes up to `max_gpus`, probabilities), Philly's where `gpu_counts` is None.
 
     UserError if no size is left or a weight is bad.
     """
@@ -102,24 +105,24 @@ def gang_sizes(gpu_counts: Mapping[int, float] | None, max_gpus: int) -> tuple[n
     return sizes, weights / weights.sum()
 
 
-def home_probabilities(schedulers: int, skew: float) -> np.ndarray:
-    """float64[schedulers]: proportional to (h + 1)^-skew."""
+def home_probabilities(schedulers: int, skew: float) -> Float64[np.ndarray, "schedulers"]:
+    """Proportional to (h + 1)^-skew."""
     if not (np.isfinite(skew) and skew >= 0):
         raise UserError(f"home_skew: {skew} should be a finite number >= 0")
     weights = np.arange(1, schedulers + 1) ** -float(skew)
     return weights / weights.sum()
 
 
-def _scale_to_mean(durations: np.ndarray, mean_s: float, cap_s: float) -> np.ndarray:
+def _scale_to_mean(durations: Float64[np.ndarray, "J"], mean_s: float, cap_s: float) -> Float64[np.ndarray, "J"]:
     """`min(c * durations, cap_s)` with the c that makes the mean `mean_s`. UserError unless 0 < mean_s < cap_s."""
     scale = solve_scale(lambda c: float(np.minimum(c * durations, cap_s).mean()), mean_s, cap_s)
     return np.minimum(scale * durations, cap_s)
 
 
 def _durations(
-    rng: np.random.Generator, num_gpus: np.ndarray, kind: Durations, mean_s: float | None, cap_s: float
-) -> np.ndarray:
-    """float64[J] seconds."""
+    rng: np.random.Generator, num_gpus: Int[np.ndarray, "J"], kind: Durations, mean_s: float | None, cap_s: float
+) -> Float64[np.ndarray, "J"]:
+    """Seconds."""
     if not cap_s > 0:
         raise UserError(f"duration_cap_s: {cap_s} should be > 0 (inf for none)")
     if kind == "philly":
@@ -129,12 +132,12 @@ def _durations(
         raw = np.maximum(rng.exponential(size=len(num_gpus)), 1e-6)
         return _scale_to_mean(raw, MEAN_DURATION_S if mean_s is None else mean_s, cap_s)
     if kind == "constant":
-        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s))
+        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s), np.float64)
     raise UserError(f"durations: unknown kind {kind!r}; known are {', '.join(get_args(Durations))}")
 
 
-def _arrivals(rng: np.random.Generator, num_jobs: int, span_s: float, kind: Arrivals) -> np.ndarray:
-    """float64[J] ascending from 0 to `span_s` (up to rounding)."""
+def _arrivals(rng: np.random.Generator, num_jobs: int, span_s: float, kind: Arrivals) -> Float64[np.ndarray, "J"]:
+    """Ascending from 0 to `span_s` (up to rounding)."""
     if kind not in get_args(Arrivals):
         raise UserError(f"arrivals: unknown kind {kind!r}; known are {', '.join(get_args(Arrivals))}")
     gaps = rng.exponential(size=num_jobs - 1)

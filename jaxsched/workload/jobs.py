@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
 from jaxsched.errors import UserError
@@ -22,53 +23,53 @@ MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
 
 @dataclasses.dataclass(frozen=True)
 class JobList:
-    """Jobs on the host, sorted by submit time (stable). All arrays have length J."""
+    """Jobs on the host, sorted by submit time (stable)."""
 
-    job_id: np.ndarray  # str[J]
-    submit_s: np.ndarray  # float64[J], seconds from the trace's start
-    duration_s: np.ndarray  # float64[J], run time on the ideal, uncontended placement
-    workers: np.ndarray  # int32[J]
-    gpus_per_worker: np.ndarray  # int32[J]
-    ps: np.ndarray  # int32[J], 0 = all-reduce
-    model: np.ndarray  # int32[J], index into the catalogue
-    tenant: np.ndarray  # int32[J], 0..V-1, e.g. the virtual cluster
-    home: np.ndarray  # int32[J], the scheduler that first gets the job is home % P
-    estimate_ratio: np.ndarray  # float64[J], the duration that policies see over the true one
-    milli: np.ndarray  # int32[J], thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
+    job_id: Shaped[np.ndarray, "J"]  # strings
+    submit_s: Float64[np.ndarray, "J"]  # seconds from the trace's start
+    duration_s: Float64[np.ndarray, "J"]  # run time on the ideal, uncontended placement
+    workers: Int32[np.ndarray, "J"]
+    gpus_per_worker: Int32[np.ndarray, "J"]
+    ps: Int32[np.ndarray, "J"]  # 0 = all-reduce
+    model: Int32[np.ndarray, "J"]  # index into the catalogue
+    tenant: Int32[np.ndarray, "J"]  # 0..V-1, e.g. the virtual cluster
+    home: Int32[np.ndarray, "J"]  # the scheduler that first gets the job is home % P
+    estimate_ratio: Float64[np.ndarray, "J"]  # the duration that policies see over the true one
+    milli: Int32[np.ndarray, "J"]  # thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
 
     def __len__(self) -> int:
         return len(self.job_id)
 
     @property
-    def estimate_s(self) -> np.ndarray:
-        """float64[J]: the duration that policies see."""
+    def estimate_s(self) -> Float64[np.ndarray, "J"]:
+        """The duration that policies see."""
         return self.duration_s * self.estimate_ratio
 
     @property
-    def num_gpus(self) -> np.ndarray:
-        """int64[J]: GPUs that the whole gang lies on."""
+    def num_gpus(self) -> Int64[np.ndarray, "J"]:
+        """GPUs that the whole gang lies on."""
         return self.workers.astype(np.int64) * self.gpus_per_worker
 
     @property
-    def gpu_demand(self) -> np.ndarray:
-        """float64[J]: GPUs that the whole gang reserves; a job that shares a GPU counts its fraction."""
+    def gpu_demand(self) -> Float64[np.ndarray, "J"]:
+        """GPUs that the whole gang reserves; a job that shares a GPU counts its fraction."""
         return self.num_gpus * self.milli / WHOLE
 
 
 class JobTable(Pytree):
-    """Jobs on the device, sorted by submit time; all leaves have a trailing axis J. Padding: arrival = NEVER."""
+    """Jobs on the device, sorted by submit time; in batches the axis J comes last. Padding: arrival = NEVER."""
 
-    arrival: Array  # int32[J], boundary index at which the job is first seen
-    lead_s: Array  # float32[J], seconds between submission and that boundary, in [0, interval)
-    duration_s: Array  # float32[J]
-    estimate_s: Array  # float32[J], the duration that policies see
-    workers: Array  # int32[J]
-    gpus_per_worker: Array  # int32[J]
-    ps: Array  # int32[J]
-    model: Array  # int32[J]
-    tenant: Array  # int32[J]
-    home: Array  # int32[J], partition of first arrival; -1: rejected, fits nowhere
-    milli: Array | None = None  # int32[J], thousandths of a GPU per worker; None: all jobs have whole GPUs
+    arrival: Int32[Array, "J"]  # boundary index at which the job is first seen
+    lead_s: Float32[Array, "J"]  # seconds between submission and that boundary, in [0, interval)
+    duration_s: Float32[Array, "J"]
+    estimate_s: Float32[Array, "J"]  # the duration that policies see
+    workers: Int32[Array, "J"]
+    gpus_per_worker: Int32[Array, "J"]
+    ps: Int32[Array, "J"]
+    model: Int32[Array, "J"]
+    tenant: Int32[Array, "J"]
+    home: Int32[Array, "J"]  # partition of first arrival; -1: rejected, fits nowhere
+    milli: Int32[Array, "J"] | None = None  # thousandths of a GPU per worker; None: all jobs have whole GPUs
 
 
 NEVER = np.int32(2**31 - 1)
@@ -124,8 +125,8 @@ def _column(
     *,
     exclusive: bool = False,
     maximum: float = np.inf,
-) -> np.ndarray:
-    """`values` as dtype[size], checked to be finite, whole where `dtype` is, and within the limits."""
+) -> Shaped[np.ndarray, "J"]:
+    """`values` as `size` values of `dtype`, checked to be finite, whole where `dtype` is, and within the limits."""
     raw = np.asarray(values, np.float64)
     if raw.ndim > 1 or (raw.ndim == 1 and len(raw) != size):
         raise UserError(f"{name}: shape {raw.shape}, should be one value or one per job ({size},)")
@@ -141,7 +142,7 @@ def _column(
     return raw.astype(dtype)
 
 
-def _check_fractions(columns: dict[str, np.ndarray]) -> None:
+def _check_fractions(columns: dict[str, Shaped[np.ndarray, "J"]]) -> None:
     """UserError on a job that shares a GPU and is more than one worker of one GPU."""
     single = (columns["workers"] == 1) & (columns["gpus_per_worker"] == 1) & (columns["ps"] == 0)
     bad = (columns["milli"] < WHOLE) & ~single
@@ -153,8 +154,8 @@ def _check_fractions(columns: dict[str, np.ndarray]) -> None:
         )
 
 
-def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> np.ndarray:
-    """str[size], checked to be unique."""
+def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> Shaped[np.ndarray, "J"]:
+    """The names as an array of `size` strings, checked to be unique."""
     ids = np.asarray(job_id).astype(str)
     if ids.shape != (size,):
         raise UserError(f"job_id: shape {ids.shape}, should be one per job ({size},)")
@@ -198,17 +199,17 @@ def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:
     return dataclasses.replace(jobs, submit_s=(jobs.submit_s - jobs.submit_s[0]) * stretch)
 
 
-def first_boundary(submit_s: np.ndarray, interval_s: float) -> np.ndarray:
-    """float64[J], whole: the first i with `submit_s <= i * interval_s`."""
+def first_boundary(submit_s: Float64[np.ndarray, "J"], interval_s: float) -> Float64[np.ndarray, "J"]:
+    """Whole numbers: the first i with `submit_s <= i * interval_s`."""
     boundary = np.ceil(submit_s / interval_s)
     boundary = np.where(boundary * interval_s < submit_s, boundary + 1, boundary)  # the division rounded down
     return np.where((boundary - 1) * interval_s >= submit_s, boundary - 1, boundary)  # or up
 
 
-def to_table(jobs: JobList, interval_s: float, home: np.ndarray | None = None) -> JobTable:
+def to_table(jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None = None) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
-    `home` (int[J]) replaces the jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
+    `home` replaces the jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
@@ -252,10 +253,8 @@ def pad_table(table: JobTable, size: int) -> JobTable:
     if missing < 0:
         raise UserError(f"size: {size} is less than the {table.arrival.shape[-1]} jobs of the table")
 
-    def pad(name: str) -> Array | None:
-        leaf = getattr(table, name)
-        if leaf is None:
-            return None
+    def pad(name: str, leaf: Array) -> Array:
         return jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, missing)], constant_values=_PADDING.get(name, 0))
 
-    return JobTable(**{name: pad(name) for name in JobTable.__dataclass_fields__})
+    leaves = {field.name: getattr(table, field.name) for field in dataclasses.fields(JobTable)}
+    return JobTable(**{name: pad(name, leaf) for name, leaf in leaves.items() if leaf is not None})

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.errors import UserError
 from jaxsched.workload.models import MODEL_NAMES, model_index
@@ -26,8 +27,8 @@ class Mix:
             )
 
     @property
-    def probabilities(self) -> np.ndarray:
-        """float64[models] in the order of `MODEL_NAMES`, sums to 1."""
+    def probabilities(self) -> Float64[np.ndarray, "models"]:
+        """Shares in the order of `MODEL_NAMES`, sums to 1."""
         weights = np.zeros(len(MODEL_NAMES))
         for model, weight in self.weights.items():
             weights[model_index(model)] += weight

@@ -27,6 +27,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
@@ -39,15 +40,15 @@ _V100_OVER_T4 = 15.7 / 8.1
 
 
 class Profiles(Pytree):
-    """Per-step costs of each model; all leaves float32[models]."""
+    """Per-step costs of each model of the catalogue."""
 
-    compute_s: Array  # one step on one GPU of the fastest type, seconds
-    gradient_bytes: Array  # bytes of gradients (and of parameters) exchanged per step
-    cpu_cores: Array  # CPU cores that keep one GPU fed
-    ps_cores: Array  # CPU cores of one parameter server
-    input_bytes: Array  # host-to-GPU bytes per GPU and step
-    sens_cpu: Array  # share of the compute phase that stretches with CPU oversubscription, 0..1
-    sens_pcie: Array  # share of the compute phase that stretches with PCIe contention, 0..1
+    compute_s: Float32[Array, "models"]  # one step on one GPU of the fastest type, seconds
+    gradient_bytes: Float32[Array, "models"]  # bytes of gradients (and of parameters) exchanged per step
+    cpu_cores: Float32[Array, "models"]  # CPU cores that keep one GPU fed
+    ps_cores: Float32[Array, "models"]  # CPU cores of one parameter server
+    input_bytes: Float32[Array, "models"]  # host-to-GPU bytes per GPU and step
+    sens_cpu: Float32[Array, "models"]  # share of the compute phase that stretches with CPU oversubscription, 0..1
+    sens_pcie: Float32[Array, "models"]  # share of the compute phase that stretches with PCIe contention, 0..1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +259,7 @@ _INDEX = {name: i for i, model in enumerate(CATALOGUE) for name in (model.name, 
 
 
 def profiles() -> Profiles:
-    """The catalogue as arrays in the order of `MODEL_NAMES`; every leaf float32[models]."""
+    """The catalogue as arrays in the order of `MODEL_NAMES`."""
     fields = [field.name for field in dataclasses.fields(Profiles)]
     return Profiles(**{f: jnp.asarray([getattr(m, f) for m in CATALOGUE], jnp.float32) for f in fields})
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float, Float64, Int, Int32, Int64
 
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import JobList
@@ -27,18 +28,18 @@ LEVELS = np.round(np.concatenate([np.arange(100) / 100, [0.992, 0.994, 0.996, 0.
 class Quantiles:
     """Fitted to a trace; C = len(GPU_CLASSES), Q = len(LEVELS)."""
 
-    duration_s: np.ndarray  # float64[C, Q], quantiles at LEVELS, rows ascend
-    sizes: np.ndarray  # int32[S], the GPU counts that occur, ascending
-    counts: np.ndarray  # int64[S], jobs of each size
+    duration_s: Float64[np.ndarray, "C Q"]  # quantiles at LEVELS, rows ascend
+    sizes: Int32[np.ndarray, "S"]  # the GPU counts that occur, ascending
+    counts: Int64[np.ndarray, "S"]  # jobs of each size
 
     @property
-    def size_probabilities(self) -> np.ndarray:
-        """float64[S]."""
+    def size_probabilities(self) -> Float64[np.ndarray, "S"]:
+        """Shares of the jobs."""
         return self.counts / self.counts.sum()
 
 
-def gpu_class(num_gpus: np.ndarray) -> np.ndarray:
-    """int[...]: index into GPU_CLASSES of GPU counts >= 1."""
+def gpu_class(num_gpus: Int[np.ndarray, "*batch"]) -> Int[np.ndarray, "*batch"]:
+    """Index into GPU_CLASSES of GPU counts >= 1."""
     return np.searchsorted(GPU_CLASSES, num_gpus, side="right") - 1
 
 
@@ -55,13 +56,15 @@ def fit_quantiles(jobs: JobList) -> Quantiles:
     return Quantiles(_round(np.array(rows)), sizes.astype(np.int32), counts.astype(np.int64))
 
 
-def _round(values: np.ndarray) -> np.ndarray:
+def _round(values: Float64[np.ndarray, "*batch"]) -> Float64[np.ndarray, "*batch"]:
     """Rounded to 5 significant digits."""
     return np.array([float(f"{v:.5g}") for v in values.ravel()]).reshape(values.shape)
 
 
-def mean_duration_s(duration_s: np.ndarray, scale: float = 1.0, cap_s: float = np.inf) -> np.ndarray:
-    """float64[...]: mean of `min(scale * d, cap_s)` for d drawn from quantiles float[..., Q] at LEVELS, in closed form.
+def mean_duration_s(
+    duration_s: Float[np.ndarray, "*batch Q"], scale: float = 1.0, cap_s: float = np.inf
+) -> Float[np.ndarray, "*batch"]:
+    """Mean of `min(scale * d, cap_s)` for d drawn from quantiles at LEVELS, in closed form.
 
     On a step of the levels from a to b the duration is log-linear, so that its mean is (b - a) / ln(b / a).
     """
@@ -73,7 +76,7 @@ def mean_duration_s(duration_s: np.ndarray, scale: float = 1.0, cap_s: float = n
     growth = np.log(np.maximum(top / low, 1.0))
     mean_below = np.where(growth > 1e-9, (top - low) / np.maximum(growth, 1e-9), low)
     above = np.where(below < 1.0, cap_s, 0.0)
-    return (np.diff(LEVELS) * (below * mean_below + (1 - below) * above)).sum(-1)
+    return np.asarray((np.diff(LEVELS) * (below * mean_below + (1 - below) * above)).sum(-1))
 
 
 def solve_scale(mean_at: Callable[[float], float], mean_s: float, cap_s: float) -> float:
@@ -94,8 +97,10 @@ def solve_scale(mean_at: Callable[[float], float], mean_s: float, cap_s: float) 
     return high
 
 
-def draw_durations(quantiles: Quantiles, num_gpus: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """float64[J]: durations in seconds for jobs of `num_gpus` int[J], by inverse transform of `uniform` in [0, 1)."""
+def draw_durations(
+    quantiles: Quantiles, num_gpus: Int[np.ndarray, "J"], uniform: Float[np.ndarray, "J"]
+) -> Float64[np.ndarray, "J"]:
+    """Durations in seconds for jobs of `num_gpus`, by inverse transform of `uniform` in [0, 1)."""
     logs = np.log(quantiles.duration_s)
     columns = np.array([np.interp(uniform, LEVELS, row) for row in logs])
     return np.exp(np.take_along_axis(columns, gpu_class(num_gpus)[None], 0)[0])

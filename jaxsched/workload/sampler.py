@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, Float64, Int32, PRNGKeyArray
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
@@ -27,20 +28,20 @@ _PHASE_STEPS = 20  # bisection of a bracket of at most a period: to 1e-6 of it
 
 
 class SamplerParams(Pytree):
-    """What `sample_table` draws from; leaves float32[] where no shape stands."""
+    """What `sample_table` draws from."""
 
-    jobs_per_interval: Array  # mean arrival rate
-    interval_s: Array
-    log_duration: Array  # float32[C, Q], log seconds, quantiles at LEVELS per class of GPU count
-    duration_scale: Array  # a duration is min(scale * quantile, cap)
-    duration_cap_s: Array
-    size_probs: Array  # float32[S], over GPU_SIZES
-    model_probs: Array  # float32[models], over MODEL_NAMES
-    ps_fraction: Array  # share of the jobs of several workers that use parameter servers
-    slow_share: Array  # share of long gaps, 0.5 = Poisson (see `generate.slow_share`)
-    diurnal_amplitude: Array  # in [0, 1), of the daily sine of the arrival rate; its phase is drawn
-    diurnal_period: Array  # in intervals
-    home_skew: Array  # home h has weight (h + 1)^-skew
+    jobs_per_interval: Float32[Array, ""]  # mean arrival rate
+    interval_s: Float32[Array, ""]
+    log_duration: Float32[Array, "C Q"]  # log seconds, quantiles at LEVELS per class of GPU count
+    duration_scale: Float32[Array, ""]  # a duration is min(scale * quantile, cap)
+    duration_cap_s: Float32[Array, ""]
+    size_probs: Float32[Array, "S"]  # over GPU_SIZES
+    model_probs: Float32[Array, "models"]  # over MODEL_NAMES
+    ps_fraction: Float32[Array, ""]  # share of the jobs of several workers that use parameter servers
+    slow_share: Float32[Array, ""]  # share of long gaps, 0.5 = Poisson (see `generate.slow_share`)
+    diurnal_amplitude: Float32[Array, ""]  # in [0, 1), of the daily sine of the arrival rate; its phase is drawn
+    diurnal_period: Float32[Array, ""]  # in intervals
+    home_skew: Float32[Array, ""]  # home h has weight (h + 1)^-skew
 
 
 def sampler_for_load(
@@ -97,9 +98,9 @@ def sampler_for_load(
 
 
 def sample_table(
-    key: Array, params: SamplerParams, num_jobs: int, num_homes: int, num_tenants: int = NUM_TENANTS
+    key: PRNGKeyArray, params: SamplerParams, num_jobs: int, num_homes: int, num_tenants: int = NUM_TENANTS
 ) -> JobTable:
-    """`num_jobs` jobs in order of submission, every leaf [num_jobs]; the three counts are static under jit.
+    """`num_jobs` jobs in order of submission; the three counts are static under jit.
 
     `home` is raw, in 0..num_homes-1: jobs that do not fit there are moved by the environment. Time 0 is not an arrival:
     the first job comes after a gap like any other.
@@ -127,29 +128,29 @@ def sample_table(
     )
 
 
-def tilted(params: SamplerParams, tilt: Array) -> SamplerParams:
-    """The same with gangs drawn with weights `probability * size^tilt`: larger ones for `tilt: float32[]` above 0."""
+def tilted(params: SamplerParams, tilt: Float32[Array, ""]) -> SamplerParams:
+    """The same with gangs drawn with weights `probability * size^tilt`: larger ones for a `tilt` above 0."""
     weights = params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) ** tilt
     return params.replace(size_probs=weights / weights.sum())
 
 
-def mean_area(params: SamplerParams) -> Array:
-    """float32[]: mean GPU-seconds of a job, by the midpoint rule over the quantiles of its run time."""
+def mean_area(params: SamplerParams) -> Float32[Array, ""]:
+    """Mean GPU-seconds of a job, by the midpoint rule over the quantiles of its run time."""
     middles = (jnp.arange(_MIDPOINTS) + 0.5) / _MIDPOINTS
     by_class = jax.vmap(lambda row: _durations(middles, jnp.full(_MIDPOINTS, row), params).mean())
     mean_s = by_class(jnp.arange(params.log_duration.shape[0]))[jnp.asarray(_SIZE_CLASS)]
     return (params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) * mean_s).sum()
 
 
-def _categorical(uniform: Array, weights: Array) -> Array:
-    """int32[J]: indices drawn with `weights` float[n] from `uniform` float[J] in [0, 1); weight 0 is never drawn."""
+def _categorical(uniform: Float32[Array, "J"], weights: Float32[Array, "n"]) -> Int32[Array, "J"]:
+    """Indices drawn with `weights` from `uniform` in [0, 1); weight 0 is never drawn."""
     cumulated = jnp.cumsum(weights)
     below = uniform * cumulated[-1] * (1 - 1e-6)  # stays under the last positive weight's end after rounding
     return (cumulated[None, :] <= below[:, None]).sum(-1).astype(jnp.int32)
 
 
-def _durations(uniform: Array, row: Array, params: SamplerParams) -> Array:
-    """float32[J] seconds: quantiles of class `row` int[J], interpolated in log space, scaled, then capped."""
+def _durations(uniform: Float32[Array, "J"], row: Int32[Array, "J"], params: SamplerParams) -> Float32[Array, "J"]:
+    """Seconds: quantiles of class `row`, interpolated in log space, scaled, then capped."""
     levels = jnp.asarray(LEVELS, jnp.float32)
     left = jnp.clip(jnp.searchsorted(levels, uniform, side="right") - 1, 0, len(LEVELS) - 2)
     share = (uniform - levels[left]) / (levels[left + 1] - levels[left])
@@ -157,8 +158,10 @@ def _durations(uniform: Array, row: Array, params: SamplerParams) -> Array:
     return jnp.minimum(jnp.exp(low + share * (high - low)) * params.duration_scale, params.duration_cap_s)
 
 
-def _arrival_times(gap: Array, slow: Array, phase: Array, params: SamplerParams) -> Array:
-    """float32[J] ascending, in intervals: hyperexponential gaps, warped by the daily sine with a random phase.
+def _arrival_times(
+    gap: Float32[Array, "J"], slow: Float32[Array, "J"], phase: Float32[Array, ""], params: SamplerParams
+) -> Float32[Array, "J"]:
+    """Ascending, in intervals: hyperexponential gaps, warped by the daily sine with a random phase.
 
     With rate 1 + A sin(w t + phase) the operational time is L(t) = t + A/w (cos(phase) - cos(w t + phase)); a job comes
     at the t with L(t) = clock, found by bisection.
@@ -168,7 +171,7 @@ def _arrival_times(gap: Array, slow: Array, phase: Array, params: SamplerParams)
     angular = 2 * jnp.pi / params.diurnal_period
     start, depth = 2 * jnp.pi * phase, params.diurnal_amplitude / angular
 
-    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Int32[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = (low + high) / 2
         early = middle + depth * (jnp.cos(start) - jnp.cos(angular * middle + start)) < clock
@@ -179,8 +182,8 @@ def _arrival_times(gap: Array, slow: Array, phase: Array, params: SamplerParams)
     return jax.lax.cummax(time)
 
 
-def _size_probabilities(gpu_counts: Mapping[int, float] | None, max_gpus: int) -> np.ndarray:
-    """float64[S] over GPU_SIZES. UserError on a size that is not one of them."""
+def _size_probabilities(gpu_counts: Mapping[int, float] | None, max_gpus: int) -> Float64[np.ndarray, "S"]:
+    """Shares of GPU_SIZES. UserError on a size that is not one of them."""
     sizes, weights = gang_sizes(gpu_counts, max_gpus)
     unknown = sorted(set(sizes.tolist()) - set(GPU_SIZES))
     if unknown:
@@ -190,8 +193,8 @@ def _size_probabilities(gpu_counts: Mapping[int, float] | None, max_gpus: int) -
     return probabilities
 
 
-def _duration_table(kind: Durations) -> np.ndarray:
-    """float64[C, Q] seconds; 'exponential' (mean about 1) is cut at its 0.01% and 99.995% quantiles."""
+def _duration_table(kind: Durations) -> Float64[np.ndarray, "C Q"]:
+    """Seconds; 'exponential' (mean about 1) is cut at its 0.01% and 99.995% quantiles."""
     if kind == "philly":
         return philly_quantiles().duration_s
     levels = np.clip(LEVELS, 1e-4, 1 - 5e-5)
@@ -201,13 +204,17 @@ def _duration_table(kind: Durations) -> np.ndarray:
     return np.tile(rows[kind], (len(GPU_CLASSES), 1))
 
 
-def _mean_by_size(table_s: np.ndarray, scale: float, cap_s: float) -> np.ndarray:
-    """float64[S] seconds: mean duration of each of GPU_SIZES."""
+def _mean_by_size(table_s: Float64[np.ndarray, "C Q"], scale: float, cap_s: float) -> Float64[np.ndarray, "S"]:
+    """Seconds: mean duration of each of GPU_SIZES."""
     return mean_duration_s(table_s, scale, cap_s)[_SIZE_CLASS]
 
 
 def _scale_for_mean(
-    table_s: np.ndarray, size_probs: np.ndarray, kind: Durations, mean_s: float | None, cap_s: float
+    table_s: Float64[np.ndarray, "C Q"],
+    size_probs: Float64[np.ndarray, "S"],
+    kind: Durations,
+    mean_s: float | None,
+    cap_s: float,
 ) -> float:
     """The scale at which the mean duration over all jobs, after the cap, is `mean_s` (1 for Philly without one)."""
     if not cap_s > 0:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
@@ -221,11 +222,11 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
     )
 
 
-def _filled(given: Iterable[int | None], otherwise: np.ndarray) -> np.ndarray:
+def _filled(given: Iterable[int | None], otherwise: Int[np.ndarray, "J"]) -> Int[np.ndarray, "J"]:
     return np.array([other if value is None else value for value, other in zip(given, otherwise, strict=True)])
 
 
-def _tenants(names: list[str]) -> np.ndarray:
+def _tenants(names: list[str]) -> Int[np.ndarray, "J"]:
     """Numbers as they are where all tenants are numbers, otherwise 0..V-1 in order of first appearance."""
     if all(name.isdecimal() for name in names):
         return np.array([int(name) for name in names])
@@ -233,8 +234,8 @@ def _tenants(names: list[str]) -> np.ndarray:
     return np.array([number[name] for name in names])
 
 
-def draw_ps(rng: np.random.Generator, workers: np.ndarray, ps_fraction: float) -> np.ndarray:
-    """int[J]: max(1, workers // 4) PS for a random share `ps_fraction` of the jobs of several workers, else 0."""
+def draw_ps(rng: np.random.Generator, workers: Int[np.ndarray, "J"], ps_fraction: float) -> Int[np.ndarray, "J"]:
+    """max(1, workers // 4) PS for a random share `ps_fraction` of the jobs of several workers, else 0."""
     if not 0 <= ps_fraction <= 1:
         raise UserError(f"ps_fraction: {ps_fraction} should be between 0 and 1")
     return np.where((workers > 1) & (rng.random(len(workers)) < ps_fraction), np.maximum(1, workers // 4), 0)

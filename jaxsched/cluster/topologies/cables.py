@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from jaxsched.cluster.fields import check_positive, check_whole
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS
@@ -13,20 +14,20 @@ Hops = Callable[[int, int], Mapping[Hop, float]]  # (rack t, rack u) -> {(node, 
 
 
 def from_cables(
-    server_rack: np.ndarray,
+    server_rack: Int[np.ndarray, "S"],
     rack_names: Sequence[str],
     switch_names: Sequence[str],
     cables: Mapping[Hop, float],
     hops: Hops,
-    positions: np.ndarray | None = None,
+    positions: Float[np.ndarray, "nodes 2"] | None = None,
 ) -> Topology:
     """The topology with a link in each direction for every cable.
 
     Args:
-        server_rack: int[S]. Racks are the nodes 0..R-1, switches the nodes from R on.
+        server_rack: Rack of each server. Racks are the nodes 0..R-1, switches the nodes from R on.
         cables: {(node, node): bytes/s per direction}, each pair once; parallel cables are one of their summed capacity.
         hops: which share of the traffic from rack t to rack u (t != u) goes from a node to a neighbour.
-        positions: float[nodes, 2] for drawings.
+        positions: For drawings.
     """
     names = (*rack_names, *switch_names)
     ends = [hop for a, b in cables for hop in ((a, b), (b, a))]

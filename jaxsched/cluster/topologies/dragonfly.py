@@ -77,7 +77,7 @@ def _global_cables(groups: int, a: int, h: int) -> dict[tuple[int, int], list[Ho
         for j in range(i + 1, groups):
             there, back = j - i - 1, (i - j - 1) % groups  # how far along the circle: which ports
             for way in range(ways):
-                cable = i * a + (there * ways + way) // h, j * a + (back * ways + way) // h
-                found.setdefault((i, j), []).append(cable)
-                found.setdefault((j, i), []).append(cable[::-1])
+                here, other = i * a + (there * ways + way) // h, j * a + (back * ways + way) // h
+                found.setdefault((i, j), []).append((here, other))
+                found.setdefault((j, i), []).append((other, here))
     return found

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxsched.cluster.topologies.measures import link_ends
 from jaxsched.cluster.topology import Topology
@@ -19,8 +20,8 @@ WIDEST, THINNEST = 2.5, 0.4  # points, of the cables with the most and the least
 INK = 60  # cables that can be as wide as that; more are drawn thinner
 
 
-def layers(topology: Topology) -> np.ndarray:
-    """float[nodes, 2]: racks in a row; above them the switches, by hops from a rack, each over what it is joined to."""
+def layers(topology: Topology) -> Float[np.ndarray, "nodes 2"]:
+    """Racks in a row; above them the switches, by hops from a rack, each over what it is joined to."""
     ends, count = link_ends(topology), len(topology.node_names)
     height = np.full(count, -1)
     height[: len(topology.rack_names)] = 0

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S
@@ -44,8 +45,8 @@ def figures(inventory: Inventory) -> Figures:
     )
 
 
-def in_first_half(topology: Topology) -> np.ndarray:
-    """bool[R]: the first racks, which hold at most half of the servers. All builders number racks by place."""
+def in_first_half(topology: Topology) -> Bool[np.ndarray, "R"]:
+    """The first racks, which hold at most half of the servers. All builders number racks by place."""
     held = np.bincount(topology.server_rack, minlength=len(topology.rack_names))
     return np.cumsum(held) * 2 <= held.sum()
 
@@ -65,15 +66,17 @@ def bisection_bytes_s(topology: Topology) -> float:
     return max_flow(link_ends(topology), topology.link_bytes_s, sources, sinks)
 
 
-def link_ends(topology: Topology) -> np.ndarray:
-    """int[L, 2]: the nodes that each link joins. `UserError` if the topology does not say."""
+def link_ends(topology: Topology) -> Int[np.ndarray, "L 2"]:
+    """The nodes that each link joins. `UserError` if the topology does not say."""
     if topology.link_ends is None:
         raise UserError("topology: link_ends is not given, so that the network can be neither drawn nor cut in halves")
     return topology.link_ends
 
 
-def max_flow(ends: np.ndarray, capacity: np.ndarray, sources: set[int], sinks: set[int]) -> float:
-    """The most that flows from `sources` to `sinks` over links `ends: int[L, 2]`, shortest paths first.
+def max_flow(
+    ends: Int[np.ndarray, "L 2"], capacity: Float[np.ndarray, "L"], sources: set[int], sinks: set[int]
+) -> float:
+    """The most that flows from `sources` to `sinks` over the links that join `ends`, shortest paths first.
 
     Edmonds, Karp, "Theoretical improvements in algorithmic efficiency for network flow problems", JACM 1972.
     """

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from jaxsched.cluster.servers import MAX_SERVERS
 from jaxsched.cluster.topologies.cables import Hop, count, from_cables, port_bytes_s
@@ -86,8 +87,8 @@ def torus(
     return from_cables(np.arange(num_servers), names, (), cables, hops, _positions(np.array(points), size))
 
 
-def _positions(points: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """float[nodes, 2]: a grid, three dimensions slanted; rows are bent so that the cables round the back show."""
+def _positions(points: Int[np.ndarray, "nodes D"], size: Sequence[int]) -> Float[np.ndarray, "nodes 2"]:
+    """A grid, three dimensions slanted; rows are bent so that the cables round the back show."""
     bend = BEND * np.sin(np.pi * points / (np.array(size) - 1))
     if len(size) == 2:
         return np.stack([points[:, 1] + bend[:, 0], bend[:, 1] - points[:, 0]], -1)
