@@ -1,17 +1,15 @@
 """A policy on disk: weights and a card that says what they are, and back to a `Policy`."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import chex
-import flax
 import jax
 import jax.numpy as jnp
-from flax import serialization
 
-import jaxsched
+from jaxsched import cards
+from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
@@ -24,8 +22,7 @@ from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.workload.jobs import make_job_list, to_table
 
-WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
-CARD_SCHEMA = 1
+WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
 OBSERVATION_FIELDS = ("window", "order", "skip_blocked", "reserve")
 
@@ -33,39 +30,20 @@ OBSERVATION_FIELDS = ("window", "order", "skip_blocked", "reserve")
 def save_policy(
     folder: Path, network: SchedulerNetwork, weights: chex.ArrayTree, card: dict, config: EnvConfig | None = None
 ) -> None:
-    """Write `weights.msgpack` and `card.json` (network, what it observes, versions, and `card`) into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the policy and its card (network, what it observes, versions, and `card`) into `folder`."""
     shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
     seen = {name: getattr(config or EnvConfig(), name) for name in OBSERVATION_FIELDS}
-    versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
-    card = {"schema": CARD_SCHEMA, "network": shape, "observation": seen, "versions": versions} | card
-    _write(folder / WEIGHTS_FILE, serialization.to_bytes(weights))
-    _write(folder / CARD_FILE, json.dumps(card, indent=2).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    cards.write(folder, WHAT, weights, {"network": shape, "observation": seen} | card)
 
 
 def add_to_card(folder: Path, **entries: Any) -> None:
     """Puts `entries` into the card of the checkpoint in `folder`, in place of those of the same name."""
-    _write(folder / CARD_FILE, json.dumps(read_card(folder) | entries, indent=2).encode())
+    cards.update(folder, WHAT, **entries)
 
 
 def read_card(folder: Path) -> dict[str, Any]:
     """The card of the checkpoint in `folder`; UserError if there is none, or one of another schema."""
-    try:
-        card = json.loads((folder / CARD_FILE).read_text())
-        schema = card["schema"]
-    except OSError:
-        raise UserError(f"checkpoint {folder}: no file {CARD_FILE}; name the folder of a checkpoint") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {folder}: {CARD_FILE} is not a card ({' '.join(str(error).split())})") from None
-    if schema != CARD_SCHEMA:
-        raise UserError(f"checkpoint {folder}: schema {schema}, this version reads schema {CARD_SCHEMA}")
-    return card
+    return cards.read_card(folder, WHAT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,13 +154,9 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
 
 def load_checkpoint(path: str, config: EnvConfig | None = None) -> Checkpoint:
     """The checkpoint in a folder; UserError if the folder does not hold one."""
-    folder = Path(path)
-    for name in (CARD_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise UserError(f"checkpoint {path}: no file {name}; a checkpoint holds {CARD_FILE} and {WEIGHTS_FILE}")
     try:
-        card = _checked(path, read_card(folder))
-        weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
+        weights, card = cards.read(Path(path), WHAT)
+        card = _checked(path, card)
         network, seen = SchedulerNetwork(**card["network"]), card["observation"]
         sizes = tuple(card["sizes"]) if network.kind == "flat" else None
         _check_weights(path, dataclasses.replace(config or EnvConfig(), **seen), network, sizes, weights)
