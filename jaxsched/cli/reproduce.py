@@ -35,11 +35,11 @@ class Reproduce:
         """Train, evaluate, compare. UserError on any mistake."""
         from jaxsched.cli.progress import Display
         from jaxsched.cli.train import reporter
-        from jaxsched.evaluation.compare import versions
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.card import config_of, side_by_side
         from jaxsched.training.loop import train_or_resume
         from jaxsched.training.shards import provide_devices
+        from jaxsched.versions import versions
 
         provide_devices()
         folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)

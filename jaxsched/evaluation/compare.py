@@ -1,11 +1,9 @@
 """Every policy on the same jobs: the one function behind `jaxsched evaluate`, `simulate` and `quickstart`."""
 
 import dataclasses
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,9 +21,8 @@ from jaxsched.simulation.engines.compiled.engine import plays, rollout_natively
 from jaxsched.simulation.engines.jax.run import Report, prepare, rollout
 from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.settings import Settings, compact_tenants
+from jaxsched.versions import versions
 from jaxsched.workload.jobs import JobList
-
-PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy", "numba")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,23 +129,6 @@ def best_baseline(rows: Sequence[Row]) -> Row | None:
     """See `Comparison.best_baseline`."""
     known = [row for row in rows if row.baseline and not math.isnan(row.figures.jct_mean_s)]
     return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that a result depends on, of Python, and the device."""
-    found = {"python": platform.python_version(), "device": jax.devices()[0].device_kind}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed" if package != "jaxsched" else _own_version()
-    return found
-
-
-def _own_version() -> str:
-    import jaxsched
-
-    return jaxsched.__version__
 
 
 def _run_all(

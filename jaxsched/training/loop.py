@@ -16,6 +16,7 @@ from jax import Array
 from jaxsched.env.observation import observe
 from jaxsched.env.state import EnvConfig, State
 from jaxsched.errors import UserError
+from jaxsched.files import write_text
 from jaxsched.machine import loop_options
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import add_to_card, save_policy
@@ -23,8 +24,8 @@ from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.card import limits
 from jaxsched.training.config import TrainConfig, to_dict
+from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.ppo import optimizer, select, update
-from jaxsched.training.rows import append, read_rows, truncate
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
@@ -199,7 +200,7 @@ def train(
         state = restore(run_dir / STATE_FOLDER, state)
     else:
         save(run_dir / STATE_FOLDER, state, config)
-        (run_dir / COMMAND_FILE).write_text(command)
+        write_text(run_dir / COMMAND_FILE, command)
     state = placed(state, config)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, int(state.chunk))
