@@ -13,10 +13,10 @@ from pathlib import Path
 
 import chex
 
+from jaxsched.calibration.folders import SHIPPED
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import LEVELS, MODELS, Interference, default_strengths, fitted
 from jaxsched.errors import UserError
-from jaxsched.fitted import SHIPPED
 
 DEFAULT = "default"
 
