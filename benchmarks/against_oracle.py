@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from jaxsched.bench.simulator import bench_environment, bench_native
+from jaxsched.bench.simulator import bench_compiled, bench_environment
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.state import EnvParams
@@ -66,7 +66,7 @@ def main() -> None:
     rollout(program, params, jobs, settings)  # compiles
     in_the_loop()
     ours, ours_s = timed(lambda: rollout(program, params, jobs, settings)[0])
-    native, native_s = timed(in_the_loop)
+    compiled, compiled_s = timed(in_the_loop)
 
     config = env_config(cluster, jobs, settings)
     policy = policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
@@ -76,22 +76,22 @@ def main() -> None:
             interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
         )
     )  # fmt: skip
-    for name, finish_s in (("JAX", ours.finish_s), ("loop", native.finish_s), ("oracle", theirs.finish_s)):
+    for name, finish_s in (("JAX", ours.finish_s), ("loop", compiled.finish_s), ("oracle", theirs.finish_s)):
         print(f"mean finish by {name}: {np.nanmean(finish_s):.3f} s")
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-5)
-    np.testing.assert_allclose(native.finish_s, theirs.finish_s, rtol=1e-5)
+    np.testing.assert_allclose(compiled.finish_s, theirs.finish_s, rtol=1e-5)
 
     def row(name: str, count: int, cpu_s: float) -> dict[str, Any]:
         return {"name": name, "num_envs": count, "jobs_per_cpu_s": count * arguments.jobs / cpu_s}
 
-    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("native, this trace", 1, native_s)]
+    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("compiled, this trace", 1, compiled_s)]
     for count in arguments.num_envs:
         environments = loop_environments(program, params, jobs[0], settings, count)
-        _, native_s = timed(lambda environments=environments: [play(one) for one in environments])
+        _, compiled_s = timed(lambda environments=environments: [play(one) for one in environments])
         for one in environments:
-            np.testing.assert_array_equal(one.tables.records["finish_s"], native.finish_s)
-        rows.append(row("native, this trace", count, native_s))
-        rows.append(dataclasses.asdict(bench_native("leaf-spine-64", "pack", count)))
+            np.testing.assert_array_equal(one.tables.records["finish_s"], compiled.finish_s)
+        rows.append(row("compiled, this trace", count, compiled_s))
+        rows.append(dataclasses.asdict(bench_compiled("leaf-spine-64", "pack", count)))
         rows.append(dataclasses.asdict(bench_environment("leaf-spine-64", "pack", count)))
     for row in rows:
         ratio = row["jobs_per_cpu_s"] / rows[0]["jobs_per_cpu_s"]

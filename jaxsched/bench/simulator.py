@@ -154,7 +154,7 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
     )
 
 
-def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
+def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of `num_envs` environments that the compiled event loop plays in turn.
 
     Clusters, job lists and limits are those of `bench_environment`. An environment plays its list to the end when it is
@@ -189,7 +189,7 @@ def bench_native(cluster_name: str, policy: str, num_envs: int, schedulers: int 
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
     return Timing(
-        name=f"native/{policy}",
+        name=f"compiled/{policy}",
         num_envs=num_envs,
         servers=_servers(cluster),
         decisions_per_s=None,

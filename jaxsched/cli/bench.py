@@ -51,7 +51,7 @@ class Bench:
         """Measure, print, write. UserError on any mistake."""
         import json
 
-        from jaxsched.bench.simulator import bench_environment, bench_native, bench_simulation
+        from jaxsched.bench.simulator import bench_compiled, bench_environment, bench_simulation
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.env.state import EnvConfig
         from jaxsched.errors import UserError
@@ -78,7 +78,7 @@ class Bench:
             for policy in self.policies:
                 rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
                 if why_not(EnvConfig(), parse(policy)) is None:
-                    rows += [_shown(bench_native(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                    rows += [_shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
             rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))

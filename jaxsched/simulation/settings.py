@@ -11,7 +11,7 @@ from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE, JobList
 
-AUTO, JAX, NATIVE = ENGINES = ("auto", "jax", "native")
+AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 
@@ -29,7 +29,7 @@ class Settings:
     record_placements: bool = False  # keep every job's placement
     threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
     lanes: bool | None = None  # run the seeds as vmapped lanes of one program; None: on accelerators only
-    engine: str = AUTO  # jax: the environment; native: the compiled event loop; auto: that where it has what is needed
+    engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:
         for name in ("interval_s", "horizon_s", "wall_limit_s"):

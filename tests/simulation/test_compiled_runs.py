@@ -15,7 +15,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.contenders import Contender, contender
 from jaxsched.machine import usable_folder
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines import compiled as native
+from jaxsched.simulation.engines import compiled
 from jaxsched.simulation.engines.compiled import covered
 from jaxsched.simulation.engines.compiled import engine as natively
 from jaxsched.simulation.engines.compiled.engine import rollout_natively
@@ -50,8 +50,8 @@ def outcomes(engine: str, cluster, jobs: JobList, specs=SPECS, **changes):
 def test_jobs_go_as_in_the_environment(topology, changes):
     cluster = get_cluster(topology, 2)
     jobs, slow = jobs_for(cluster), 0
-    for jax, ours in zip(*(outcomes(engine, cluster, jobs, **changes) for engine in ("jax", "native")), strict=True):
-        assert (jax.stats.engine, ours.stats.engine) == ("jax", "native")
+    for jax, ours in zip(*(outcomes(engine, cluster, jobs, **changes) for engine in ("jax", "compiled")), strict=True):
+        assert (jax.stats.engine, ours.stats.engine) == ("jax", "compiled")
         np.testing.assert_array_equal(ours.status, jax.status)
         np.testing.assert_array_equal(ours.start_s, jax.start_s)
         np.testing.assert_array_equal(ours.partition, jax.partition)
@@ -67,7 +67,7 @@ def test_jobs_that_fit_nowhere_are_rejected():
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = make_job_list([0.0, 1.0, 2.0], [100.0, 100.0, 100.0], [4, 16, 2])
     reports = []
-    found = compare(cluster, [jobs], ["pack"], Settings(engine="native"), report=reports.append)
+    found = compare(cluster, [jobs], ["pack"], Settings(engine="compiled"), report=reports.append)
     assert found.rows[0].jobs.rejected == 1 and found.rows[0].jobs.finished == 2
     assert reports[-1].over and reports[-1].finished == reports[-1].total == 3
     assert 160 <= reports[-1].simulated_s < 300
@@ -78,7 +78,7 @@ def test_jobs_at_the_horizon_are_as_in_the_environment():
     running = make_job_list([0.0, 535.0, 595.0, 640.0], [9000.0, 9000.0, 9000.0, 9000.0], [2, 2, 2, 2])
     idle = make_job_list([5000.0], [100.0], [2])
     for jobs, states in ((running, ["running", "running", "queued", "not arrived"]), (idle, ["not arrived"])):
-        for engine in ("jax", "native"):
+        for engine in ("jax", "compiled"):
             (result,) = outcomes(engine, cluster, jobs, ["pack"], horizon_s=600.0)
             assert [STATUS[code] for code in result.status] == states
             assert result.stats.simulated_s == 600 and result.cut_off == "at the horizon of 600 s"
@@ -93,7 +93,7 @@ def test_a_rejected_job_of_many_gpus_takes_no_room():
     assert run.finished == 1 and run.home[1] == -1
 
 
-@pytest.mark.parametrize("engine", ["jax", "native"])
+@pytest.mark.parametrize("engine", ["jax", "compiled"])
 def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_free(engine):
     # Of 8 GPUs two jobs have three each. The gang of 5 can start when the first ends; the second is then done as well,
     # if it ends at the same time up to 0.0877%, and leaves 3 GPUs more: a long job of 2 may start meanwhile.
@@ -115,7 +115,7 @@ def test_auto_takes_the_loop_where_it_can(monkeypatch):
 
     shared = dataclasses.replace(jobs, workers=np.ones_like(jobs.workers), ps=np.zeros_like(jobs.ps))
     shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
-    assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["native", "native", "jax"]
+    assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["compiled", "compiled", "jax"]
     assert engines(["pack"], shared) == ["jax"]
     monkeypatch.setattr(covered, "no_numba", lambda: "none")
     assert engines(["pack"]) == ["jax"]
@@ -129,15 +129,15 @@ def test_what_it_cannot_play_is_said(monkeypatch):
         ("random", "it has the policies first-fit, pack, "),
         (own, "it has the policies first-fit, pack, "),
     ):
-        with pytest.raises(UserError, match=f"engine native: cannot play .*: {reason}"):
-            outcomes("native", cluster, jobs, [spec])
-    with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, native"):
+        with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
+            outcomes("compiled", cluster, jobs, [spec])
+    with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, compiled"):
         Settings(engine="numba")
     covered.no_numba.cache_clear()
     monkeypatch.setitem(sys.modules, "jaxsched.simulation.engines.compiled.jit", None)  # as if its import failed
-    monkeypatch.delattr(native, "compiled")
-    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[native\]'` \(import of"):
-        outcomes("native", cluster, jobs, ["pack"])
+    monkeypatch.delattr(compiled, "jit")
+    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[compiled\]'` \(import of"):
+        outcomes("compiled", cluster, jobs, ["pack"])
     covered.no_numba.cache_clear()
 
 
@@ -159,8 +159,8 @@ def test_a_run_can_be_cut_off_and_stopped(monkeypatch):
 def test_bench_plays_every_environment(monkeypatch):
     monkeypatch.setattr(bench, "LEAST_WALL_S", 0.0)
     monkeypatch.setattr(bench, "POOL", 2)
-    row = bench.bench_native("leaf-spine-2", "pack", 3)
-    assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("native/pack", 3, 2, None)
+    row = bench.bench_compiled("leaf-spine-2", "pack", 3)
+    assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("compiled/pack", 3, 2, None)
     assert row.jobs_per_cpu_s is not None
     config, cluster, _ = bench.environment_of("leaf-spine-2", None)
     fit = (assign_homes(cluster, bench.job_tables(cluster, config, 2)).home >= 0).sum(-1)

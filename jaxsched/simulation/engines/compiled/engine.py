@@ -13,7 +13,7 @@ from jaxsched.evaluation.contenders import Contender
 from jaxsched.simulation.engines.compiled.covered import why_not
 from jaxsched.simulation.engines.jax.run import Progress, Report, Stopped, overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
-from jaxsched.simulation.settings import AUTO, JAX, NATIVE, Settings, most_running
+from jaxsched.simulation.settings import AUTO, COMPILED, JAX, Settings, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -28,8 +28,8 @@ def plays(one: Contender, config: EnvConfig, settings: Settings) -> bool:
     if settings.engine == JAX or (settings.engine == AUTO and settings.lanes):
         return False
     reason = why_not(config, one.spec)
-    if reason is not None and settings.engine == NATIVE:
-        raise UserError(f"engine native: cannot play {one.name!r}: {reason}; engine should be auto or jax")
+    if reason is not None and settings.engine == COMPILED:
+        raise UserError(f"engine compiled: cannot play {one.name!r}: {reason}; engine should be auto or jax")
     return reason is None
 
 
@@ -101,7 +101,7 @@ def _outcome(
         peak_running=run.peak_running,
         peak_queue=run.peak_queue,
         illegal=0,
-        engine=NATIVE,
+        engine=COMPILED,
     )
     return Outcome(
         policy=name,
