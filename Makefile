@@ -56,7 +56,7 @@ $(BIN)/python:
 
 $(VENV)/.installed-run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV) ..."
-	$(INSTALL) --editable '.[native,viz]'
+	$(INSTALL) --editable '.[compiled,viz]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

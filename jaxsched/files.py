@@ -42,6 +42,12 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes `content` as the whole of the file."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxsched.cli.measured import Data
 from jaxsched.cli.options import Output
 
 if TYPE_CHECKING:
     from jaxsched.calibration.interference.measurements import Measurements
-    from jaxsched.calibration.interference.validate import Errors
+    from jaxsched.calibration.validation import Errors
 
 HELP = """Fit, evaluate and use models of how jobs slow each other down, from measured pairs.
 
@@ -27,8 +28,6 @@ Examples:
   jaxsched interference predict "ResNet-18 (batch size 64)" lstm_lm --gpu v100
 """
 
-Data = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -43,13 +42,13 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.interference.calibrate import best_curve
+        from jaxsched.calibration.folders import provenance
         from jaxsched.calibration.interference.files import save_model
         from jaxsched.calibration.interference.fit import fit
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
         from jaxsched.calibration.interference.references import fit_references
+        from jaxsched.calibration.interference.strength import best_curve
         from jaxsched.cli.measured import check_folder
-        from jaxsched.fitted import provenance, versions
 
         check_folder(self.out)
         measured = read_measurements(self.data)
@@ -62,7 +61,7 @@ class Fit:
             if part.kind == NETWORK:
                 curve = best_curve(part)
                 card["curve"] = {"kappa": curve.kappa, "power": curve.power, "mae": curve.mae}
-        save_model(self.out, parts, card | {"versions": versions()})
+        save_model(self.out, parts, card)
         for part in measured:
             print(f"{part.kind}: {part.rows} rows, {len(part.items)} jobs")
         print(f"wrote {self.out}")
@@ -81,10 +80,10 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
+        from jaxsched.calibration.folders import provenance
         from jaxsched.calibration.interference.evaluate import evaluate
         from jaxsched.calibration.interference.files import load_model
         from jaxsched.cli.measured import write_report
-        from jaxsched.fitted import provenance
 
         measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
@@ -115,7 +114,8 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.calibration.interference.validate import MODEL, errors, leave_family_out, out_of_fold
+        from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
+        from jaxsched.calibration.validation import MODEL
         from jaxsched.cli.measured import write_report
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured
@@ -164,7 +164,7 @@ class Calibrate:
             self._gpus(measured)
 
     def _gpus(self, measured: "Measurements") -> None:
-        from jaxsched.calibration.interference.calibrate import gpu_strengths
+        from jaxsched.calibration.interference.strength import gpu_strengths
         from jaxsched.cli.measured import write_report
 
         found = gpu_strengths(measured)
@@ -175,7 +175,7 @@ class Calibrate:
         write_report(self.json, {"data": str(self.data), "gpus": rows})
 
     def _network(self, measured: "Measurements") -> None:
-        from jaxsched.calibration.interference.calibrate import GRID, best_curve, fit_curves, least_strength
+        from jaxsched.calibration.interference.strength import GRID, best_curve, fit_curves, least_strength
         from jaxsched.cli.measured import write_report
 
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)

@@ -1,9 +1,13 @@
 """What the commands on measurements share."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from jaxsched.errors import UserError
+
+Data = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")]
 
 
 def check_folder(path: Path) -> None:

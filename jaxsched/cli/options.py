@@ -54,8 +54,8 @@ class ScenarioOptions:
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64
     """Most decision rounds per interval."""
     engine: Annotated[str, tyro.conf.arg(metavar="auto|jax|compiled")] = "auto"
-    """What plays the runs: jax is the environment; compiled, an event loop for CPUs, is 6 to 30 times faster and knows
-    hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""
+    """What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and
+    knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """First seed, of the jobs and of policies that draw."""
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxsched.cli.measured import Data
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
     from jaxsched.calibration.step_time.measurements import StepTimes
-    from jaxsched.calibration.step_time.validate import Errors
+    from jaxsched.calibration.validation import Errors
 
 HELP = """Fit and evaluate a model of the step time by placement.
 
@@ -23,8 +24,6 @@ Examples:
   jaxsched placement evaluate --model fitted --data unseen.csv --json errors.json
   jaxsched placement validate --data pollux_placements.csv pollux_scalability.csv
 """
-
-Data = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,19 +39,19 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
+        from jaxsched.calibration.folders import provenance
         from jaxsched.calibration.step_time.files import save_model
-        from jaxsched.calibration.step_time.model import fit_placement
+        from jaxsched.calibration.step_time.model import fit_step_times
         from jaxsched.calibration.step_time.validate import mean_step_s
         from jaxsched.cli.measured import check_folder
-        from jaxsched.fitted import provenance, versions
 
         check_folder(self.out)
         times = _kept(_read(self.data), most=self.max_nodes)
         files = " ".join(path.name for path in self.data)
         limit = "" if self.max_nodes is None else f" --max-nodes {self.max_nodes}"
         command = f"jaxsched placement fit --data {files} --out {self.out.name}{limit}"
-        card = {"command": command, "data": provenance(self.data), "rows": len(times.step_s), "versions": versions()}
-        save_model(self.out, fit_placement(times), mean_step_s(times), card)
+        card = {"command": command, "data": provenance(self.data), "rows": len(times.step_s)}
+        save_model(self.out, fit_step_times(times), mean_step_s(times), card)
         print(f"{len(times.step_s)} rows\nwrote {self.out}")
 
 
@@ -71,10 +70,11 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
+        from jaxsched.calibration.folders import provenance
         from jaxsched.calibration.step_time.files import load_model
-        from jaxsched.calibration.step_time.validate import MODEL, compare
+        from jaxsched.calibration.step_time.validate import compare
+        from jaxsched.calibration.validation import MODEL
         from jaxsched.cli.measured import check_report, write_report
-        from jaxsched.fitted import provenance
 
         check_report(self.json)
         times = _kept(_read(self.data), least=self.min_nodes)

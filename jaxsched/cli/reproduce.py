@@ -35,12 +35,12 @@ class Reproduce:
         """Train, evaluate, compare. UserError on any mistake."""
         from jaxsched.cli.progress import Display
         from jaxsched.cli.train import reporter
-        from jaxsched.evaluation.compare import versions
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.card import beside_card
         from jaxsched.training.config import TrainConfig, from_dict
         from jaxsched.training.loop import train_or_resume
         from jaxsched.training.shards import provide_devices
+        from jaxsched.versions import versions
 
         provide_devices()
         folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)

@@ -1,15 +1,12 @@
 """Every policy on the same jobs: the one function behind `jaxsched evaluate`, `simulate` and `quickstart`."""
 
 import dataclasses
-import importlib.metadata
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
@@ -23,9 +20,8 @@ from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
+from jaxsched.versions import versions
 from jaxsched.workload.jobs import JobList
-
-PACKAGES = ("jaxsched", "jax", "jaxlib", "flax", "numpy", "numba")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,23 +128,6 @@ def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
     """See `Comparison.best_baseline`."""
     known = [row for row in rows if row.baseline and not math.isnan(row.figures.jct_mean_s)]
     return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that a result depends on, of Python, and the device."""
-    found = {"python": platform.python_version(), "device": jax.devices()[0].device_kind}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed" if package != "jaxsched" else _own_version()
-    return found
-
-
-def _own_version() -> str:
-    import jaxsched
-
-    return jaxsched.__version__
 
 
 def _row(one: Policy, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) -> PolicyResult:

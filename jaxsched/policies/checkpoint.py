@@ -1,17 +1,15 @@
 """A policy on disk: weights and a card that says what they are, and back to a `Policy`."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import chex
-import flax
 import jax
 import jax.numpy as jnp
-from flax import serialization
 
-import jaxsched
+from jaxsched import cards
+from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
@@ -24,8 +22,7 @@ from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.workload.jobs import make_job_list, to_table
 
-WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
-CARD_SCHEMA = 2
+WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
 QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
 
@@ -40,39 +37,20 @@ def save_policy(
     max_forwards: int | None = None,
     sizes: Sizes | None = None,
 ) -> None:
-    """Write `weights.msgpack` and `card.json` into `folder`: all of a `learned_policy`, versions, and `card`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the folder of a `learned_policy`: its weights and a card with all else of it, versions, and `card`."""
     shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
-    versions = {"jaxsched": jaxsched.__version__, "jax": jax.__version__, "flax": flax.__version__}
     needs = {"network": shape, "queue": dataclasses.asdict(queue), "max_forwards": max_forwards, "sizes": sizes}
-    card = {"schema": CARD_SCHEMA} | needs | {"versions": versions} | card
-    _write(folder / WEIGHTS_FILE, serialization.to_bytes(weights))
-    _write(folder / CARD_FILE, json.dumps(card, indent=2).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    cards.write(folder, WHAT, weights, needs | card)
 
 
 def add_to_card(folder: Path, **entries: Any) -> None:
     """Puts `entries` into the card of the checkpoint in `folder`, in place of those of the same name."""
-    _write(folder / CARD_FILE, json.dumps(read_card(folder) | entries, indent=2).encode())
+    cards.update(folder, WHAT, **entries)
 
 
 def read_card(folder: Path) -> dict[str, Any]:
     """The card of the checkpoint in `folder`; UserError if there is none, or one of another schema."""
-    try:
-        card = json.loads((folder / CARD_FILE).read_text())
-        schema = card["schema"]
-    except OSError:
-        raise UserError(f"checkpoint {folder}: no file {CARD_FILE}; name the folder of a checkpoint") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"checkpoint {folder}: {CARD_FILE} is not a card ({' '.join(str(error).split())})") from None
-    if schema != CARD_SCHEMA:
-        raise UserError(f"checkpoint {folder}: schema {schema}, this version reads schema {CARD_SCHEMA}")
-    return card
+    return cards.read_card(folder, WHAT)
 
 
 def _checked(path: str, card: dict) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:
@@ -132,8 +110,6 @@ def _check_weights(path: str, queue: Discipline, network: SchedulerNetwork, size
                 f"checkpoint {path}: {WEIGHTS_FILE}: {name} has shape {found.get(name, 'none')}, where the network of"
                 f" {CARD_FILE} in this version has {expected.get(name, 'none')}"
             )
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(weights)):
-        raise UserError(f"checkpoint {path}: {WEIGHTS_FILE} holds weights that are not finite numbers")
 
 
 def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, Menu]:
@@ -162,13 +138,9 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
 
 def load_policy(path: str | Path) -> Policy:
     """The policy of a checkpoint's folder, by that name. UserError if the folder does not hold one."""
-    folder = Path(path)
-    for name in (CARD_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise UserError(f"checkpoint {path}: no file {name}; a checkpoint holds {CARD_FILE} and {WEIGHTS_FILE}")
     try:
-        network, queue, max_forwards, sizes = _checked(str(path), read_card(folder))
-        weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
+        weights, card = cards.read(Path(path), WHAT)
+        network, queue, max_forwards, sizes = _checked(str(path), card)
         _check_weights(str(path), queue, network, sizes, weights)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"checkpoint {path}: not a readable checkpoint ({' '.join(str(error).split())})") from error

@@ -30,7 +30,7 @@ class RunStats:
     peak_running: int
     peak_queue: int
     illegal: int  # actions that were not legal and counted as waiting
-    engine: str  # jax or native, see `Settings`
+    engine: str  # jax or compiled, see `Settings`
 
 
 @dataclasses.dataclass(frozen=True)

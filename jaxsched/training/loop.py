@@ -15,14 +15,15 @@ from jax import Array
 from jaxsched.env.observation import observe
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
+from jaxsched.files import write_text
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.card import limits
 from jaxsched.training.config import TrainConfig, to_dict
+from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.ppo import optimizer, select, update
-from jaxsched.training.rows import append, read_rows, truncate
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
@@ -177,7 +178,7 @@ def train(
         state = restore(run_dir / STATE_FOLDER, state)
     else:
         save(run_dir / STATE_FOLDER, state, config)
-        (run_dir / COMMAND_FILE).write_text(command)
+        write_text(run_dir / COMMAND_FILE, command)
     state = placed(state, config)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, int(state.chunk))

@@ -12,7 +12,7 @@ from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.config import TrainConfig
-from jaxsched.training.rows import append, read_rows
+from jaxsched.training.json_lines import append, read_rows
 from jaxsched.training.sweep_file import Sweep, Tests, digest
 from jaxsched.workload.load import SYNTHETIC
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.leaves import Shared
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish, write_policy
-from jaxsched.training.rows import append, read_rows, truncate
 from jaxsched.training.state import TrainState, has_step, restore, save
 
 

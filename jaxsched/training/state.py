@@ -11,12 +11,12 @@ import optax
 import orbax.checkpoint as ocp
 from jax import Array
 
-import jaxsched
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
 from jaxsched.training.config import TrainConfig, from_dict, to_dict
 from jaxsched.training.worlds import Draw
+from jaxsched.versions import versions
 
 SCHEMA = 4
 KEEP_STEPS = 2
@@ -54,7 +54,7 @@ def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | Non
 
     Of several runs' states, stacked, `chunks` says how many all of them have done.
     """
-    about = {"schema": SCHEMA, "config": to_dict(config), "jaxsched": jaxsched.__version__, "jax": jax.__version__}
+    about = {"schema": SCHEMA, "config": to_dict(config), "versions": versions()}
     with _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)

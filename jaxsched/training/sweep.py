@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxsched.evaluation.compare import versions
+from jaxsched.files import write_text
 from jaxsched.training.config import to_dict
+from jaxsched.training.json_lines import append, mend, read_rows
 from jaxsched.training.leaves import Shared, shape_key
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.training.measure import BASELINES_FILE, measure
-from jaxsched.training.rows import append, mend, read_rows
 from jaxsched.training.side_by_side import seconds_of, train_side_by_side
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
+from jaxsched.versions import versions
 
 ROWS_FILE, DONE_FILE = "rows.jsonl", "trained"
 Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many, seconds
@@ -108,7 +109,7 @@ def _train(sweep: Sweep, shared: Shared, points: Sequence[Point], part: range, r
         tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
         train_side_by_side(shared, part, folders, state, report=tell)
     for folder in folders:
-        (folder / DONE_FILE).write_text(f"{len(points)}\n")
+        write_text(folder / DONE_FILE, f"{len(points)}\n")
     shutil.rmtree(state)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int32, Int64
 
 from jaxsched.errors import UserError
+from jaxsched.files import write_text
 from jaxsched.workload.jobs import JobList
 
 GPU_CLASSES = (1, 2, 4, 8, 16)  # the smallest GPU count of each class
@@ -109,10 +110,11 @@ def draw_durations(
 def save_quantiles(path: Path, quantiles: Quantiles, provenance: dict[str, str]) -> None:
     """Writes `quantiles` as JSON, one class per line."""
     rows = ",\n".join(f"  {json.dumps(row.tolist())}" for row in quantiles.duration_s)
-    path.write_text(
+    write_text(
+        path,
         f'{{"provenance": {json.dumps(provenance, indent=1)},\n"gpu_classes": {json.dumps(GPU_CLASSES)},\n'
         f'"levels": {json.dumps(LEVELS.tolist())},\n"duration_s": [\n{rows}],\n'
-        f'"sizes": {json.dumps(quantiles.sizes.tolist())},\n"counts": {json.dumps(quantiles.counts.tolist())}}}\n'
+        f'"sizes": {json.dumps(quantiles.sizes.tolist())},\n"counts": {json.dumps(quantiles.counts.tolist())}}}\n',
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsched.errors import UserError
+from jaxsched.files import atomic_path
 from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.models import MODEL_NAMES, model_index
@@ -256,7 +257,7 @@ def write_native(path: str | Path, jobs: JobList) -> None:
         "home": jobs.home,
         **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
     }
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

@@ -9,7 +9,8 @@ import pytest
 from jaxsched.calibration.interference.fit import adapt, fit, predict_ratios
 from jaxsched.calibration.interference.predict import slowdowns
 from jaxsched.calibration.interference.references import NAMES
-from jaxsched.calibration.interference.validate import errors, folds, leave_family_out, out_of_fold
+from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
+from jaxsched.calibration.validation import folds
 from tests.support.interference_files import QUICK
 
 
@@ -33,7 +34,7 @@ def test_predicts_rows_it_has_not_seen(synthetic):
 
 
 def test_both_directions_of_a_pair_are_in_one_fold(synthetic):
-    fold = folds(synthetic, 5, 0)
+    fold = folds(synthetic.row, 5, 0)
     for row in range(synthetic.rows):
         assert len(set(fold[synthetic.row == row])) == 1
     assert np.bincount(fold).min() > 0.15 * len(fold)

@@ -6,10 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from jaxsched.calibration.folders import shipped_folder
 from jaxsched.calibration.interference.files import load_model
 from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
+from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cli.main import main
-from jaxsched.fitted import CARD_FILE, WEIGHTS_FILE, shipped_folder, versions
+from jaxsched.versions import versions
 from jaxsched.workload.models import MODEL_NAMES
 from tests.support.interference_files import data_file
 
@@ -44,5 +46,6 @@ def test_rebuilt_bit_for_bit(tmp_path, monkeypatch):
     if not same_machine(json.loads((folder / CARD_FILE).read_text())):
         pytest.skip("built on another kind of machine, or with other versions")
     main(["interference", "fit", "--data", *files, "--out", str(tmp_path / "interference")])
-    for name in (CARD_FILE, WEIGHTS_FILE):
-        assert (tmp_path / "interference" / name).read_bytes() == (folder / name).read_bytes()
+    assert (tmp_path / "interference" / WEIGHTS_FILE).read_bytes() == (folder / WEIGHTS_FILE).read_bytes()
+    old, new = (json.loads((one / CARD_FILE).read_text()) for one in (folder, tmp_path / "interference"))
+    assert new | {"versions": old["versions"]} == old

@@ -12,7 +12,7 @@ from jaxsched.calibration.step_time.measurements import (
     StepTimes,
     read_step_times,
 )
-from jaxsched.calibration.step_time.model import fit_placement, predict_step_s, step_s
+from jaxsched.calibration.step_time.model import fit_step_times, predict_step_s, step_s
 from jaxsched.calibration.step_time.validate import cross_validate, extrapolate
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
@@ -87,8 +87,8 @@ def test_learns_what_is_there():
     for table in (cross_validate(times), extrapolate(times)):
         assert table["model"]["median"]["all"] < 0.03
         assert table["model"]["median"]["all"] < 0.3 * table["mean"]["median"]["all"]
-    fitted = fit_placement(times)
-    again = fit_placement(times)
+    fitted = fit_step_times(times)
+    again = fit_step_times(times)
     assert all(np.array_equal(fitted.parameters[name], again.parameters[name]) for name in fitted.parameters)
     # a batch size that was not measured lies between its neighbours
     between = StepTimes(np.array(["a"] * 3), np.array([16, 24, 32]), np.array(["1+1"] * 3), np.ones(3))

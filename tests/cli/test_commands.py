@@ -81,7 +81,7 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert found["config"]["seeds"] == [0, 1] and found["config"]["workload"] == "philly-like"
     assert "| first-fit" in (tmp_path / "out.md").read_text()
     engines = [run["engine"] for one in found["config"]["runs"].values() for run in one["seeds"]]
-    assert engines == ["native", "native", "jax", "jax"]
+    assert engines == ["compiled", "compiled", "jax", "jax"]
     assert any((tmp_path / "cache" / "xla").rglob("*-cache")) and any((tmp_path / "cache" / "numba").rglob("*.nbc"))
 
 
@@ -91,11 +91,11 @@ def test_bench_writes_rows(tmp_path):
         ["bench", "--clusters", "leaf-spine-1", "--num-envs", "1", "--policies", "first-fit", "--simulate"]
         + ["--no-training", "--json", str(report)]
     )
-    row, native = json.loads(report.read_text())
-    assert native["name"] == "native/first-fit" and native["jobs_per_cpu_s"] > row["jobs_per_cpu_s"]
+    row, compiled = json.loads(report.read_text())
+    assert compiled["name"] == "compiled/first-fit" and compiled["jobs_per_cpu_s"] > row["jobs_per_cpu_s"]
     assert row["name"] == "environment/first-fit" and row["num_envs"] == row["servers"] == 1
     assert row["decisions_per_s"] > 0 and row["wall_s"] >= 1.0 and row["compile_s"] > 0 and row["peak_memory_bytes"] > 0
-    assert set(row) == set(native) == {
+    assert set(row) == set(compiled) == {
         "name", "num_envs", "servers", "decisions_per_s", "jobs_per_cpu_s", "wall_s", "cpu_s", "compile_s",
         "peak_memory_bytes", "device",
     }  # fmt: skip

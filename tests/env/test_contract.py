@@ -82,9 +82,9 @@ def test_signature(pool):
     assert len(result) == 6
     obs_after, after, gain, terminated, truncated, info = result
     assert jax.tree.structure(after) == jax.tree.structure(state)
-    assert jax.tree.map(jnp.shape, obs_after) == jax.tree.map(jnp.shape, obs)
-    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
-    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
+    for ours, theirs in ((obs_after, obs), (after, state)):
+        described = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs)]
+        assert described[0] == described[1]
     assert gain.shape == (p,) and gain.dtype == jnp.float32
     assert terminated.shape == truncated.shape == () and terminated.dtype == truncated.dtype == bool
     assert all(leaf.shape[0] == p for leaf in jax.tree.leaves(obs))
@@ -147,7 +147,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
         ours, theirs = goes_on(lane(after, index)), goes_on(member)
         assert (theirs.records.start >= 0).any()
         for name in ("records", "clock", "free", "queue", "total", "attained_s"):
-            same(ours[name], theirs[name])
+            same(getattr(ours, name), getattr(theirs, name))
 
 
 def test_a_second_call_does_not_retrace(pool):
@@ -176,7 +176,7 @@ def test_a_second_call_does_not_retrace(pool):
 
 def times(part, name: str):
     """The part with one of its leaves times 1, 2 and 3."""
-    leaf = part[name]
+    leaf = getattr(part, name)
     return part.replace(**{name: jnp.stack([leaf, leaf * 2, leaf * 3])})
 
 

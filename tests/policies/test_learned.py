@@ -99,7 +99,7 @@ def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
     (small, _), (padded, _) = (run(noisy(seed), one) for one in (case, dataclasses.replace(case, cluster=big)))
     assert (np.asarray(small.records.status) == FINISHED).any()
     for name in ("status", "partition", "start", "finish", "forwards"):
-        np.testing.assert_array_equal(padded.records[name], small.records[name])
+        np.testing.assert_array_equal(getattr(padded.records, name), getattr(small.records, name))
     np.testing.assert_allclose(padded.records.finish_offset_s, small.records.finish_offset_s, rtol=1e-4, atol=1e-2)
 
 

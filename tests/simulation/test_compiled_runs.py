@@ -135,7 +135,7 @@ def test_what_it_cannot_play_is_said(monkeypatch):
     covered.no_numba.cache_clear()
     monkeypatch.setitem(sys.modules, "jaxsched.simulation.engines.compiled.jit", None)  # as if its import failed
     monkeypatch.delattr(compiled, "jit")
-    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[native\]'` \(import of"):
+    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[compiled\]'` \(import of"):
         outcomes("compiled", cluster, jobs, ["pack"])
     covered.no_numba.cache_clear()
 

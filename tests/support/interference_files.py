@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS
-from jaxsched.calibration.interference.model import Settings
+from jaxsched.calibration.interference.model import FitSettings
 from jaxsched.errors import UserError
 from jaxsched.workload import datasets
 
-QUICK = dataclasses.replace(Settings(), channels=2, hidden=4, members=2, steps=300)
+QUICK = dataclasses.replace(FitSettings(), channels=2, hidden=4, members=2, steps=300)
 
 GPU_HEADER, NETWORK_HEADER = ",".join(GPU_COLUMNS) + "\n", ",".join(NETWORK_COLUMNS) + "\n"
 

@@ -95,7 +95,7 @@ def test_a_share_of_the_environments_is_replaced_in_turn(chunks, config):
         fresh = np.asarray(after.worlds.clock) == 0
         turns += np.flatnonzero(fresh).tolist()
         for name in ("strength", "pace"):
-            changed = np.asarray(after.draws[name]) != np.asarray(before.draws[name])
+            changed = np.asarray(getattr(after.draws, name)) != np.asarray(getattr(before.draws, name))
             np.testing.assert_array_equal(changed, fresh)
         assert (np.asarray(after.draws.cluster) == np.asarray(before.draws.cluster))[~fresh].all()
         assert (np.asarray(after.worlds.clock) >= np.asarray(before.worlds.clock))[~fresh].all()
@@ -278,7 +278,7 @@ def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(tmp_path
     assert 4 <= train_and_kill(tmp_path, run, save_every=1, rows=4) < chunks
     with (run / METRICS_FILE).open("a") as file:
         file.write('{"chunk": 5, "rew')
-    (run / POLICY_FOLDER / f".{WEIGHTS_FILE}.partial").write_bytes(b"half")
+    (run / POLICY_FOLDER / f".{WEIGHTS_FILE}.half.msgpack").write_bytes(b"half")
     with pytest.raises(UserError, match="--resume"):
         train(config, run)
 

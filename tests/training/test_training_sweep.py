@@ -11,9 +11,9 @@ from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.training import sweep, sweep_table
+from jaxsched.training.json_lines import append, mend, read_rows, truncate
 from jaxsched.training.leaves import HOST_LEAVES, LEAVES, Shared, replaced, shape_key, value_of
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
-from jaxsched.training.rows import append, mend, read_rows, truncate
 from jaxsched.training.side_by_side import seconds_of
 from jaxsched.training.sweep_file import changed, load_sweep
 

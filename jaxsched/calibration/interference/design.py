@@ -53,7 +53,7 @@ class Vocabulary:
         return dataclasses.replace(wider, columns=_columns(wider, items))
 
 
-def vocabulary(items: Sequence[Item]) -> Vocabulary:
+def vocabulary_of(items: Sequence[Item]) -> Vocabulary:
     """All columns of `items`."""
     profile = np.array([item.profile for item in items])
     std = np.where(profile.std(0) > 0, profile.std(0), 1.0)

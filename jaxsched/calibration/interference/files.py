@@ -1,4 +1,4 @@
-"""Fitted models of interference in folders (see `jaxsched.fitted`)."""
+"""Fitted models of interference in folders (see `jaxsched.cards`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,15 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsched import cards
+from jaxsched.calibration.folders import read_folder
 from jaxsched.calibration.interference.design import Vocabulary
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import NETWORK, Item
-from jaxsched.calibration.interference.model import Settings
+from jaxsched.calibration.interference.model import FitSettings
 from jaxsched.calibration.interference.references import References
 from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
 from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
-from jaxsched.fitted import read_folder, write_folder
 
 WHAT = "interference"
 
@@ -55,7 +56,7 @@ def save_model(folder: Path, parts: Sequence[tuple[Fitted, References]], card: d
             "items": [dataclasses.asdict(item) for item in fitted.items],
             "references": {name: value for name, value in vars(references).items() if isinstance(value, dict)},
         }
-    write_folder(folder, WHAT, weights, {"parts": described} | card)
+    cards.write(folder, WHAT, weights, {"parts": described} | card)
 
 
 def load_model(name: str | Path) -> FittedModel:
@@ -75,15 +76,15 @@ def load_model(name: str | Path) -> FittedModel:
 
 def _part(kind: str, row: dict[str, Any], parameters: dict[str, np.ndarray]) -> Fitted:
     settings = dict(row["settings"], precisions=tuple(map(tuple, row["settings"]["precisions"])))
-    words = row["vocabulary"]
+    vocabulary = row["vocabulary"]
     return Fitted(
         kind=kind,
-        settings=Settings(**settings),
+        settings=FitSettings(**settings),
         vocabulary=Vocabulary(
-            columns=tuple(map(tuple, words["columns"])),
-            centers={family: tuple(center) for family, center in words["centers"].items()},
-            profile_mean=tuple(words["profile_mean"]),
-            profile_std=tuple(words["profile_std"]),
+            columns=tuple(map(tuple, vocabulary["columns"])),
+            centers={family: tuple(center) for family, center in vocabulary["centers"].items()},
+            profile_mean=tuple(vocabulary["profile_mean"]),
+            profile_std=tuple(vocabulary["profile_std"]),
         ),
         items=tuple(
             Item(**dict(item, scale=tuple(item["scale"]), profile=tuple(item["profile"]))) for item in row["items"]

@@ -6,12 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
-from jaxsched.calibration.interference.design import Vocabulary, vocabulary
+from jaxsched.calibration.descent import minimize
+from jaxsched.calibration.interference.design import Vocabulary, vocabulary_of
 from jaxsched.calibration.interference.measurements import GPU, Item, Measurements
-from jaxsched.calibration.interference.model import NETWORK_SETTINGS, Settings, SharingModel
+from jaxsched.calibration.interference.model import NETWORK_SETTINGS, FitSettings, SharingModel
 
 Parameters = dict[str, Array]
 
@@ -21,46 +21,51 @@ class Fitted:
     """A fitted ensemble for one kind of sharing."""
 
     kind: str
-    settings: Settings
+    settings: FitSettings
     vocabulary: Vocabulary
     items: tuple[Item, ...]  # measured ones
     parameters: Parameters  # leaves [members, ...]
 
 
-def default_settings(kind: str) -> Settings:
+def default_settings(kind: str) -> FitSettings:
     """The settings of a kind of sharing."""
-    return Settings() if kind == GPU else NETWORK_SETTINGS
+    return FitSettings() if kind == GPU else NETWORK_SETTINGS
 
 
-def precision_of(words: Vocabulary, settings: Settings) -> np.ndarray:
+def precision_of(vocabulary: Vocabulary, settings: FitSettings) -> np.ndarray:
     """float32[K]: the prior precision of each column."""
     table = dict(settings.precisions)
-    return np.array([table[column[0]] for column in words.columns], np.float32)
+    return np.array([table[column[0]] for column in vocabulary.columns], np.float32)
 
 
-def fit(measured: Measurements, seed: int = 0, settings: Settings | None = None) -> Fitted:
+def fit(measured: Measurements, seed: int = 0, settings: FitSettings | None = None) -> Fitted:
     """The ensemble that all rows of `measured` give. The same on the same kind of machine, bit for bit."""
     settings = settings or default_settings(measured.kind)
-    words = vocabulary(measured.items)
+    vocabulary = vocabulary_of(measured.items)
     weight = np.ones((1, len(measured.ratio)), np.float32)
-    found = fit_subsets(measured, words, weight, seed, settings)
-    return Fitted(measured.kind, settings, words, measured.items, jax.tree.map(lambda leaf: leaf[0], found))
+    found = fit_subsets(measured, vocabulary, weight, seed, settings)
+    return Fitted(measured.kind, settings, vocabulary, measured.items, jax.tree.map(lambda leaf: leaf[0], found))
 
 
-def fit_subsets(measured: Measurements, words: Vocabulary, weight: np.ndarray, seed: int, settings: Settings):
+def fit_subsets(measured: Measurements, vocabulary: Vocabulary, weight: np.ndarray, seed: int, settings: FitSettings):
     """Parameters with leaves [B, members, ...], one fit for each row of weights of the ratios, `float32[B, D]`."""
-    model = _model(words, settings)
+    model = _model(vocabulary, settings)
     keys = jax.random.split(jax.random.key(seed), settings.members)
-    design = jnp.asarray(words.design(measured.items))
+    design = jnp.asarray(vocabulary.design(measured.items))
     start = jax.vmap(lambda key: model.init(key, design, jnp.zeros(1, int), jnp.zeros(1, int))["params"])(keys)
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), start)
     trained = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:], jnp.float32), start)
     trained = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), trained)
-    return _descend(settings, model, many, trained, *_data(measured, words, settings), weight, keys)
+    return _descend(settings, model, many, trained, *_data(measured, vocabulary, settings), weight, keys)
 
 
 def adapt_subsets(
-    base: Parameters, measured: Measurements, words: Vocabulary, weight: np.ndarray, new: np.ndarray, settings: Settings
+    base: Parameters,
+    measured: Measurements,
+    vocabulary: Vocabulary,
+    weight: np.ndarray,
+    new: np.ndarray,
+    settings: FitSettings,
 ):
     """Parameters with leaves [B, members, ...]: only the columns `new: bool[B, K]` of `base` are fitted anew, from 0.
 
@@ -71,8 +76,8 @@ def adapt_subsets(
     trained = {name: jnp.zeros((leaf.shape[0], *leaf.shape[2:]), jnp.float32) for name, leaf in base.items()}
     trained["theta"] = trained["theta"] + fresh
     keys = jax.random.split(jax.random.key(0), settings.members)
-    model = _model(words, settings)
-    return _descend(settings, model, start, trained, *_data(measured, words, settings), weight, keys)
+    model = _model(vocabulary, settings)
+    return _descend(settings, model, start, trained, *_data(measured, vocabulary, settings), weight, keys)
 
 
 def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
@@ -80,35 +85,37 @@ def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
 
     Rows between known items are ignored. No rows at all leave the new items at their prior.
     """
-    words = fitted.vocabulary.extended(measured.items)
-    fresh = np.arange(len(words.columns)) >= len(fitted.vocabulary.columns)
+    vocabulary = fitted.vocabulary.extended(measured.items)
+    fresh = np.arange(len(vocabulary.columns)) >= len(fitted.vocabulary.columns)
     theta = jnp.asarray(fitted.parameters["theta"])
     wider = jnp.concatenate([theta, jnp.zeros((len(theta), int(fresh.sum()), theta.shape[-1]), theta.dtype)], 1)
     base = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], fitted.parameters | {"theta": wider})
     weight = np.ones((1, len(measured.ratio)), np.float32)
-    found = adapt_subsets(base, measured, words, weight, fresh[None], fitted.settings)
+    found = adapt_subsets(base, measured, vocabulary, weight, fresh[None], fitted.settings)
     known = {item.key for item in fitted.items}
     items = fitted.items + tuple(item for item in measured.items if item.key not in known)
     parameters = jax.tree.map(lambda leaf: leaf[0], found)
-    return dataclasses.replace(fitted, vocabulary=words, items=items, parameters=parameters)
+    return dataclasses.replace(fitted, vocabulary=vocabulary, items=items, parameters=parameters)
 
 
-def predict_ratios(settings: Settings, words: Vocabulary, parameters: Parameters, measured: Measurements) -> np.ndarray:
+def predict_ratios(
+    settings: FitSettings, vocabulary: Vocabulary, parameters: Parameters, measured: Measurements
+) -> np.ndarray:
     """float32[D]: the ensemble's mean ratio for every row of `measured`."""
-    model = _model(words, settings)
-    design, victim, aggressor = jnp.asarray(words.design(measured.items)), measured.victim, measured.aggressor
+    model = _model(vocabulary, settings)
+    design, victim, aggressor = jnp.asarray(vocabulary.design(measured.items)), measured.victim, measured.aggressor
     one = lambda member: model.apply({"params": member}, design, victim, aggressor)
     return np.asarray(jax.vmap(one)(parameters).mean(0))
 
 
-def _model(words: Vocabulary, settings: Settings) -> SharingModel:
-    return SharingModel(len(words.columns), settings.channels, settings.hidden)
+def _model(vocabulary: Vocabulary, settings: FitSettings) -> SharingModel:
+    return SharingModel(len(vocabulary.columns), settings.channels, settings.hidden)
 
 
-def _data(measured: Measurements, words: Vocabulary, settings: Settings) -> tuple[Array, ...]:
+def _data(measured: Measurements, vocabulary: Vocabulary, settings: FitSettings) -> tuple[Array, ...]:
     return (
-        jnp.asarray(words.design(measured.items)),
-        jnp.asarray(precision_of(words, settings)),
+        jnp.asarray(vocabulary.design(measured.items)),
+        jnp.asarray(precision_of(vocabulary, settings)),
         jnp.asarray(measured.victim),
         jnp.asarray(measured.aggressor),
         jnp.asarray(measured.ratio, jnp.float32),
@@ -117,14 +124,23 @@ def _data(measured: Measurements, words: Vocabulary, settings: Settings) -> tupl
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _descend(
-    settings: Settings, model: SharingModel, start, trained, design, precision, victim, aggressor, ratio, weight, keys
+    settings: FitSettings,
+    model: SharingModel,
+    start,
+    trained,
+    design,
+    precision,
+    victim,
+    aggressor,
+    ratio,
+    weight,
+    keys,
 ):
     """The fit; `start` leaves [B, members, ...], `trained` [B, ...], `weight` [B, D], `keys` [members]."""
-    optimizer = optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.steps))
     shape = (design.shape[0], 2 * settings.channels)
 
-    def loss(parameters: Parameters, key: Array, rows: Array) -> Array:
-        noise = settings.noise * jax.random.normal(key, shape)
+    def loss(rows: Array, key: Array, parameters: Parameters, index: Array) -> Array:
+        noise = settings.noise * jax.random.normal(jax.random.fold_in(key, index), shape)
         error = model.apply({"params": parameters}, design, victim, aggressor, noise) - ratio
         robust = jnp.sqrt(error**2 + settings.softness**2) - settings.softness  # Charbonnier et al., 1994
         prior = (precision[:, None] * parameters["theta"] ** 2).sum()
@@ -132,14 +148,8 @@ def _descend(
         return (rows * robust).sum() + prior + settings.law_precision * law
 
     def member(begin: Parameters, mask: Parameters, rows: Array, key: Array):
-        def step(carry, index: Array):
-            parameters, state = carry
-            slope = jax.grad(loss)(parameters, jax.random.fold_in(key, index), rows)
-            change, state = optimizer.update(jax.tree.map(jnp.multiply, slope, mask), state)
-            return (optax.apply_updates(parameters, change), state), None
-
-        (parameters, _), _ = jax.lax.scan(step, (begin, optimizer.init(begin)), jnp.arange(settings.steps))
-        return parameters
+        own = partial(loss, rows, key)
+        return minimize(own, begin, steps=settings.steps, learning_rate=settings.learning_rate, trained=mask)
 
     members = jax.vmap(member, (0, None, None, 0))
     return jax.vmap(members, (0, 0, 0, None))(start, trained, weight, keys)

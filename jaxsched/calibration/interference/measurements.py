@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxsched.calibration.tables import Format, model_name, read_table, some
 from jaxsched.errors import UserError
-from jaxsched.workload.rows import Row, read_header, read_rows
+from jaxsched.workload.rows import Row
 
 GPU, NETWORK = "gpu", "network"
 GPU_TYPES = ("k80", "p100", "v100")  # those that Gavel measured
@@ -90,39 +91,25 @@ def read_measurements(paths: Sequence[str | Path]) -> list[Measurements]:
     """The measurements of all files, one `Measurements` per kind (GPU first). UserError on any mistake."""
     cells: dict[str, list[list[tuple[Item, Item, float]]]] = {GPU: [], NETWORK: []}
     for path in map(Path, paths):
-        kind, rows = _reader(path)
-        before = len(cells[kind])
+        kind, rows = _read(path)
         cells[kind].extend(rows)
-        if len(cells[kind]) == before:
-            raise UserError(f"{path}: no measurement in the file, should have at least one")
     return [_gathered(kind, rows) for kind, rows in cells.items() if rows]
 
 
-def _reader(path: Path) -> tuple[str, Iterator[list[tuple[Item, Item, float]]]]:
+def _read(path: Path) -> tuple[str, list[list[tuple[Item, Item, float]]]]:
     """Kind and rows of a file, each row a list of (victim, aggressor, ratio)."""
     if path.suffix.lower() == ".json":
-        return GPU, _gavel_json(path)
-    header = read_header(path)
-    for kind, columns, parse in ((GPU, GPU_COLUMNS, _gpu_row), (NETWORK, NETWORK_COLUMNS, _network_row)):
-        if sorted(header) == sorted(columns):
-            return kind, (parse(row) for row in read_rows(path))
-    raise UserError(
-        f"{path}, line 1: the header {','.join(header)!r} should be {','.join(GPU_COLUMNS)} (jobs on one GPU) or "
-        f"{','.join(NETWORK_COLUMNS)} (jobs on one network)"
-    )
-
-
-def _name(row: Row, field: str) -> str:
-    if not row.text(field):
-        raise row.fail(field, "the name of a model")
-    return row.text(field)
+        return GPU, some(path, _gavel_json(path))
+    gpus = Format(GPU_COLUMNS, _gpu_row, "jobs on one GPU")
+    found, rows = read_table(path, (gpus, Format(NETWORK_COLUMNS, _network_row, "jobs on one network")))
+    return GPU if found == gpus else NETWORK, rows
 
 
 def _gpu_row(row: Row) -> list[tuple[Item, Item, float]]:
     gpu = row.text("gpu_type").lower()
     if gpu not in GPU_TYPES:
         raise row.fail("gpu_type", f"one of {', '.join(GPU_TYPES)}")
-    names = _name(row, "model_a"), _name(row, "model_b")
+    names = model_name(row, "model_a"), model_name(row, "model_b")
     numbers = [row.number(field, minimum=0, exclusive=True) for field in GPU_COLUMNS[3:]]
     return _pair(gpu, *names, *numbers)
 
@@ -139,7 +126,7 @@ def _network_row(row: Row) -> list[tuple[Item, Item, float]]:
     jobs = []
     for role in ("victim", "aggressor"):
         gpus, per_node = (row.whole(f"{role}_{field}", minimum=1) for field in ("gpus", "gpus_per_node"))
-        jobs.append(network_item(_name(row, role), gpus, per_node))
+        jobs.append(network_item(model_name(row, role), gpus, per_node))
     return [(*jobs, row.number("throughput_ratio", minimum=0, exclusive=True))]
 
 

@@ -12,7 +12,7 @@ from jaxsched.dynamics.sharing import Law, slowdown
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """Sizes, priors and the fit's course. The defaults are those for GPUs; see `NETWORK_SETTINGS`.
 
     `precisions` of the latent parts are those of `design`, by kind of column; hardware has none, it is measured well.
@@ -37,7 +37,7 @@ class Settings:
     )
 
 
-NETWORK_SETTINGS = Settings(
+NETWORK_SETTINGS = FitSettings(
     channels=4,
     members=8,
     noise=0.2,

@@ -11,10 +11,10 @@
 
 from pathlib import Path
 
+from jaxsched.calibration.folders import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
-from jaxsched.fitted import SHIPPED
 
 DEFAULT = "default"
 

@@ -6,25 +6,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsched.calibration.interference.design import vocabulary
+from jaxsched.calibration.interference.design import vocabulary_of
 from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
 from jaxsched.calibration.interference.measurements import Measurements
-from jaxsched.calibration.interference.model import Settings
+from jaxsched.calibration.interference.model import FitSettings
 from jaxsched.calibration.interference.references import NAMES, References, fit_references
-
-Errors = dict[str, dict[str, float]]
-MODEL = "model"  # the fitted model, beside the references' names
+from jaxsched.calibration.validation import MODEL, Errors, by_group, folds
 
 
 def errors(measured: Measurements, predicted: np.ndarray) -> Errors:
     """{"mae": {hardware or "all": x}, "mape": {...}} of predicted ratios; MAPE is a fraction."""
     off = np.abs(predicted - measured.ratio)
-    groups = {str(key): measured.hardware == key for key in np.unique(measured.hardware)}
-    groups["all"] = np.ones(len(off), bool)
-    return {
-        "mae": {key: float(off[kept].mean()) for key, kept in groups.items()},
-        "mape": {key: float((off / measured.ratio)[kept].mean()) for key, kept in groups.items()},
-    }
+    return {"mae": by_group(measured.hardware, off), "mape": by_group(measured.hardware, off / measured.ratio)}
 
 
 def by_model(measured: Measurements, predicted: np.ndarray) -> dict[str, Any]:
@@ -41,26 +34,20 @@ def by_model(measured: Measurements, predicted: np.ndarray) -> dict[str, Any]:
     }
 
 
-def folds(measured: Measurements, count: int, seed: int) -> np.ndarray:
-    """int[D]: the fold of every ratio; both directions of a pair are in the same one."""
-    numbers = np.random.default_rng(seed).permutation(measured.rows) % count
-    return numbers[measured.row]
-
-
 def out_of_fold(
-    measured: Measurements, count: int = 5, seed: int = 0, settings: Settings | None = None
+    measured: Measurements, count: int = 5, seed: int = 0, settings: FitSettings | None = None
 ) -> dict[str, np.ndarray]:
     """Ratios of every row predicted by fits without its fold: {"model": float[D], "none": float[D], ...}."""
     settings = settings or default_settings(measured.kind)
-    fold = folds(measured, count, seed)
+    fold = folds(measured.row, count, seed)  # both directions of a pair in one
     weight = np.array([fold != number for number in range(count)], np.float32)
-    words = vocabulary(measured.items)
-    found = fit_subsets(measured, words, weight, seed, settings)
+    vocabulary = vocabulary_of(measured.items)
+    found = fit_subsets(measured, vocabulary, weight, seed, settings)
     predicted = {name: np.zeros(len(fold)) for name in (MODEL, *NAMES)}
     for number in range(count):
         out = fold == number
         parameters = jax.tree.map(lambda leaf, number=number: leaf[number], found)
-        predicted[MODEL][out] = predict_ratios(settings, words, parameters, measured)[out]
+        predicted[MODEL][out] = predict_ratios(settings, vocabulary, parameters, measured)[out]
         references = fit_references(measured, weight[number])
         for name in NAMES:
             predicted[name][out] = _reference(references, name, measured)[out]
@@ -76,15 +63,18 @@ def leave_family_out(
     family. References are refitted on the remaining families' rows and the same k rows.
     """
     settings = dataclasses.replace(default_settings(measured.kind), members=members)
-    words = vocabulary(measured.items)
+    vocabulary = vocabulary_of(measured.items)
     names = np.array([item.family for item in measured.items])
     families = np.unique(names)
     of_victim, of_aggressor = names[measured.victim], names[measured.aggressor]
     inside = np.array([(of_victim == family) | (of_aggressor == family) for family in families])
-    base = fit_subsets(measured, words, (~inside).astype(np.float32), seed, settings)
-    new = np.array([[_belongs(column, family) for column in words.columns] for family in families])
+    base = fit_subsets(measured, vocabulary, (~inside).astype(np.float32), seed, settings)
+    new = np.array([[_belongs(column, family) for column in vocabulary.columns] for family in families])
     new |= np.array(
-        [[column[0] == "item" and _item_family(measured, column) == f for column in words.columns] for f in families]
+        [
+            [column[0] == "item" and _item_family(measured, column) == f for column in vocabulary.columns]
+            for f in families
+        ]
     )
     rng = np.random.default_rng(seed)
     table: dict[int, dict[str, Errors]] = {}
@@ -93,14 +83,14 @@ def leave_family_out(
         which = np.repeat(np.arange(len(families)), repeats)
         few = np.array([_drawn(measured, of_victim, of_aggressor, families[f], k, rng) for f in which])
         start = jax.tree.map(lambda leaf, which=which: leaf[which], base)
-        found = adapt_subsets(start, measured, words, few.astype(np.float32), new[which], settings)
+        found = adapt_subsets(start, measured, vocabulary, few.astype(np.float32), new[which], settings)
         collected: dict[str, list[np.ndarray]] = {name: [] for name in (MODEL, *NAMES)}
         tests = []
         for i, f in enumerate(which):
             test = inside[f] & ~few[i]
             tests.append(np.flatnonzero(test))
             parameters = jax.tree.map(lambda leaf, i=i: leaf[i], found)
-            collected[MODEL].append(predict_ratios(settings, words, parameters, measured)[test])
+            collected[MODEL].append(predict_ratios(settings, vocabulary, parameters, measured)[test])
             references = fit_references(measured, ~inside[f] | few[i])
             for name in NAMES:
                 collected[name].append(_reference(references, name, measured)[test])

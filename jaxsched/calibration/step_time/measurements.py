@@ -5,13 +5,14 @@ spread evenly.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from jaxsched.errors import UserError
-from jaxsched.workload.rows import Row, read_header, read_rows
+from jaxsched.calibration.tables import Format, model_name, read_table
+from jaxsched.workload.rows import Row
 
 _TIMES = ("local_batch_size", "step_time_s", "sync_time_s")
 PLACEMENT_COLUMNS = ("model", "placement", *_TIMES)
@@ -44,26 +45,17 @@ def read_step_times(paths: Sequence[str | Path]) -> StepTimes:
     """The rows of all files. UserError on any mistake."""
     rows = []
     for path in map(Path, paths):
-        header = read_header(path)
-        parse = next((parse for columns, parse in FORMATS.items() if sorted(columns) == sorted(header)), None)
-        if parse is None:
-            known = " or ".join(",".join(columns) for columns in FORMATS)
-            raise UserError(f"{path}, line 1: the header {','.join(header)!r} should be {known}")
-        before = len(rows)
-        rows.extend(_row(row, parse(row)) for row in read_rows(path))
-        if len(rows) == before:
-            raise UserError(f"{path}: no measurement in the file, should have at least one")
+        rows += read_table(path, FORMATS)[1]
     model, batch, placement, step = zip(*rows)
     return StepTimes(np.array(model), np.array(batch, np.int32), np.array(placement), np.array(step))
 
 
-def _row(row: Row, nodes: list[int]) -> tuple[str, int, str, float]:
-    if not row.text("model"):
-        raise row.fail("model", "the name of a model")
+def _row(nodes_of: Callable[[Row], list[int]], row: Row) -> tuple[str, int, str, float]:
+    nodes, name = nodes_of(row), model_name(row, "model")
     step = row.number("step_time_s", minimum=0, exclusive=True)
     row.number("sync_time_s", minimum=0)
     placement = "+".join(map(str, sorted(nodes)))
-    return row.text("model"), row.whole("local_batch_size", minimum=1), placement, step
+    return name, row.whole("local_batch_size", minimum=1), placement, step
 
 
 def _digits(row: Row) -> list[int]:
@@ -80,4 +72,4 @@ def _even(row: Row) -> list[int]:
     return [gpus // nodes + (i < gpus % nodes) for i in range(nodes)]
 
 
-FORMATS = {PLACEMENT_COLUMNS: _digits, SCALABILITY_COLUMNS: _even}
+FORMATS = (Format(PLACEMENT_COLUMNS, partial(_row, _digits)), Format(SCALABILITY_COLUMNS, partial(_row, _even)))

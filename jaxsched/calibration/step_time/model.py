@@ -11,13 +11,14 @@ factor is structure, chosen after seeing the data; everything else is fitted, an
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
+from jaxsched.calibration.descent import minimize
 from jaxsched.calibration.step_time.measurements import StepTimes
 from jaxsched.dynamics.traffic import ring_bytes
 from jaxsched.errors import UserError
@@ -30,7 +31,7 @@ Parameters = dict[str, Array]  # "compute" float32[batches], log seconds; the ot
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacementModel:
+class StepTimeModel:
     """A fitted model: parameters by model, and computation by model and batch size."""
 
     models: tuple[str, ...]
@@ -56,7 +57,7 @@ def step_s(parameters: Parameters, model: Array, compute_s: Array, nodes: Array,
     return jnp.where(alone, compute, both)
 
 
-def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[PlacementModel]:
+def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[StepTimeModel]:
     """One model for each row of `weight: float32[B, D]`, all in one program."""
     models, batches = names_of(times)
     model, batch = _indices(times, models, batches)
@@ -67,36 +68,25 @@ def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[PlacementModel]:
     fastest = np.full(len(batches), np.inf)
     np.minimum.at(fastest, batch, times.step_s)
     start["compute"] = jnp.log(jnp.asarray(fastest, jnp.float32))
-    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, STEPS))
 
-    def loss(parameters: Parameters, rows: Array) -> Array:
+    def loss(rows: Array, parameters: Parameters, _: Array) -> Array:
         compute = jnp.exp(parameters["compute"])[batch]
         off = jnp.log(step_s(parameters, model, compute, nodes, gpus, most)) - target
         robust = jnp.sqrt(off**2 + SOFTNESS**2) - SOFTNESS
         prior = sum(((parameters[name] - start[name]) ** 2).sum() for name in START)
         return (rows * robust).sum() / rows.sum() + PRIOR * prior
 
-    def descend(rows: Array):
-        def step(carry, _):
-            parameters, state = carry
-            change, state = optimizer.update(jax.grad(loss)(parameters, rows), state)
-            return (optax.apply_updates(parameters, change), state), None
-
-        (parameters, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), None, length=STEPS)
-        return parameters
-
+    descend = lambda rows: minimize(partial(loss, rows), start, steps=STEPS, learning_rate=LEARNING_RATE)
     found = jax.tree.map(np.asarray, jax.jit(jax.vmap(descend))(jnp.asarray(weight, jnp.float32)))
-    return [
-        PlacementModel(models, batches, {name: leaf[i] for name, leaf in found.items()}) for i in range(len(weight))
-    ]
+    return [StepTimeModel(models, batches, {name: leaf[i] for name, leaf in found.items()}) for i in range(len(weight))]
 
 
-def fit_placement(times: StepTimes) -> PlacementModel:
+def fit_step_times(times: StepTimes) -> StepTimeModel:
     """The model that all rows give. The same on the same kind of machine, bit for bit."""
     return fit_subsets(times, np.ones((1, len(times.step_s))))[0]
 
 
-def compute_s(fitted: PlacementModel, times: StepTimes) -> np.ndarray:
+def compute_s(fitted: StepTimeModel, times: StepTimes) -> np.ndarray:
     """float64[D]: computation alone; between measured batch sizes on the line, outside by the nearest two."""
     table = np.exp(fitted.parameters["compute"].astype(float))
     found = np.zeros(len(times.step_s))
@@ -110,7 +100,7 @@ def compute_s(fitted: PlacementModel, times: StepTimes) -> np.ndarray:
     return found
 
 
-def predict_step_s(fitted: PlacementModel, times: StepTimes) -> np.ndarray:
+def predict_step_s(fitted: StepTimeModel, times: StepTimes) -> np.ndarray:
     """float32[D]: seconds per step of the rows' models, batch sizes and placements. UserError on an unknown model."""
     compute = compute_s(fitted, times)
     model = np.array([fitted.models.index(name) for name in times.model])

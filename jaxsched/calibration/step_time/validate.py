@@ -3,23 +3,21 @@
 import numpy as np
 
 from jaxsched.calibration.step_time.measurements import StepTimes
-from jaxsched.calibration.step_time.model import PlacementModel, compute_s, fit_subsets, predict_step_s
+from jaxsched.calibration.step_time.model import StepTimeModel, compute_s, fit_subsets, predict_step_s
+from jaxsched.calibration.validation import MODEL, Errors, by_group, folds
 
-Errors = dict[str, dict[str, float]]
-MODEL, COMPUTE, MEAN = "model", "compute only", "mean"  # the fitted model; the references
+COMPUTE, MEAN = "compute only", "mean"  # the references
 FEW_NODES = 2
 
 
 def errors(times: StepTimes, predicted: np.ndarray) -> Errors:
     """{"median": {model or "all": x}, "mape": {...}, "mae": {...}}: relative errors, as fractions, and seconds."""
     off = np.abs(predicted - times.step_s)
-    groups = {str(name): times.model == name for name in np.unique(times.model)}
-    groups["all"] = np.ones(len(off), bool)
     relative = off / times.step_s
     return {
-        "median": {key: float(np.median(relative[kept])) for key, kept in groups.items()},
-        "mape": {key: float(relative[kept].mean()) for key, kept in groups.items()},
-        "mae": {key: float(off[kept].mean()) for key, kept in groups.items()},
+        "median": by_group(times.model, relative, np.median),
+        "mape": by_group(times.model, relative),
+        "mae": by_group(times.model, off),
     }
 
 
@@ -29,7 +27,7 @@ def mean_step_s(times: StepTimes) -> dict[str, float]:
     return {str(key): float(times.step_s[keys == key].mean()) for key in np.unique(keys)}
 
 
-def compare(fitted: PlacementModel, means: dict[str, float], times: StepTimes) -> dict[str, Errors]:
+def compare(fitted: StepTimeModel, means: dict[str, float], times: StepTimes) -> dict[str, Errors]:
     """Errors of the model, of its computation alone, and of the mean (where there is none: the computation)."""
     compute = compute_s(fitted, times)
     mean = np.array([means.get(str(key), alone) for key, alone in zip(_keys(times), compute)])
@@ -37,11 +35,10 @@ def compare(fitted: PlacementModel, means: dict[str, float], times: StepTimes) -
     return {name: errors(times, values) for name, values in predicted.items()}
 
 
-def cross_validate(times: StepTimes, folds: int = 5, seed: int = 0) -> dict[str, Errors]:
+def cross_validate(times: StepTimes, count: int = 5, seed: int = 0) -> dict[str, Errors]:
     """Every row predicted by a fit without the rows of its placement, and of others of its fold."""
-    placements, index = np.unique(times.placement, return_inverse=True)
-    fold = (np.random.default_rng(seed).permutation(len(placements)) % folds)[index]
-    weight = np.array([fold != number for number in range(folds)])
+    fold = folds(np.unique(times.placement, return_inverse=True)[1], count, seed)
+    weight = np.array([fold != number for number in range(count)])
     predicted = {name: np.zeros(len(fold)) for name in (MODEL, COMPUTE, MEAN)}
     for number, fitted in enumerate(fit_subsets(times, weight)):
         out = ~weight[number]

@@ -27,5 +27,5 @@ def no_numba() -> str | None:
     try:
         import jaxsched.simulation.engines.compiled.jit  # noqa: F401
     except ImportError as error:
-        return f"it needs Numba, `pip install 'jaxsched[native]'` ({error})"
+        return f"it needs Numba, `pip install 'jaxsched[compiled]'` ({error})"
     return None

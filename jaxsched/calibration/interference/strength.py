@@ -13,9 +13,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
+from jaxsched.calibration.descent import minimize
 from jaxsched.calibration.interference.measurements import Measurements
 
 GRID = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
@@ -39,7 +39,6 @@ def fit_curves(measured: Measurements, kappas: tuple[float, ...], free: bool) ->
     """One curve for each of `kappas`: it and power 1 or, if `free`, both fitted from there (power >= 1)."""
     victim, aggressor = jnp.asarray(measured.victim), jnp.asarray(measured.aggressor)
     ratio = jnp.asarray(measured.ratio, jnp.float32)
-    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, STEPS))
 
     def numbers(values: dict[str, Array]) -> tuple[Array, Array, Array]:
         power = 1.0 + jax.nn.softplus(values["power"]) if free else jnp.float32(1.0)
@@ -49,21 +48,14 @@ def fit_curves(measured: Measurements, kappas: tuple[float, ...], free: bool) ->
         kappa, power, share = numbers(values)
         return 1.0 / (1.0 + kappa * share[victim] * share[aggressor] ** power)
 
-    def loss(values: dict[str, Array]) -> Array:
+    def loss(values: dict[str, Array], _: Array) -> Array:
         robust = jnp.sqrt((predicted(values) - ratio) ** 2 + SOFTNESS**2) - SOFTNESS
         return robust.sum() + PRIOR * (values["share"] ** 2).sum()
 
     def descend(kappa: Array):
         start = {"kappa": jnp.log(kappa), "power": jnp.float32(-1.0), "share": jnp.zeros(len(measured.items))}
-        mask = {"kappa": float(free), "power": float(free), "share": 1.0}
-
-        def step(carry, _):
-            values, state = carry
-            slope = jax.tree.map(jnp.multiply, jax.grad(loss)(values), mask)
-            change, state = optimizer.update(slope, state)
-            return (optax.apply_updates(values, change), state), None
-
-        (values, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), None, length=STEPS)
+        trained = {"kappa": float(free), "power": float(free), "share": 1.0}
+        values = minimize(loss, start, steps=STEPS, learning_rate=LEARNING_RATE, trained=trained)
         return *numbers(values), jnp.abs(predicted(values) - ratio).mean()
 
     kappa, power, share, mae = map(np.asarray, jax.jit(jax.vmap(descend))(jnp.asarray(kappas, jnp.float32)))

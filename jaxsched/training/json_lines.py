@@ -1,8 +1,10 @@
-"""Logs as JSON lines, which a killed process may leave with half a line at their end."""
+"""Logs of JSON lines, which a killed process may leave with half a line at their end."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from jaxsched.files import write_text
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
@@ -18,13 +20,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def truncate(path: Path, rows: int) -> None:
     """Keep the first `rows` rows; later ones, and a half-written last one, will be written again."""
-    _write(path, _lines(path)[:rows])
+    _rewrite(path, _lines(path)[:rows])
 
 
 def mend(path: Path) -> None:
     """Drop a half-written last row, if there is one."""
     if path.exists():
-        _write(path, _lines(path))
+        _rewrite(path, _lines(path))
 
 
 def _lines(path: Path) -> list[str]:
@@ -33,7 +35,5 @@ def _lines(path: Path) -> list[str]:
     return [line.removesuffix("\n") for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _write(path: Path, lines: list[str]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(line + "\n" for line in lines))
-    partial.replace(path)
+def _rewrite(path: Path, lines: list[str]) -> None:
+    write_text(path, "".join(line + "\n" for line in lines))

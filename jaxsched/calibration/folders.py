@@ -1,0 +1,39 @@
+"""Folders of fitted models (see `jaxsched.cards`): those that come with the package, and what they were fitted to."""
+
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jaxsched import cards
+from jaxsched.errors import UserError
+from jaxsched.workload.datasets import DATASETS
+
+SHIPPED = "fitted"  # names the folder that comes with the package
+
+
+def read_folder(name: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
+    """Weights and card of a folder of `what`, or of the shipped one (`fitted`). UserError if it does not hold one."""
+    return cards.read(shipped_folder(what) if str(name) == SHIPPED else Path(name), what)
+
+
+def shipped_folder(what: str) -> Path:
+    """The folder `checkpoints/WHAT`, which comes with the package; UserError if this copy has none."""
+    for root in (Path(str(resources.files("jaxsched"))), Path(__file__).parents[2]):
+        if (root / "checkpoints" / what / cards.CARD_FILE).is_file():
+            return root / "checkpoints" / what
+    raise UserError(f"the fitted model {what!r} does not come with this copy of jaxsched; fit one and name its folder")
+
+
+def provenance(paths: Sequence[str | Path]) -> list[dict[str, str]]:
+    """Name, sha256, upstream and licence of data files; the latter two of files with a registered name."""
+    known = {Path(dataset.file).name: dataset for dataset in DATASETS.values()}
+    rows = []
+    for path in map(Path, paths):
+        row = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        if path.name in known:
+            dataset = known[path.name]
+            row |= {"upstream": dataset.url, "licence": dataset.licence, "note": dataset.note}
+        rows.append(row)
+    return rows
