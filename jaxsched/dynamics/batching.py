@@ -9,10 +9,10 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def lane_by_lane(function: Callable[P, T]) -> Callable[P, T]:
     """`function` of pytrees of arrays, which under `vmap` maps in sequence on a CPU."""
 
     @functools.wraps(function)
-    def run(*args: chex.ArrayTree) -> chex.ArrayTree:
+    def run(*args: PyTree) -> PyTree:
         if not on_cpu():
             return function(*args)
         call, constants = _explicit(function, *args)
@@ -43,15 +43,15 @@ def with_shared(function: Callable) -> Callable:
     All leaves of `large` are mapped over, or none. `function` closes over no traced value.
     """
 
-    def alone(large: chex.ArrayTree, *args: chex.ArrayTree) -> chex.ArrayTree:
+    def alone(large: PyTree, *args: PyTree) -> PyTree:
         return function(lambda i: jax.tree.map(lambda leaf: leaf[i], large), *args)
 
-    def one_by_one(size: int, batched: list, _, large: chex.ArrayTree, *args: chex.ArrayTree) -> tuple:
+    def one_by_one(size: int, batched: list, _, large: PyTree, *args: PyTree) -> tuple:
         leaves, tree = jax.tree.flatten(args)
         every, mapped = jax.tree.leaves(batched[1]), jax.tree.leaves(batched[2:])
         assert len(set(every)) == 1
 
-        def lane(index: Array) -> chex.ArrayTree:
+        def lane(index: Array) -> PyTree:
             own = tree.unflatten([leaf[index] if some else leaf for leaf, some in zip(leaves, mapped, strict=True)])
             where = (index,) if every[0] else ()
             return function(lambda i: jax.tree.map(lambda leaf: leaf[(*where, i)], large), *own)
@@ -59,7 +59,7 @@ def with_shared(function: Callable) -> Callable:
         out = lax.map(lane, jnp.arange(size))
         return out, jax.tree.map(lambda _: True, out)
 
-    def run(large: chex.ArrayTree, *args: chex.ArrayTree) -> chex.ArrayTree:
+    def run(large: PyTree, *args: PyTree) -> PyTree:
         if not on_cpu():
             return alone(large, *args)
         call, constants = _explicit(alone, large, *args)
@@ -70,7 +70,7 @@ def with_shared(function: Callable) -> Callable:
     return run
 
 
-def _explicit(function: Callable, *args: chex.ArrayTree) -> tuple[Callable, list[Array]]:
+def _explicit(function: Callable, *args: PyTree) -> tuple[Callable, list[Array]]:
     """`call(constants, *args)` and the constants that `function` closes over.
 
     A function with its own batching rule must not close over arrays: a `cond` on a batched value batches them, too.
@@ -78,7 +78,7 @@ def _explicit(function: Callable, *args: chex.ArrayTree) -> tuple[Callable, list
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     tree = jax.tree.structure(shape)
 
-    def call(constants: list[Array], *args: chex.ArrayTree) -> chex.ArrayTree:
+    def call(constants: list[Array], *args: PyTree) -> PyTree:
         return tree.unflatten(jax.core.eval_jaxpr(closed.jaxpr, constants, *jax.tree.leaves(args)))
 
     return call, closed.consts

@@ -17,9 +17,9 @@ fitted replaces the channel `gpu`.
 import dataclasses
 from typing import Protocol
 
-import chex
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 from jaxsched.dynamics.sharing import SharingTable
@@ -29,14 +29,14 @@ from jaxsched.pytree import Pytree, static
 class StretchLaw(Protocol):
     """The signature above."""
 
-    def __call__(self, weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
+    def __call__(self, weights: PyTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
 
 
 class Interference(Pytree):
     """An interference model: which law, and its numbers."""
 
     law: StretchLaw = static()
-    weights: chex.ArrayTree
+    weights: PyTree
     sharing: SharingTable | None = None  # what was fitted of jobs on one GPU; None: the law's channel `gpu`
 
     def __call__(self, channel: int, model: Array, own: Array, others: Array) -> Array:
@@ -90,7 +90,7 @@ def _strength(kappa: Array, channel: int) -> Array:
     return kappa[channel]
 
 
-def none(weights: chex.ArrayTree, channel: int, model: Array, own: Array, others: Array) -> Array:
+def none(weights: PyTree, channel: int, model: Array, own: Array, others: Array) -> Array:
     """Co-runners never matter; placement still decides what is communicated over what."""
     return jnp.ones(jnp.broadcast_shapes(own.shape, others.shape), jnp.float32)
 

@@ -7,6 +7,7 @@ with each other, so the clock's loop runs for no one in the other rounds.
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -157,8 +158,12 @@ class ClusterEnv:
     queue: Discipline = SHOWN  # what observations show
 
     def reset(self, key: Array, params: EnvParams, pool: State) -> tuple[Observation, State]:
-        """Start from a random member of `pool`, states with a leading axis (see `initial_state`)."""
-        size = jax.tree.leaves(pool)[0].shape[0]
+        """Start from a random member of `pool`, states with a leading axis (see `initial_state`).
+
+        AssertionError if the leaves of `pool` have no such axis in common.
+        """
+        chex.assert_equal_shape_prefix(jax.tree.leaves(pool), 1)
+        size = pool.clock.shape[0]
         index = jax.random.randint(key, (), 0, size)
         state = jax.tree.map(lambda leaf: leaf[index], pool)
         return observe(self.queue, params, state), state

@@ -9,18 +9,18 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
 from jaxsched.pytree import Pytree
 
-T = TypeVar("T", bound=chex.ArrayTree)
+T = TypeVar("T", bound=PyTree)
 
 KINDS = ("graph", "flat")
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
@@ -231,7 +231,7 @@ class SchedulerNetwork(nn.Module):
 
 
 def apply_packed(
-    network: SchedulerNetwork, weights: chex.ArrayTree, obs: Observation, menu: Menu, share: float
+    network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float
 ) -> tuple[Heads, Array]:
     """`network` on a batch of environments, without appraising the menus that are empty.
 
@@ -249,7 +249,7 @@ def apply_packed(
 
 
 def apply_in_blocks(
-    network: SchedulerNetwork, weights: chex.ArrayTree, obs: Observation, menu: Menu, share: float = 0.25
+    network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float = 0.25
 ) -> Heads:
     """`network` on a batch of environments, appraising `share` of all menus at a time until only empty ones are left.
 
@@ -275,11 +275,11 @@ def _those(some: Array, size: int) -> Array:
     return jnp.nonzero(some, size=size, fill_value=some.size)[0]
 
 
-def _appraised(network: SchedulerNetwork, weights: chex.ArrayTree, flat: tuple[Code, Menu], chosen: Array) -> Appraisal:
+def _appraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu], chosen: Array) -> Appraisal:
     return network.apply(weights, *jax.tree.map(lambda leaf: leaf[chosen], flat), method="appraise")
 
 
-def _unappraised(network: SchedulerNetwork, weights: chex.ArrayTree, flat: tuple[Code, Menu]) -> Appraisal:
+def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu]) -> Appraisal:
     shapes = jax.eval_shape(functools.partial(network.apply, method="appraise"), weights, *flat)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 

@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.queues import Discipline, first
@@ -17,7 +17,7 @@ from jaxsched.policies.rules import View
 
 STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 
-Act = Callable[[Array, State, EnvParams, chex.ArrayTree], Action]  # of a key, a state, parameters and weights
+Act = Callable[[Array, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Policy:
 
     name: str
     act: Act
-    weights: chex.ArrayTree = None
+    weights: PyTree = None
     asked: str = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
     options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
 

@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from jaxsched import cards
 from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
@@ -30,7 +30,7 @@ QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
 def save_policy(
     folder: Path,
     network: SchedulerNetwork,
-    weights: chex.ArrayTree,
+    weights: PyTree,
     queue: Discipline,
     card: dict[str, Any],
     *,
@@ -96,7 +96,7 @@ def _check_weights(path: str, queue: Discipline, network: SchedulerNetwork, size
         obs = observe(queue, params, state)
         return obs, build_menu(params, state, obs)
 
-    def shapes(tree: chex.ArrayTree) -> dict[str, tuple[int, ...]]:
+    def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {jax.tree_util.keystr(place): jnp.shape(leaf) for place, leaf in leaves}
 

@@ -6,9 +6,9 @@ the slowdown it inflicts on all running jobs of the partition, and would rather 
 
 import functools
 
-import chex
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.env.observation import window_slots
@@ -31,7 +31,7 @@ def greedy_wait(
     wholly free later: wide gangs can start there.
     """
 
-    def act(key: Array, state: State, params: EnvParams, weights: chex.ArrayTree) -> Action:
+    def act(key: Array, state: State, params: EnvParams, weights: PyTree) -> Action:
         keys = order_keys(queue.order, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slots, found = window_slots(queue, keys, state, can_start)

@@ -1,9 +1,9 @@
 """The learned policy: from network heads to a joint action."""
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
@@ -78,7 +78,7 @@ def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Act
 def learned_policy(
     name: str,
     network: SchedulerNetwork,
-    weights: chex.ArrayTree,
+    weights: PyTree,
     queue: Discipline,
     *,
     max_forwards: int | None = None,
@@ -90,7 +90,7 @@ def learned_policy(
     if given, it raises UserError when it is traced.
     """
 
-    def act(key: Array, state: State, params: EnvParams, weights: chex.ArrayTree) -> Action:
+    def act(key: Array, state: State, params: EnvParams, weights: PyTree) -> Action:
         if max_forwards is not None:
             params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
         obs = observe(queue, params, state)

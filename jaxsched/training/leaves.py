@@ -9,11 +9,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
@@ -57,7 +57,7 @@ HOST_LEAVES = (
 class Lane(NamedTuple):
     """What tells one run from another; with several runs, every leaf has a leading axis over them."""
 
-    values: dict[str, chex.ArrayTree]  # of `LEAVES`, by dotted name
+    values: dict[str, PyTree]  # of `LEAVES`, by dotted name
     arrays: dict[int, Array]  # of the worlds' arrays, by their position
 
 
@@ -139,7 +139,7 @@ class Shared:
         return base._replace(worlds=worlds)
 
     def _programs(self, over_lanes: Callable) -> tuple[Callable, Callable, Callable]:
-        def validate(lane: Lane, weights: chex.ArrayTree) -> Array:
+        def validate(lane: Lane, weights: PyTree) -> Array:
             setting = self._setting(lane)
             return validation_jct_s(setting.worlds, setting.network, weights)
 
@@ -163,5 +163,5 @@ def _equal(column: Sequence[Array]) -> bool:
     return all(np.array_equal(column[0], other) for other in column[1:])
 
 
-def _bytes(tree: chex.ArrayTree) -> int:
+def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

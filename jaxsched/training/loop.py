@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.env.observation import observe
 from jaxsched.env.state import State
@@ -41,7 +41,7 @@ class Programs(NamedTuple):
 
     initial: Callable[[], TrainState]
     step: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
-    validate: Callable[[chex.ArrayTree], Array]  # float32[] seconds, of weights
+    validate: Callable[[PyTree], Array]  # float32[] seconds, of weights
 
 
 def programs_of(setting: Setting) -> Programs:

@@ -1,10 +1,10 @@
 """Proximal policy optimisation (Schulman et al., 2017) on the rounds that held a real choice."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
@@ -65,7 +65,7 @@ def select(key: Array, config: PPOConfig, experience: Experience, advantage: Arr
 
 
 def loss(
-    weights: chex.ArrayTree, network: SchedulerNetwork, config: PPOConfig, batch: Batch, learn_policy: Array
+    weights: PyTree, network: SchedulerNetwork, config: PPOConfig, batch: Batch, learn_policy: Array
 ) -> tuple[Array, Losses]:
     """Clipped surrogate, Huber value loss and entropy bonus; `learn_policy` 0 trains the critic alone."""
     rounds = batch.experience
@@ -97,11 +97,11 @@ def update(
     key: Array,
     network: SchedulerNetwork,
     config: PPOConfig,
-    weights: chex.ArrayTree,
+    weights: PyTree,
     moments: optax.OptState,
     batch: Batch,
     learn_policy: Array,
-) -> tuple[chex.ArrayTree, optax.OptState, Losses]:
+) -> tuple[PyTree, optax.OptState, Losses]:
     """`epochs` passes over `batch` in `minibatches` shuffled parts, with the mean gradient of all shards."""
     transform = optimizer(config)
     size = batch.advantage.shape[0]

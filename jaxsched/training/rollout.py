@@ -1,9 +1,9 @@
 """Experience: steps of vmapped environments under the sampled policy, and advantages over them."""
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import PyTree
 
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import Observation, observe
@@ -45,7 +45,7 @@ class Counts(Pytree):
 def collect(
     key: Array,
     setting: Setting,
-    weights: chex.ArrayTree,
+    weights: PyTree,
     params: EnvParams,
     axes: EnvParams,
     interval_factors: Array,

@@ -8,22 +8,22 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-import chex
 import jax
 import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from jaxsched.machine import cores
 
 AXIS = "shard"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
-T = TypeVar("T", bound=chex.ArrayTree)
-Common = TypeVar("Common", bound=chex.ArrayTree)
-Own = TypeVar("Own", bound=chex.ArrayTree)
-Result = TypeVar("Result", bound=chex.ArrayTree)
-Part = TypeVar("Part", bound=chex.ArrayTree)
+T = TypeVar("T", bound=PyTree)
+Common = TypeVar("Common", bound=PyTree)
+Own = TypeVar("Own", bound=PyTree)
+Result = TypeVar("Result", bound=PyTree)
+Part = TypeVar("Part", bound=PyTree)
 
 
 def mesh_of(shards: int) -> Mesh | None:

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
@@ -25,9 +25,9 @@ KEEP_STEPS = 2
 class TrainState(Pytree):
     """Everything that a run needs to go on as if it had never stopped."""
 
-    weights: chex.ArrayTree
+    weights: PyTree
     optimizer: optax.OptState
-    best_weights: chex.ArrayTree
+    best_weights: PyTree
     best_jct_s: Array  # float32, validation
     worlds: State  # leading axis E
     draws: Draw  # likewise, what tells them apart

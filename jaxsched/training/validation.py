@@ -1,9 +1,9 @@
 """Validation: the deterministic policy on fixed job lists, run until every job has finished."""
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.env.environment import is_finished
 from jaxsched.env.rollout import one_round, play_while
@@ -39,7 +39,7 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Po
     return jax.vmap(one, in_axes=(axes, 0))(params, states)
 
 
-def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: chex.ArrayTree) -> Array:
+def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: PyTree) -> Array:
     """float32[]: mean JCT on worlds that training never draws; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
@@ -50,7 +50,7 @@ def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: chex.Ar
     start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
     states = start(jax.random.split(job_key, rule.seeds), draws)
 
-    def measured(weights: chex.ArrayTree, own: tuple[Draw, State]) -> tuple[None, Array]:
+    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Array]:
         draws, states = own
         policy = learned_policy("validation", network, weights, worlds.config.queue)
         params, axes = params_of_all(worlds, draws), params_axes(worlds)

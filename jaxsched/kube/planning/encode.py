@@ -5,11 +5,11 @@ So the same observation is made of a live cluster as of a simulated one, and any
 
 from collections.abc import Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
@@ -109,7 +109,7 @@ def to_state(params: EnvParams, blank: State, arrays: StateArrays) -> State:
     return refresh(params, state)
 
 
-def all_finite(tree: chex.ArrayTree) -> Array:
+def all_finite(tree: PyTree) -> Array:
     """bool: no floating leaf holds NaN or an infinity."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()

@@ -10,10 +10,10 @@ import dataclasses
 import threading
 import time
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from jaxsched.env.actions import admit
 from jaxsched.env.environment import is_finished
@@ -106,7 +106,7 @@ class Program:
         begin, running_now = over_batch(begin), over_batch(running_now)
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
 
-        def chunk(state: State, params: EnvParams, key: Array, weights: chex.ArrayTree) -> tuple[State, ChunkSummary]:
+        def chunk(state: State, params: EnvParams, key: Array, weights: PyTree) -> tuple[State, ChunkSummary]:
             policy = dataclasses.replace(self.policy, weights=weights)
             step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
 
