@@ -106,7 +106,7 @@ def test_reset_draws_from_the_whole_pool(pool):
     same(jax.tree.map(lambda leaf: leaf[0], states), jax.tree.map(lambda leaf: leaf[index], pool))
     close(
         jax.tree.map(lambda leaf: leaf[0], obs),
-        jax.jit(functools.partial(observe, CONFIG, PARAMS))(jax.tree.map(lambda leaf: leaf[index], pool)),
+        jax.jit(functools.partial(observe, ENV.queue, PARAMS))(jax.tree.map(lambda leaf: leaf[index], pool)),
         rtol=1e-6,
     )
 
@@ -137,7 +137,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
     @jax.jit
     def goes_on(state: State) -> State:
         def step(state, key):
-            return transition(CONFIG, PARAMS, state, POLICY(key, None, state, PARAMS))[0], None
+            return transition(CONFIG, PARAMS, state, POLICY(key, state, PARAMS))[0], None
 
         return jax.lax.scan(step, state, jax.random.split(jax.random.key(6), ROUNDS))[0]
 
@@ -242,7 +242,7 @@ def test_every_number_sweeps(name, pool):
 def test_every_leaf_of_the_parameters_is_an_array():
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(PARAMS))
     named = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(PARAMS)}
-    swept = {".interval_s", ".horizon", ".max_forwards", ".interference.kappa", ".reward.jobs", ".cluster.link_bytes_s"}
+    swept = {".interval_s", ".horizon", ".max_forwards", ".interference.weights.kappa", ".reward.jobs", ".cluster.link_bytes_s"}
     assert swept <= named
 
 
