@@ -162,7 +162,7 @@ def _chunk(
         "jobs_in_system": tally.jobs / tally.rounds.astype(jnp.float32),
         "illegal": tally.illegal,
         "return_scale": new_scale,
-        **{f"loss_{name}": value for name, value in mean(losses).items()},
+        **{f"loss_{name}": value for name, value in vars(mean(losses)).items()},
     }
     after = state.replace(
         weights=weights, moments=moments, return_scale=new_scale, key_data=jax.random.key_data(key),
