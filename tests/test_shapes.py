@@ -57,7 +57,7 @@ def test_a_tree_of_other_leaves_can_still_be_made():
     assert jax.vmap(lambda one: one)(jax.tree.map(lambda leaf: leaf[None], outer())).share.shape == (1, 2, 3)
 
 
-SOURCE = '''
+SOURCE = """
 import functools
 
 import jax
@@ -81,7 +81,7 @@ def compiled(x: Float32[Array, "N"], times: int) -> Float32[Array, "N"]:
 class Thing:
     def method(self, x: Float32[Array, "N"]) -> Float32[Array, "N"]:
         return x[:1]
-'''
+"""
 
 
 def test_functions_are_checked_where_annotated(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """`build`: shapes, padding, local racks and links, for uniform and for mixed servers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +80,8 @@ def test_racks_and_links_are_local_to_the_partition():
 def test_leaves_have_the_agreed_types():
     cluster = build(MIXED, fat_tree(5), schedulers=5)
     integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id"}
-    for name, leaf in cluster.items():
+    for name in (field.name for field in dataclasses.fields(cluster)):
+        leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name
         assert leaf.dtype == (jnp.int32 if name in integers else jnp.float32), name
 

@@ -147,7 +147,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
         ours, theirs = goes_on(lane(after, index)), goes_on(member)
         assert (theirs.records.start >= 0).any()
         for name in ("records", "clock", "free", "queue", "total", "attained_s"):
-            same(ours[name], theirs[name])
+            same(getattr(ours, name), getattr(theirs, name))
 
 
 def test_a_second_call_does_not_retrace(pool):
@@ -176,7 +176,7 @@ def test_a_second_call_does_not_retrace(pool):
 
 def times(part, name: str):
     """The part with one of its leaves times 1, 2 and 3."""
-    leaf = part[name]
+    leaf = getattr(part, name)
     return part.replace(**{name: jnp.stack([leaf, leaf * 2, leaf * 3])})
 
 

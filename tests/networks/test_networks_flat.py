@@ -38,7 +38,9 @@ def test_a_flat_scheduler_sees_its_own_arrays_and_with_exchange_the_pooled_views
     obs, menu = make()
     before = jit_apply(network)(flat_weights(network), obs, menu)
     for name in ("group", "server", "rack", "scheduler", "job"):
-        after = jit_apply(network)(flat_weights(network), obs.replace(**{name: obs[name].at[1].add(1.0)}), menu)
+        after = jit_apply(network)(
+            flat_weights(network), obs.replace(**{name: getattr(obs, name).at[1].add(1.0)}), menu
+        )
         assert float(before.value[1]) != float(after.value[1])
         heard = bool((before.value[0] != after.value[0]) or (before.value[2] != after.value[2]))
         assert heard == (rounds == 1 and name == "scheduler"), name

@@ -53,7 +53,7 @@ def test_vmap_equals_a_loop_in_heads_and_gradients_and_does_not_retrace():
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
 def test_gradients_are_finite_even_where_nothing_is_legal(scale):
     obs, menu = make(padded=True)
-    obs = obs.replace(**{n: scale * obs[n] for n in ("group", "server", "rack", "scheduler", "job")})
+    obs = obs.replace(**{n: scale * getattr(obs, n) for n in ("group", "server", "rack", "scheduler", "job")})
     nothing = menu.replace(
         mask=jnp.zeros_like(menu.mask), features=jnp.zeros_like(menu.features), workers=jnp.zeros_like(menu.workers)
     )

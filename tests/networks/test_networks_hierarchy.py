@@ -21,7 +21,7 @@ def test_heads_have_the_shapes_of_the_cluster_and_weights_do_not(size, hierarchy
     small = jax.eval_shape(network.init, jax.random.key(0), *make(SIZES[0]))
     assert weights == small
     heads = jax.eval_shape(network.apply, weights, *make(size))
-    shapes = {name: heads[name].shape for name in ("place", "forward", "act", "value")}
+    shapes = {name: getattr(heads, name).shape for name in ("place", "forward", "act", "value")}
     assert shapes == {"place": (p, w * c), "forward": (p, p), "act": (p,), "value": (p,)}
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((weights, heads)))
 
@@ -108,7 +108,9 @@ def test_schedulers_are_exchangeable():
 
 def disturb(obs: Observation, menu: Menu, scheduler: int) -> tuple[Observation, Menu]:
     """Another load on every group, server, rack, job and candidate of one scheduler."""
-    changed = obs.replace(**{n: obs[n].at[scheduler].add(1.0) for n in ("group", "server", "rack", "scheduler", "job")})
+    changed = obs.replace(
+        **{n: getattr(obs, n).at[scheduler].add(1.0) for n in ("group", "server", "rack", "scheduler", "job")}
+    )
     return changed, menu.replace(features=menu.features.at[scheduler].add(1.0))
 
 
@@ -118,9 +120,9 @@ def test_without_exchange_a_scheduler_sees_only_its_own_partition(hierarchy):
     obs, menu = make()
     before, after = apply(obs, menu, network), apply(*disturb(obs, menu, 1), network)
     for name in ("place", "act", "value"):
-        np.testing.assert_array_equal(before[name][0], after[name][0])
-        np.testing.assert_array_equal(before[name][2], after[name][2])
-        assert_differ(before[name][1], after[name][1])
+        np.testing.assert_array_equal(getattr(before, name)[0], getattr(after, name)[0])
+        np.testing.assert_array_equal(getattr(before, name)[2], getattr(after, name)[2])
+        assert_differ(getattr(before, name)[1], getattr(after, name)[1])
     # the receiver of a forward is looked at by every sender, with or without exchange
     np.testing.assert_array_equal(before.forward[0, 2], after.forward[0, 2])
     assert_differ(before.forward[0, 1], after.forward[0, 1])
@@ -133,7 +135,7 @@ def test_with_exchange_every_scheduler_hears_of_the_others(rounds):
     before, after = apply(obs, menu, network), apply(*disturb(obs, menu, 1), network)
     for name in ("place", "act", "value"):
         for listener in (0, 2):
-            assert float(jnp.abs(before[name][listener] - after[name][listener]).max()) > 1e-5
+            assert float(jnp.abs(getattr(before, name)[listener] - getattr(after, name)[listener]).max()) > 1e-5
 
 
 def test_exchange_carries_pooled_observations_only():
@@ -142,7 +144,7 @@ def test_exchange_carries_pooled_observations_only():
     queue = obs.replace(job=obs.job.at[1].add(1.0)), menu.replace(features=menu.features.at[1].add(1.0))
     before, after = apply(obs, menu), apply(*queue)
     for name in ("place", "act", "value", "forward"):
-        np.testing.assert_array_equal(before[name][0], after[name][0])
+        np.testing.assert_array_equal(getattr(before, name)[0], getattr(after, name)[0])
     after = apply(obs.replace(group=obs.group.at[1].add(1.0)), menu)
     assert float(jnp.abs(before.value[0] - after.value[0])) > 1e-5
 

@@ -100,7 +100,7 @@ def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
     (small, _), (padded, _) = (run(noisy(seed), one) for one in (case, dataclasses.replace(case, cluster=big)))
     assert (np.asarray(small.records.status) == FINISHED).any()
     for name in ("status", "partition", "start", "finish", "forwards"):
-        np.testing.assert_array_equal(padded.records[name], small.records[name])
+        np.testing.assert_array_equal(getattr(padded.records, name), getattr(small.records, name))
     np.testing.assert_allclose(padded.records.finish_offset_s, small.records.finish_offset_s, rtol=1e-4, atol=1e-2)
 
 
@@ -170,7 +170,7 @@ def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     np.testing.assert_array_equal(alone.mask, beside.mask)
     np.testing.assert_array_equal(alone.brief, beside.brief)
     for name in ("features", "log_stake"):
-        np.testing.assert_allclose(alone[name], beside[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(getattr(alone, name), getattr(beside, name), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(*(jnp.where(menu.mask[..., None], menu.workers, 0) for menu in (alone, beside)))
 
 
@@ -187,4 +187,6 @@ def test_a_long_menu_loses_the_last_placements_and_keeps_the_order_of_the_others
         some = np.asarray(short.mask[p])
         assert (np.diff(short.rank[p][some]) >= 0).all()
         for name in ("rank", "workers", "order"):
-            np.testing.assert_array_equal(short[name][p][some], long[name][p][: count - 1][some], err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(short, name)[p][some], getattr(long, name)[p][: count - 1][some], err_msg=name
+            )

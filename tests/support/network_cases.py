@@ -75,7 +75,7 @@ def apply(obs: Observation, menu: Menu, network: SchedulerNetwork = NET) -> Head
 
 def assert_same(one: Heads, other: Heads, *names: str, rtol: float = 2e-5) -> None:
     for name in names or ("place", "forward", "act", "value"):
-        np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol, atol=2e-5, err_msg=name)
 
 
 def assert_differ(one: jax.Array, other: jax.Array) -> None:

@@ -199,6 +199,6 @@ def test_what_is_seen_in_a_round_is_the_state_after_the_choices_before_it(settin
         seen = look(params, jax.tree.map(lambda *leaves: jnp.stack(leaves), *worlds))
         recorded = jax.tree.map(lambda leaf, t=t: leaf[t], experience.obs)
         for name in ("group", "server", "rack", "scheduler", "job"):
-            np.testing.assert_allclose(recorded[name], seen[name], rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(getattr(recorded, name), getattr(seen, name), rtol=1e-4, atol=1e-5, err_msg=name)
         for name in ("job_slot", "job_mask", "forward_mask"):
-            np.testing.assert_array_equal(recorded[name], seen[name], err_msg=name)
+            np.testing.assert_array_equal(getattr(recorded, name), getattr(seen, name), err_msg=name)

@@ -95,7 +95,7 @@ def test_a_share_of_the_environments_is_replaced_in_turn(chunks, config):
         fresh = np.asarray(after.worlds.clock) == 0
         turns += np.flatnonzero(fresh).tolist()
         for name in ("strength", "pace"):
-            changed = np.asarray(after.draws[name]) != np.asarray(before.draws[name])
+            changed = np.asarray(getattr(after.draws, name)) != np.asarray(getattr(before.draws, name))
             np.testing.assert_array_equal(changed, fresh)
         assert (np.asarray(after.draws.cluster) == np.asarray(before.draws.cluster))[~fresh].all()
         assert (np.asarray(after.worlds.clock) >= np.asarray(before.worlds.clock))[~fresh].all()

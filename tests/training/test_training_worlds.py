@@ -109,9 +109,9 @@ def test_pace_is_a_change_of_the_unit_of_time(config, worlds):
     """The same jobs at the same boundaries, with all seconds multiplied."""
     one, slow = (states_of(config, draws_of(pace=pace)).jobs for pace in (1.0, 2.0))
     for name in ("arrival", "workers", "ps", "model", "home"):
-        np.testing.assert_array_equal(one[name], slow[name])
+        np.testing.assert_array_equal(getattr(one, name), getattr(slow, name))
     for name in ("duration_s", "lead_s"):
-        np.testing.assert_allclose(slow[name], 2 * one[name], rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(getattr(slow, name), 2 * getattr(one, name), rtol=1e-5, atol=1e-3)
     params = [params_of(worlds, jax.tree.map(lambda leaf: leaf[0], draws_of(pace=pace))) for pace in (1.0, 2.0)]
     assert float(params[1].interval_s) == 2 * float(params[0].interval_s)
 
