@@ -38,7 +38,7 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
 
 def test_queued_jobs_converge_as_the_interval_vanishes():
     """FIFO on one server: the starts approach those of the exact recursion."""
-    from test_queueing import recursion, simulated
+    from tests.env.test_queueing import recursion, simulated
 
     rng = np.random.default_rng(0)
     submit, duration = np.cumsum(rng.exponential(0.27, (1, 60)), 1), rng.exponential(1.0, (1, 60))

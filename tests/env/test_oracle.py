@@ -1,6 +1,6 @@
 """The JAX environment against the oracle: every job of every case starts, finishes and is placed alike.
 
-`tests/oracle.py` and `tests/oracle_policies.py` are an event loop in plain NumPy and float64, written from
+`tests/oracle/` is an event loop in plain NumPy and float64, written from
 docs/semantics.md and not from the code it judges.
 """
 
