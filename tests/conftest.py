@@ -1,4 +1,4 @@
-"""Shared by all test rooms: checked shapes, hypothesis profiles, a cache of compiled programs and a limit to their pile."""
+"""Shared by all rooms: shapes checked, hypothesis' profiles, compiled programs kept on disk and not all in memory."""
 
 import os
 import time

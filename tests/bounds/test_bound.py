@@ -153,10 +153,11 @@ def test_one_job_reaches_its_bound():
 SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(case=strategies.cases("two"), spec=st.sampled_from(SPECS), interference=st.sampled_from(["none", "analytic"]))
 def test_no_policy_is_under_it(case, spec, interference):
-    state = strategies.run(case, spec, case.shape.config(interference), SPECS)
+    state = strategies.run(case, spec, case.shape.config(interference), SPECS if interference == "none" else ())
     found = strategies.outcome(case, state)
     bound = jct_lower_bound_s(case.cluster, case.jobs, case.interval_s)
     done = [status == "finished" for status in found.status]

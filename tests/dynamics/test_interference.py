@@ -122,7 +122,7 @@ def check_against_the_oracle(model, weights, by_hand):
     config = dataclasses.replace(config, interference=model)
     for seed in range(6):
         case = strategies.random_case(seed, "two")
-        state, _ = strategies.jit_run(config, spec, 100_000)(case.params.replace(interference=weights), case.table, 0)
+        state, _ = strategies.jit_run(config, spec)(case.params.replace(interference=weights), case.table, 0)
         ours = strategies.outcome(case, state)
         theirs = simulator.simulate(
             case.cluster,

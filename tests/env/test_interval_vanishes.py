@@ -8,8 +8,6 @@ import pytest
 
 from tests.support import strategies
 
-POLICIES = ("load-balance",)
-
 
 @pytest.mark.parametrize("seed", range(4))
 def test_finish_times_converge_as_the_interval_vanishes(seed):
@@ -27,7 +25,7 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
     finish = {}
     for interval in (100.0, 10.0, 1.0, 0.1, 0.01):
         now = dataclasses.replace(case, cluster=cluster, jobs=jobs, interval_s=interval)
-        done = strategies.outcome(now, strategies.run(now, "load-balance", case.shape.config(), POLICIES))
+        done = strategies.outcome(now, strategies.run(now, "load-balance:las+backfill", case.shape.config()))
         assert (done.start_s >= jobs.submit_s - 1e-6).all() and (done.start_s < jobs.submit_s + interval).all()
         finish[interval] = done.finish_s
     error = [np.abs(finish[interval] - finish[0.01]).max() for interval in (100.0, 10.0, 1.0, 0.1)]

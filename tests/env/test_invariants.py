@@ -21,9 +21,10 @@ WATCHED = {
     "three": ("random:forward", "load-balance"),
 }
 RESERVING = "pack:sjf+backfill+spread+reserve"
-TIMELESS = ("pack", "pack:area+backfill+forward", "tetris:sjf+backfill+spread")
-WAITING = ("greedy-wait", "pack:las+backfill+spread", RESERVING)
-TIMED = ("pack:area+backfill+forward", "load-balance", "greedy-wait")
+# Of the programs of `strategies.compiled_with`, so that only what is compared with them is compiled here.
+TIMELESS = ("pack", "pack:area+backfill+forward", "contention-aware:sjf+backfill+spread")
+WAITING = ("greedy-wait", "load-balance:las+backfill", "contention-aware:sjf+backfill+spread+reserve")
+TIMED = ("pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
 
 
 @pytest.mark.parametrize("shape", WATCHED)
@@ -47,12 +48,12 @@ def test_every_policy_keeps_the_invariants(shape, data):
 def test_a_full_queue_holds_arrivals_back_and_says_so():
     case = strategies.random_case(2, "one", count=40, interval_s=60.0)
     crowd = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(40)))
-    state = strategies.run(crowd, "first-fit:las", crowd.shape.config(), ("first-fit:las",))
+    state = strategies.run(crowd, "first-fit:las", crowd.shape.config())
     assert int(state.peak_queue) == crowd.shape.queue_slots and int(state.backlogged) > 0
     status = strategies.outcome(crowd, state).status
     assert status.count("finished") + status.count("rejected") == 40 and status.count("finished") > 20
     few = dataclasses.replace(case, jobs=take(crowd.jobs, slice(5)))
-    state = strategies.run(few, "first-fit:las", few.shape.config(), ("first-fit:las",))
+    state = strategies.run(few, "first-fit:las", few.shape.config())
     assert int(state.peak_queue) <= 5 and int(state.backlogged) == 0
 
 
@@ -62,7 +63,7 @@ def test_early_stop_and_skipping_change_no_time(case, spec):
     fast = case.shape.config()
     slow = dataclasses.replace(fast, early_stop=False, skip_idle=False)
     case = dataclasses.replace(case, interval_s=max(case.interval_s, 60.0))
-    one = strategies.outcome(case, strategies.run(case, spec, fast, TIMED))
+    one = strategies.outcome(case, strategies.run(case, spec, fast))
     other = strategies.outcome(case, strategies.run(case, spec, slow, TIMED))
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
@@ -78,7 +79,7 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     always = case.shape.config()
     (asked,) = {hand_written(spec, always).asked for spec in specs}
     one = strategies.outcome(case, strategies.run(case, spec, dataclasses.replace(always, asked=asked), specs))
-    other = strategies.outcome(case, strategies.run(case, spec, always, specs))
+    other = strategies.outcome(case, strategies.run(case, spec, always))
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
     assert one.workers == other.workers and one.status == other.status
@@ -113,13 +114,19 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     assert (done > 10).all() and held_back > 10
 
 
-@pytest.mark.parametrize(("spec", "share"), [("pack", 0.5), ("pack:las+backfill+spread", 0.8)])
-def test_boundaries_at_which_nothing_changes_are_passed_over(spec, share):
+@pytest.mark.parametrize(
+    ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:las+backfill", 0.8)]
+)
+def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share):
     """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""
     case = strategies.random_case(3, "two", interval_s=20.0)
     always = case.shape.config()
-    configs = always, dataclasses.replace(always, asked=hand_written(spec, always).asked)
-    every, some = (int(strategies.jit_run(c, (spec,), 10**6)(case.params, case.table, 0)[1]) for c in configs)
+    when = dataclasses.replace(always, asked=hand_written(spec, always).asked)
+
+    def rounds(config, specs) -> int:
+        return int(strategies.jit_run(config, specs)(case.params, case.table, specs.index(spec))[1])
+
+    every, some = rounds(always, strategies.compiled_with(spec, case.shape)), rounds(when, specs)
     assert some < share * every
 
 
