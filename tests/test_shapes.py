@@ -5,6 +5,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, TypeCheckError
@@ -73,6 +74,12 @@ def dot(x: Float32[Array, "N"], y: Float32[Array, "N"], scale: float = 1.0) -> F
     return scale * (x * y).sum()
 
 
+def power(x: Float32[Array, "N"], *, exponent: str = 2) -> Float32[Array, "N"]:
+    if exponent < 0:
+        raise ValueError("exponent: should be at least 0")
+    return x**exponent
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def compiled(x: Float32[Array, "N"], times: int) -> Float32[Array, "N"]:
     return x * times
@@ -96,6 +103,9 @@ def test_functions_are_checked_where_annotated(tmp_path, monkeypatch):
     assert module.plain("no int") == "no int"
     assert checked(module.plain) is module.plain
     assert module.dot(two, two, 3) == 6
+    assert module.dot(two, two, scale=np.float32(3)) == 6  # no shape, no check
+    with pytest.raises(ValueError, match="at least 0"):
+        module.power(two, exponent=-1)
     assert jax.vmap(module.dot)(jnp.ones((4, 2)), jnp.ones((4, 2))).shape == (4,)
     assert module.compiled(three, 2).shape == (3,)
     for wrong in (
@@ -104,6 +114,7 @@ def test_functions_are_checked_where_annotated(tmp_path, monkeypatch):
         lambda: module.dot(two.astype(int), two),
         lambda: module.compiled(jnp.ones((2, 2)), 2),
         lambda: module.Thing().method(two),
+        lambda: module.power(two.astype(int)),
     ):
         with pytest.raises(TypeCheckError):
             wrong()

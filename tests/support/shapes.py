@@ -2,12 +2,13 @@
 
 import ast
 import dataclasses
+import functools
 import sys
 import typing
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from beartype import BeartypeConf, beartype
@@ -21,9 +22,21 @@ _CHECK = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float,
 
 
 def checked(function: F) -> F:
-    """`function`, checked at every call by its annotations if one of them names a shape; else as it is."""
+    """`function`, those of its arguments and results that are annotated with a shape checked at every call.
+
+    Others are not: a wrong one may be what `function` tells its user, and one without shapes is returned as it is.
+    """
     annotations = getattr(function, "__annotations__", {})
-    return jaxtyped(function, typechecker=_CHECK) if any(map(_names_a_shape, annotations.values())) else function
+    shapes = {name: one for name, one in annotations.items() if _names_a_shape(one)}
+    if not shapes:
+        return function
+    copy = FunctionType(function.__code__, function.__globals__, None, function.__defaults__, function.__closure__)
+    only_shapes = functools.update_wrapper(copy, function)
+    only_shapes.__kwdefaults__, only_shapes.__annotations__ = function.__kwdefaults__, shapes
+    del only_shapes.__wrapped__
+    found = jaxtyped(only_shapes, typechecker=_CHECK)
+    found.__annotations__ = annotations
+    return found
 
 
 def _names_a_shape(annotation: Any) -> bool:
