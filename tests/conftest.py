@@ -46,11 +46,23 @@ def pytest_configure(config: pytest.Config) -> None:
             path.unlink(missing_ok=True)
 
 
+# Fixtures that compile a lot for whichever test comes first, by room.
+COMPILING = {
+    "calibration": {"fitted", "folder"},
+    "evaluation": {"comparison"},
+    "kube": {"planner", "start"},
+    "simulation": {"comparison"},
+    "training": {"batch", "chunks", "learner", "log_probs", "play", "played", "replay", "state", "step", "whole"},
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks run with the long tests, but for one."""
+    """Marks by what a test needs: notebooks are `long`, but for one, and what uses a `COMPILING` fixture is `slow`."""
     for item in items:
-        if item.path.suffix == ".ipynb" and item.path.name != ONE_NOTEBOOK:
-            item.add_marker(pytest.mark.long)
+        if item.path.suffix == ".ipynb":
+            item.add_marker(pytest.mark.slow if item.path.name == ONE_NOTEBOOK else pytest.mark.long)
+        elif COMPILING.get(item.path.parent.name, set()).intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")

@@ -74,6 +74,7 @@ def test_jobs_in_single_file_are_bounded_exactly():
     assert least_starts(slotted([0, 1, 2], [5, 5, 5], [4, 4, 4], 4)) == 0 + 5 + 10
 
 
+@pytest.mark.slow
 def test_prices_see_what_one_machine_cannot():
     # One machine of 16 GPUs ends a gang of one within a sixteenth of its length: no use at a load of 0.9.
     rng = np.random.default_rng(0)
@@ -87,6 +88,7 @@ def test_prices_see_what_one_machine_cannot():
     assert (priced_starts(jobs, end, released) - released) / 400 > 0.5
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(tiny())
 def test_never_above_the_best_schedule(jobs):

@@ -58,6 +58,7 @@ def assert_same(ours: strategies.Outcome, theirs: strategies.Outcome) -> None:
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-6)  # sums over longer axes round differently
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_padded_cluster_gives_every_job_the_same_times(spec, seed):
@@ -72,6 +73,7 @@ def test_a_padded_cluster_gives_every_job_the_same_times(spec, seed):
     assert {job for row in strategies.outcome(case, small).workers for job in row}  # something ran
 
 
+@pytest.mark.long
 def test_one_vmapped_program_runs_clusters_of_different_shapes():
     """A batch over `EnvParams.cluster`: every environment its own network, with the times it has alone."""
     names = {"leaf-spine-5": 2, "fat-tree-9": 3, "leaf-spine-1": 1}

@@ -61,6 +61,7 @@ def program(config, spec: str, params, table) -> tuple[str, jax.Array]:
     return lowered.as_text(), lowered.out_info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["greedy-wait", "tetris:area+forward"])
 def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     case = strategies.random_case(1, "two")
@@ -78,6 +79,7 @@ def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
 WHOLE = ("greedy-wait", "pack:area+backfill+forward")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", WHOLE)
 def test_whole_jobs_run_alike_with_and_without_shared_gpus(spec):
     for seed in range(3):
@@ -140,6 +142,7 @@ def by_hand(table: SharingTable) -> contention.Law:
 SHARING = ("pack:backfill", "greedy-wait:t2.5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SHARING)
 def test_the_fitted_law_agrees_with_the_oracle(spec):
     name = spec.partition(":")[0]
@@ -176,6 +179,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
     assert stretched > 10  # the law matters here
 
 
+@pytest.mark.slow
 def test_fractions_share_gpus_in_the_cases():
     """Some GPU has several jobs on it, they slow each other down, and a full one is shut."""
     most, slowest = 0, 1.0
@@ -204,6 +208,7 @@ def test_two_fractions_by_hand():
     assert to_table(jobs, 1.0).milli.tolist() == [600, 400, 1000]
 
 
+@pytest.mark.slow
 def test_five_strengths_are_refused_where_the_sixth_is_asked_for():
     case = strategies.random_case(0, "two", fractions=0.5)
     five = case.params.replace(interference=case.params.interference.replace(kappa=jnp.ones(5)))
@@ -213,6 +218,7 @@ def test_five_strengths_are_refused_where_the_sixth_is_asked_for():
     strategies.jit_run(whole, ("pack",)).trace(five, case.table, 0)  # whole GPUs need no sixth
 
 
+@pytest.mark.long
 def test_a_users_own_function_is_asked_for_the_channel_gpu():
     seen = set()
 

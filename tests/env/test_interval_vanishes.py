@@ -9,6 +9,7 @@ import pytest
 from tests.support import strategies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_finish_times_converge_as_the_interval_vanishes(seed):
     """Enough room for all: every job starts at the boundary after its submission, and contention is all there is."""
@@ -34,6 +35,7 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
     assert error[3] < error[1] < error[0]
 
 
+@pytest.mark.slow
 def test_queued_jobs_converge_as_the_interval_vanishes():
     """FIFO on one server: the starts approach those of the exact recursion."""
     from tests.env.test_queueing import recursion, simulated

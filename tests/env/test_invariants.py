@@ -27,6 +27,7 @@ WAITING = ("greedy-wait", "load-balance:las+backfill", "contention-aware:sjf+bac
 TIMED = ("pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", WATCHED)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -45,6 +46,7 @@ def test_every_policy_keeps_the_invariants(shape, data):
     assert (done.start_s[ok] >= case.jobs.submit_s[ok] * (1 - 1e-9)).all()
 
 
+@pytest.mark.slow
 def test_a_full_queue_holds_arrivals_back_and_says_so():
     case = strategies.random_case(2, "one", count=40, interval_s=60.0)
     crowd = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(40)))
@@ -57,6 +59,7 @@ def test_a_full_queue_holds_arrivals_back_and_says_so():
     assert int(state.peak_queue) <= 5 and int(state.backlogged) == 0
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(case=strategies.cases("two"), spec=st.sampled_from(TIMED))
 def test_early_stop_and_skipping_change_no_time(case, spec):
@@ -70,6 +73,7 @@ def test_early_stop_and_skipping_change_no_time(case, spec):
     assert one.workers == other.workers and one.status == other.status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("specs", [TIMELESS, WAITING], ids=["heuristics", "those that wait"])
 @settings(max_examples=20)
 @given(data=st.data())
@@ -85,6 +89,7 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     assert one.workers == other.workers and one.status == other.status
 
 
+@pytest.mark.long
 def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     """The window's first job is the one that it starts, the last the one that it forwards, to where the mask allows."""
     done, held_back = np.zeros(3, int), 0
@@ -114,6 +119,7 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     assert (done > 10).all() and held_back > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:las+backfill", 0.8)]
 )
@@ -130,6 +136,7 @@ def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share)
     assert some < share * every
 
 
+@pytest.mark.slow
 def test_a_state_that_breaks_the_rules_is_noticed():
     """The checks above are no rubber stamps."""
     case = strategies.random_case(3, "two", interval_s=60.0, fractions=0.4)

@@ -40,6 +40,7 @@ def plainly(cluster, jobs, spec, settings):
     return records.start * settings.interval_s, finish
 
 
+@pytest.mark.slow
 def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
@@ -55,6 +56,7 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     np.testing.assert_allclose(result.finish_s[started], finish[started], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_lanes_give_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
     lanes = compare(cluster, job_lists, ["pack"], Settings(lanes=True))
     for one, other in zip(lanes.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
@@ -82,6 +84,7 @@ def test_horizon_cuts_off_and_accounts_for_every_job(cluster):
     assert math.isnan(row.figures.jct_mean_s) and "at the horizon of 1,200 s" in row.notes[0]
 
 
+@pytest.mark.slow
 def test_a_policy_that_never_starts_a_job_is_cut_off(cluster):
     lazy = Contender("lazy", lambda config: Policy("lazy", lambda k, o, s, params: wait_action(params.cluster)), False)
     comparison = compare(cluster, [some_jobs(6, 3)], [lazy])
