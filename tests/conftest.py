@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.slow if item.path.name == ONE_NOTEBOOK else pytest.mark.long)
-        elif COMPILING.get(item.path.parent.name, set()).intersection(getattr(item, "fixturenames", ())):
+        needed = {name for room in item.path.parts for name in COMPILING.get(room, ())}
+        if needed.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 
