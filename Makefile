@@ -1,10 +1,10 @@
 # Works on a fresh machine with git, make and Python 3.11 or newer (with venv and pip). Everything goes into $(VENV).
 #   make quickstart                                   the first results
-#   make test N=8 ARGS="-m 'not slow'"                more workers, fewer tests
+#   make test N=8 ARGS="-k oracle"                    more workers, fewer tests
 #   make PYTHON=python3.12 VENV=.venv312 test         another Python, beside the first
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format bench clean
+.PHONY: help quickstart check lint test test-long test-all format bench clean
 
 VENV ?= .venv
 N ?= 2
@@ -24,20 +24,37 @@ NONE_FOUND = none of these is a working Python 3.11 or newer with venv and pip: 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --no-compile --constraint constraints.txt
 
+PYTEST = XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --durations=25 \
+	--benchmark-disable --nbmake --nbmake-timeout=900 notebooks tests
+
+# An API server for the tests of `kube`: from the folder KUBEBUILDER_ASSETS, else one packed beside this checkout.
+PACKED := $(if $(KUBEBUILDER_ASSETS),,$(wildcard ../shared/kube/bin))
+SERVER := $(if $(PACKED),.cache/kube/etcd .cache/kube/kube-apiserver)
+test-long: export KUBEBUILDER_ASSETS := $(if $(PACKED),$(CURDIR)/.cache/kube,$(KUBEBUILDER_ASSETS))
+
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: $(VENV)/.installed-run ## install what runs need, then produce the first results
 	$(BIN)/jaxsched quickstart $(ARGS)
 
-test: $(VENV)/.installed-dev ## run the tests on N=2 workers
-	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --benchmark-disable --nbmake --nbmake-timeout=900 notebooks tests $(ARGS)
+check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every change
+	$(PYTEST) -m "not slow and not long and not kube" $(ARGS)
 
-lint: $(VENV)/.installed-dev ## check style, formatting and types
+test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
+	$(PYTEST) -m "not long and not kube" $(ARGS)
+
+test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out: 15 minutes
+	$(PYTEST) -m "long or kube" $(ARGS)
+
+test-all: test test-long ## all tests
+
+lint: $(VENV)/.installed-dev ## check style, formatting, types and layers
 	@failed=0; set -x; \
 	$(BIN)/ruff check $(SOURCES) || failed=1; \
 	$(BIN)/ruff format --check --output-format concise $(SOURCES) || failed=1; \
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python $(TYPED) || failed=1; \
+	$(BIN)/lint-imports --no-logo --no-cache || failed=1; \
 	{ set +x; } 2>/dev/null; exit $$failed
 
 format: $(VENV)/.installed-dev ## put imports and layout in order
@@ -48,8 +65,12 @@ bench: $(VENV)/.installed-run ## measure speed
 	$(BIN)/jaxsched bench $(ARGS)
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist *.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .benchmarks .cache .hypothesis .pytest_cache .ruff_cache
 	find jaxsched tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.cache/kube/%: $(PACKED)/%.xz
+	@mkdir -p $(@D)
+	xz -dc $< >$@.partial && chmod +x $@.partial && mv $@.partial $@
 
 $(BIN)/python:
 	"$(or $(FOUND),$(error $(NONE_FOUND)))" -m venv --clear $(VENV)

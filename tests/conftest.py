@@ -1,12 +1,13 @@
-"""Shared by all test rooms: hypothesis profiles, a cache of compiled programs, and a limit to what they pile up.
-
-Being here also puts `tests/` on the path, for `import oracle`.
-"""
+"""Shared by all rooms: shapes checked, hypothesis' profiles, compiled programs kept on disk and not all in memory."""
 
 import os
-import shutil
-import tempfile
+import time
 from pathlib import Path
+
+if os.environ.get("CHECK_SHAPES") != "0":  # before anything of the package is imported
+    from tests.support.shapes import check_functions_of
+
+    check_functions_of("jaxsched", but="jaxsched.simulation.engines.compiled")  # Numba compiles these from their source
 
 import jax
 import pytest
@@ -24,12 +25,45 @@ settings.register_profile("explore", deadline=None, print_blob=True, suppress_he
 settings.load_profile("fixed")
 
 
+CACHE = Path(__file__).parents[1] / ".cache" / "tests"  # never the user's own, that tests may not touch
+KEPT_S = 14 * 86400.0
+ONE_NOTEBOOK = "first_steps.ipynb"  # for `make test`
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """What one test, worker, notebook or command of this run has compiled, others find on disk until it ends."""
-    if not hasattr(config, "workerinput"):
-        os.environ[CACHE_VARIABLE] = folder = tempfile.mkdtemp(prefix="jaxsched-tests-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(enable_cache())
+    """What one test, worker, notebook or command has compiled, others and later runs find on disk.
+
+    Keyed by the program, the versions and the kind of machine. `TESTS_CACHE=$(mktemp -d) make test` compiles anew.
+    """
+    os.environ[CACHE_VARIABLE] = os.environ.get("TESTS_CACHE") or str(CACHE)
+    folder = enable_cache()
+    if folder is None:
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    if CACHE in folder.parents and not hasattr(config, "workerinput"):
+        for path in [path for path in folder.iterdir() if path.stat().st_mtime < time.time() - KEPT_S]:
+            path.unlink(missing_ok=True)
+
+
+# Fixtures that compile a lot for whichever test comes first, by room.
+COMPILING = {
+    "calibration": {"fitted", "folder"},
+    "evaluation": {"comparison"},
+    "kube": {"planner", "start"},
+    "simulation": {"comparison"},
+    "training": {"batch", "chunks", "learner", "log_probs", "play", "played", "replay", "state", "step", "whole"},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks by what a test needs: notebooks are `long`, but for one, and what uses a `COMPILING` fixture is `slow`."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker(pytest.mark.slow if item.path.name == ONE_NOTEBOOK else pytest.mark.long)
+        needed = {name for room in item.path.parts for name in COMPILING.get(room, ())}
+        if needed.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")

@@ -25,6 +25,7 @@ def folder(synthetic, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_round_trip(synthetic, folder, tmp_path):
     loaded = load_model(folder)
     found = evaluate(loaded, synthetic)

@@ -67,6 +67,7 @@ def only(measured, kept):
     return dataclasses.replace(part, items=items, victim=place[part.victim], aggressor=place[part.aggressor])
 
 
+@pytest.mark.slow
 def test_adapts_to_a_new_family_and_forgets_nothing(synthetic):
     rest, few, unseen = without(synthetic, "Beta", 40)
     base = fit(rest, settings=QUICK)
@@ -77,6 +78,7 @@ def test_adapts_to_a_new_family_and_forgets_nothing(synthetic):
     assert len(taught.items) == len(synthetic.items) and len(base.items) == len(rest.items)
 
 
+@pytest.mark.slow
 def test_leaving_families_out(synthetic):
     table = leave_family_out(synthetic, shots=(0, 3), draws=1, members=2)
     assert set(table) == {0, 3} and set(table[0]) == {"model", *NAMES}

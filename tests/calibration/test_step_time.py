@@ -82,6 +82,7 @@ def synthetic():
     return StepTimes(*map(np.array, zip(*rows)))
 
 
+@pytest.mark.slow
 def test_learns_what_is_there():
     times = synthetic()
     for table in (cross_validate(times), extrapolate(times)):

@@ -65,6 +65,7 @@ def test_simulate_writes_every_job(tmp_path, capsys):
     assert found["policies"]["pack"]["ratio_to_best_baseline"] == 1.0
 
 
+@pytest.mark.slow
 def test_evaluate_in_a_process_of_its_own(tmp_path):
     """The whole way: entry point, synthetic jobs, two seeds, JSON and Markdown, plain progress, the cache's folder."""
     command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--cluster", "leaf-spine-2", "--num-jobs", "30"]
@@ -85,6 +86,7 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert any((tmp_path / "cache" / "xla").rglob("*-cache")) and any((tmp_path / "cache" / "numba").rglob("*.nbc"))
 
 
+@pytest.mark.slow
 def test_bench_writes_rows(tmp_path):
     report = tmp_path / "bench.json"
     main(

@@ -14,10 +14,15 @@ from jaxsched.env.state import make_params
 from jaxsched.errors import UserError
 from tests.support import strategies
 
-SPECS = ("pack:area+backfill+forward", "load-balance", "tetris:sjf", "contention-aware:las+backfill", "greedy-wait")
+SPECS = (
+    "pack:area+backfill+forward",
+    "load-balance:las+backfill",
+    "tetris:sjf+spread",
+    "contention-aware:sjf+backfill+spread",
+    "greedy-wait",
+)
 MORE = Shape(partitions=1, servers=2, groups=1, racks=3, links=5, all_links=7)
 SHAPE = strategies.SHAPES["two"]
-ROUNDS = 20_000
 
 
 def grown(cluster, by: Shape = MORE):
@@ -53,6 +58,7 @@ def assert_same(ours: strategies.Outcome, theirs: strategies.Outcome) -> None:
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-6)  # sums over longer axes round differently
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_padded_cluster_gives_every_job_the_same_times(spec, seed):
@@ -60,13 +66,14 @@ def test_a_padded_cluster_gives_every_job_the_same_times(spec, seed):
     case = strategies.random_case(seed, "two", tree=bool(seed))
     padded = dataclasses.replace(case, cluster=grown(case.cluster))
     config = SHAPE.config()
-    small, big = (strategies.run(one, spec, config, SPECS, ROUNDS) for one in (case, padded))
+    small, big = strategies.run(case, spec, config), strategies.run(padded, spec, config, SPECS)
     assert (np.asarray(small.jobs.home) >= SHAPE.partitions).sum() == 0
     np.testing.assert_array_equal(small.jobs.home, big.jobs.home)
     assert_same(strategies.outcome(case, big), strategies.outcome(case, small))
     assert {job for row in strategies.outcome(case, small).workers for job in row}  # something ran
 
 
+@pytest.mark.long
 def test_one_vmapped_program_runs_clusters_of_different_shapes():
     """A batch over `EnvParams.cluster`: every environment its own network, with the times it has alone."""
     names = {"leaf-spine-5": 2, "fat-tree-9": 3, "leaf-spine-1": 1}
@@ -77,12 +84,12 @@ def test_one_vmapped_program_runs_clusters_of_different_shapes():
     assert shape_of(jax.tree.map(lambda leaf: leaf[0], many)) == common_shape(clusters)
     params = make_params(clusters[0]).replace(cluster=many)
     axes = jax.tree.map(lambda _: None, params).replace(cluster=jax.tree.map(lambda _: 0, many))
-    run = strategies.jit_run(config, SPECS[:1], ROUNDS)
+    run = strategies.jit_run(config, SPECS[:1])
     states, rounds = jax.vmap(run, in_axes=(axes, None, None))(params, case.table, 0)
-    assert (np.asarray(rounds) < ROUNDS).all()
+    assert (np.asarray(rounds) < strategies.MOST_ROUNDS).all()
     for index, cluster in enumerate(clusters):
         alone = dataclasses.replace(case, cluster=cluster, kappa=(1.0,) * 6, max_forwards=2)
-        expected = strategies.outcome(alone, strategies.run(alone, SPECS[0], config, SPECS[:1], ROUNDS))
+        expected = strategies.outcome(alone, strategies.run(alone, SPECS[0], config, SPECS[:1]))
         lane = jax.tree.map(lambda leaf, index=index: leaf[index], states)
         assert_same(strategies.outcome(alone, lane), expected)
 

@@ -90,6 +90,7 @@ def test_every_model_keeps_the_signature(name, channel):
     assert (np.diff(out, axis=1) >= 0).all()
 
 
+@pytest.mark.slow
 def test_fitted_agrees_with_the_oracle():
     def by_hand(channel, model, own, others):
         if channel == "cpu":
@@ -100,6 +101,7 @@ def test_fitted_agrees_with_the_oracle():
     check_against_the_oracle(fitted, CURVE, by_hand)
 
 
+@pytest.mark.slow
 def test_a_users_own_model():
     """Any function of the signature takes part in the simulation, with weights of its own."""
 
@@ -121,7 +123,7 @@ def check_against_the_oracle(law, weights, by_hand):
     for seed in range(6):
         case = strategies.random_case(seed, "two")
         params = case.params.replace(interference=Interference(law=law, weights=weights))
-        state, _ = strategies.jit_run(config, spec, 100_000)(params, case.table, 0)
+        state, _ = strategies.jit_run(config, spec)(params, case.table, 0)
         ours = strategies.outcome(case, state)
         theirs = simulator.simulate(
             case.cluster,

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def start_all(case: strategies.Case, placements):
     raise AssertionError("not finished")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), tree=st.booleans())
 def test_a_job_more_never_speeds_up_another(seed, tree):

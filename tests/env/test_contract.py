@@ -111,6 +111,7 @@ def test_reset_draws_from_the_whole_pool(pool):
     )
 
 
+@pytest.mark.slow
 def test_1024_environments_are_1024_single_ones(pool):
     """Decisions, times and counts are equal; floats agree to 1e-5 (XLA may fuse a batched sum in another order)."""
     keys = jax.random.split(jax.random.key(7), LANES)
@@ -122,6 +123,7 @@ def test_1024_environments_are_1024_single_ones(pool):
     assert len(np.unique(np.asarray(together[1].records.start), axis=0)) == 8
 
 
+@pytest.mark.slow
 def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
     lanes = jax.vmap(rollout, in_axes=(0, None, None))
     _, states, _ = jax.jit(lanes)(jax.random.split(jax.random.key(4), 4), PARAMS, pool)
@@ -217,6 +219,7 @@ def swept_rollout():
     return jax.jit(jax.vmap(run, in_axes=(None, 0, None))), jax.jit(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_number_sweeps(name, pool):
     """Three values in one program give what three programs give, and the value matters."""
@@ -242,7 +245,14 @@ def test_every_number_sweeps(name, pool):
 def test_every_leaf_of_the_parameters_is_an_array():
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(PARAMS))
     named = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(PARAMS)}
-    swept = {".interval_s", ".horizon", ".max_forwards", ".interference.weights.kappa", ".reward.jobs", ".cluster.link_bytes_s"}
+    swept = {
+        ".interval_s",
+        ".horizon",
+        ".max_forwards",
+        ".interference.weights.kappa",
+        ".reward.jobs",
+        ".cluster.link_bytes_s",
+    }
     assert swept <= named
 
 
@@ -266,6 +276,7 @@ def run_to_the_end(case: strategies.Case, spec: str, weights):
     return strategies.watched_run(rewarded, spec, case.shape.config(), watch), total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_reward_sums_to_the_completion_times(seed):
     case = strategies.random_case(seed, "two", interval_s=60.0)
@@ -280,6 +291,7 @@ def test_the_reward_sums_to_the_completion_times(seed):
     assert (lead_s >= 0).all() and (lead_s < 60.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_lost_and_progress(seed):
     """`progress` sums to the number of finished jobs; `lost` to the JCT less the ideal durations."""
@@ -338,6 +350,7 @@ def test_terminated_and_truncated(pool):
     assert bool(step(jax.random.key(0), done, wait_action(CLUSTER), PARAMS)[3])
 
 
+@pytest.mark.slow
 def test_long_jobs_lose_no_time_to_rounding():
     """20,000 boundaries, each of which takes its share off what remains: run times are right to 1e-6."""
     config = dataclasses.replace(CONFIG, rounds=1)

@@ -31,6 +31,7 @@ def views(case: strategies.Case, config):
     return look(state), look(after)
 
 
+@pytest.mark.slow
 def test_two_worlds_with_the_same_estimates_look_the_same():
     case = strategies.random_case(3, "two", error=1.0)
     jobs = dataclasses.replace(case.jobs, submit_s=np.zeros(len(case.jobs)))

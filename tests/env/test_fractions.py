@@ -61,6 +61,7 @@ def program(config, spec: str, params, table) -> tuple[str, jax.Array]:
     return lowered.as_text(), lowered.out_info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["greedy-wait", "tetris:area+forward"])
 def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     case = strategies.random_case(1, "two")
@@ -75,12 +76,17 @@ def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     assert state.shared.shape == (*case.cluster.shape, 8) and more.count("\n") > 1.1 * text.count("\n")
 
 
-@pytest.mark.parametrize("spec", ["greedy-wait", "pack:area+backfill+forward"])
+WHOLE = ("greedy-wait", "pack:area+backfill+forward")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spec", WHOLE)
 def test_whole_jobs_run_alike_with_and_without_shared_gpus(spec):
     for seed in range(3):
         case = strategies.random_case(seed, "two")
         none = dataclasses.replace(case.shape.config(), shared_gpus=0)
-        one, other = (strategies.outcome(case, strategies.run(case, spec, c)) for c in (none, case.shape.config()))
+        one = strategies.outcome(case, strategies.run(case, spec, none, WHOLE))
+        other = strategies.outcome(case, strategies.run(case, spec, case.shape.config()))
         for name in ("start_s", "finish_s", "partition"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         assert one.workers == other.workers
@@ -133,7 +139,11 @@ def by_hand(table: SharingTable) -> contention.Law:
     return law
 
 
-@pytest.mark.parametrize("spec", ["pack:backfill", "greedy-wait:t2.5"])
+SHARING = ("pack:backfill", "greedy-wait:t2.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SHARING)
 def test_the_fitted_law_agrees_with_the_oracle(spec):
     name = spec.partition(":")[0]
     if name == "pack":
@@ -145,7 +155,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
     for seed in range(8):
         case = strategies.random_case(seed, "two", fractions=0.8)
         params = case.params.replace(sharing=table)
-        state, _ = strategies.jit_run(case.shape.config(), (spec,), 100_000)(params, case.table, 0)
+        state, _ = strategies.jit_run(case.shape.config(), SHARING)(params, case.table, SHARING.index(spec))
         ours = strategies.outcome(case, state)
         theirs = simulator.simulate(
             case.cluster,
@@ -164,11 +174,12 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
         assert ours.status == theirs.status and ours.workers == theirs.workers
         np.testing.assert_allclose(ours.start_s, theirs.start_s, rtol=1e-9)
         np.testing.assert_allclose(ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=2e-5)
-        plain, _ = strategies.jit_run(case.shape.config(), (spec,), 100_000)(case.params, case.table, 0)
+        plain, _ = strategies.jit_run(case.shape.config(), SHARING)(case.params, case.table, SHARING.index(spec))
         stretched += int((np.abs(strategies.outcome(case, plain).finish_s - ours.finish_s) > 1.0).sum())
     assert stretched > 10  # the law matters here
 
 
+@pytest.mark.slow
 def test_fractions_share_gpus_in_the_cases():
     """Some GPU has several jobs on it, they slow each other down, and a full one is shut."""
     most, slowest = 0, 1.0
@@ -197,16 +208,18 @@ def test_two_fractions_by_hand():
     assert to_table(jobs, 1.0).milli.tolist() == [600, 400, 1000]
 
 
+@pytest.mark.slow
 def test_five_strengths_are_refused_where_the_sixth_is_asked_for():
     case = strategies.random_case(0, "two", fractions=0.5)
     interference = case.params.interference
     five = case.params.replace(interference=interference.replace(weights=Strengths(kappa=jnp.ones(5))))
     with pytest.raises(ValueError, match="kappa: has 5 channels, should have 6"):
-        strategies.jit_run(case.shape.config(), ("pack",), 10)(five, case.table, 0)
+        strategies.jit_run(case.shape.config(), ("pack",)).trace(five, case.table, 0)
     whole = dataclasses.replace(case.shape.config(), shared_gpus=0)
-    strategies.jit_run(whole, ("pack",), 10)(five, case.table, 0)  # whole GPUs need no sixth
+    strategies.jit_run(whole, ("pack",)).trace(five, case.table, 0)  # whole GPUs need no sixth
 
 
+@pytest.mark.long
 def test_a_users_own_function_is_asked_for_the_channel_gpu():
     seen = set()
 
@@ -215,7 +228,7 @@ def test_a_users_own_function_is_asked_for_the_channel_gpu():
         return 1.0 + (channel == 5) * weights * others + 0.0 * own
 
     case = strategies.random_case(1, "two", fractions=0.9)
-    run = strategies.jit_run(case.shape.config(), ("pack:backfill",), 100_000)
+    run = strategies.jit_run(case.shape.config(), ("pack:backfill",))
     models = [Interference(law=own, weights=jnp.float32(weight)) for weight in (0, 5)]
     params = [case.params.replace(interference=model) for model in models]
     free, slow = (strategies.outcome(case, run(some, case.table, 0)[0]) for some in params)

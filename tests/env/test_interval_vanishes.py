@@ -8,9 +8,8 @@ import pytest
 
 from tests.support import strategies
 
-POLICIES = ("load-balance",)
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_finish_times_converge_as_the_interval_vanishes(seed):
     """Enough room for all: every job starts at the boundary after its submission, and contention is all there is."""
@@ -27,7 +26,7 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
     finish = {}
     for interval in (100.0, 10.0, 1.0, 0.1, 0.01):
         now = dataclasses.replace(case, cluster=cluster, jobs=jobs, interval_s=interval)
-        done = strategies.outcome(now, strategies.run(now, "load-balance", case.shape.config(), POLICIES))
+        done = strategies.outcome(now, strategies.run(now, "load-balance:las+backfill", case.shape.config()))
         assert (done.start_s >= jobs.submit_s - 1e-6).all() and (done.start_s < jobs.submit_s + interval).all()
         finish[interval] = done.finish_s
     error = [np.abs(finish[interval] - finish[0.01]).max() for interval in (100.0, 10.0, 1.0, 0.1)]
@@ -36,9 +35,10 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
     assert error[3] < error[1] < error[0]
 
 
+@pytest.mark.slow
 def test_queued_jobs_converge_as_the_interval_vanishes():
     """FIFO on one server: the starts approach those of the exact recursion."""
-    from test_queueing import recursion, simulated
+    from tests.env.test_queueing import recursion, simulated
 
     rng = np.random.default_rng(0)
     submit, duration = np.cumsum(rng.exponential(0.27, (1, 60)), 1), rng.exponential(1.0, (1, 60))

@@ -22,11 +22,13 @@ WATCHED = {
     "three": ("random:forward", "load-balance"),
 }
 RESERVING = "pack:sjf+backfill+spread+reserve"
-TIMELESS = ("pack", "pack:area+backfill+forward", "tetris:sjf+backfill+spread")
-WAITING = ("greedy-wait", "pack:las+backfill+spread", RESERVING)
-TIMED = ("pack:area+backfill+forward", "load-balance", "greedy-wait")
+# Of the programs of `strategies.compiled_with`, so that only what is compared with them is compiled here.
+TIMELESS = ("pack", "pack:area+backfill+forward", "contention-aware:sjf+backfill+spread")
+WAITING = ("greedy-wait", "load-balance:las+backfill", "contention-aware:sjf+backfill+spread+reserve")
+TIMED = ("pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", WATCHED)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -45,31 +47,34 @@ def test_every_policy_keeps_the_invariants(shape, data):
     assert (done.start_s[ok] >= case.jobs.submit_s[ok] * (1 - 1e-9)).all()
 
 
+@pytest.mark.slow
 def test_a_full_queue_holds_arrivals_back_and_says_so():
     case = strategies.random_case(2, "one", count=40, interval_s=60.0)
     crowd = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(40)))
-    state = strategies.run(crowd, "first-fit:las", crowd.shape.config(), ("first-fit:las",))
+    state = strategies.run(crowd, "first-fit:las", crowd.shape.config())
     assert int(state.peak_queue) == crowd.shape.queue_slots and int(state.backlogged) > 0
     status = strategies.outcome(crowd, state).status
     assert status.count("finished") + status.count("rejected") == 40 and status.count("finished") > 20
     few = dataclasses.replace(case, jobs=take(crowd.jobs, slice(5)))
-    state = strategies.run(few, "first-fit:las", few.shape.config(), ("first-fit:las",))
+    state = strategies.run(few, "first-fit:las", few.shape.config())
     assert int(state.peak_queue) <= 5 and int(state.backlogged) == 0
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(case=strategies.cases("two"), spec=st.sampled_from(TIMED))
 def test_early_stop_and_skipping_change_no_time(case, spec):
     fast = case.shape.config()
     slow = dataclasses.replace(fast, early_stop=False, skip_idle=False)
     case = dataclasses.replace(case, interval_s=max(case.interval_s, 60.0))
-    one = strategies.outcome(case, strategies.run(case, spec, fast, TIMED))
+    one = strategies.outcome(case, strategies.run(case, spec, fast))
     other = strategies.outcome(case, strategies.run(case, spec, slow, TIMED))
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
     assert one.workers == other.workers and one.status == other.status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("specs", [TIMELESS, WAITING], ids=["heuristics", "those that wait"])
 @settings(max_examples=20)
 @given(data=st.data())
@@ -79,12 +84,13 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     always = case.shape.config()
     (asked,) = {parse(spec).asked for spec in specs}
     one = strategies.outcome(case, strategies.run(case, spec, always, specs, asked=asked))
-    other = strategies.outcome(case, strategies.run(case, spec, always, specs))
+    other = strategies.outcome(case, strategies.run(case, spec, always))
     np.testing.assert_array_equal(one.start_s, other.start_s)
     np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
     assert one.workers == other.workers and one.status == other.status
 
 
+@pytest.mark.long
 def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     """The window's first job is the one that it starts, the last the one that it forwards, to where the mask allows."""
     done, held_back = np.zeros(3, int), 0
@@ -114,15 +120,23 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
     assert (done > 10).all() and held_back > 10
 
 
-@pytest.mark.parametrize(("spec", "share"), [("pack", 0.5), ("pack:las+backfill+spread", 0.8)])
-def test_boundaries_at_which_nothing_changes_are_passed_over(spec, share):
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:las+backfill", 0.8)]
+)
+def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share):
     """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""
     case = strategies.random_case(3, "two", interval_s=20.0)
-    runs = [strategies.jit_run(case.shape.config(), (spec,), 10**6, asked) for asked in (ALWAYS, parse(spec).asked)]
-    every, some = (int(run(case.params, case.table, 0)[1]) for run in runs)
+
+    def rounds(specs, asked) -> int:
+        run = strategies.jit_run(case.shape.config(), specs, asked)
+        return int(run(case.params, case.table, specs.index(spec))[1])
+
+    every, some = rounds(strategies.compiled_with(spec, case.shape), ALWAYS), rounds(specs, parse(spec).asked)
     assert some < share * every
 
 
+@pytest.mark.slow
 def test_a_state_that_breaks_the_rules_is_noticed():
     """The checks above are no rubber stamps."""
     case = strategies.random_case(3, "two", interval_s=60.0, fractions=0.4)

@@ -1,6 +1,6 @@
 """The JAX environment against the oracle: every job of every case starts, finishes and is placed alike.
 
-`tests/oracle.py` and `tests/oracle_policies.py` are an event loop in plain NumPy and float64, written from
+`tests/oracle/` is an event loop in plain NumPy and float64, written from
 docs/semantics.md and not from the code it judges.
 """
 
@@ -14,60 +14,6 @@ from hypothesis import strategies as st
 from jaxsched.workload.models import profiles
 from tests.oracle import policies, simulator
 from tests.support import strategies
-
-# Compiled together, one program for each shape and interference; every rule, order and switch is in there.
-SPECS = {
-    "one": (
-        "first-fit:las",
-        "pack:area+backfill",
-        "load-balance",
-        "tetris:las+backfill",
-        "tetris:las+backfill+reserve",
-        "least-interference:sjf+backfill",
-        "contention-aware:area",
-    ),
-    "two": (
-        "first-fit",
-        "first-fit:sjf+backfill",
-        "pack",
-        "pack:area+backfill+forward",
-        "load-balance:las+backfill",
-        "load-balance:area+forward",
-        "tetris:sjf+spread",
-        "tetris:fifo+backfill+spread+reserve",
-        "tetris:area+backfill",
-        "least-interference",
-        "least-interference:las+backfill+forward",
-        "contention-aware",
-        "contention-aware:sjf+backfill+spread",
-        "contention-aware:sjf+backfill+spread+reserve",
-    ),
-    "three": (
-        "first-fit:area+forward",
-        "pack:las+backfill+spread",
-        "load-balance:sjf+backfill",
-        "tetris",
-        "least-interference:area+forward",
-        "least-interference:area+backfill+forward+reserve",
-        "contention-aware:las+backfill+forward",
-    ),
-}
-GREEDY = {
-    "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
-    "two": (
-        "greedy-wait",
-        "greedy-wait:sjf+stay+t1.05+p0",
-        "greedy-wait:sjf+spread+lifetime",
-        "greedy-wait:sjf+spread+lifetime+reserve",
-    ),
-    "three": (
-        "greedy-wait:t1.5+p2",
-        "greedy-wait:las+t1.2",
-        "greedy-wait:sjf+spread",
-        "greedy-wait:sjf+spread+reserve",
-        "greedy-wait:lifetime+p2",
-    ),
-}
 
 
 def oracle_policy(spec: str):
@@ -89,10 +35,10 @@ def oracle_policy(spec: str):
     return policies.make_policy(name, **values)
 
 
-def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
+def assert_same(case: strategies.Case, spec: str, interference: str = "analytic") -> None:
     """Run both and compare."""
     case = dataclasses.replace(case, law=interference)
-    state = strategies.run(case, spec, case.shape.config(), specs)
+    state = strategies.run(case, spec, case.shape.config())
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,
@@ -120,47 +66,73 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
     )
 
 
-@pytest.mark.parametrize("shape", SPECS)
-@settings(max_examples=120)
+HEURISTICS, GREEDY = strategies.SPECS, strategies.GREEDY
+
+
+def check_some(data: st.DataObject, shape: str, specs: dict[str, tuple[str, ...]]) -> None:
+    assert_same(data.draw(strategies.cases(shape)), data.draw(st.sampled_from(specs[shape])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", HEURISTICS)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_heuristics(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
-    assert_same(case, spec, SPECS[shape], "analytic")
+    check_some(data, shape, HEURISTICS)
 
 
-@settings(max_examples=100)
-@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS["two"]))
-def test_heuristics_without_interference(case, spec):
-    assert_same(case, spec, SPECS["two"], "none")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", GREEDY)
-@settings(max_examples=25)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_greedy_wait(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
-    assert_same(case, spec, GREEDY[shape], "analytic")
+    check_some(data, shape, GREEDY)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("shape", HEURISTICS)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_heuristics_in_more_cases(shape, data):
+    check_some(data, shape, HEURISTICS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", GREEDY)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_greedy_wait_in_more_cases(shape, data):
+    check_some(data, shape, GREEDY)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(case=strategies.cases("two"), spec=st.sampled_from(HEURISTICS["two"]))
+def test_heuristics_without_interference(case, spec):
+    assert_same(case, spec, "none")
+
+
+@pytest.mark.long
 @settings(max_examples=15)
 @given(case=strategies.cases("one"))
 def test_greedy_wait_without_interference(case):
-    assert_same(case, "greedy-wait:t1.2+p0.5", ("greedy-wait:t1.2+p0.5",), "none")
+    assert_same(case, "greedy-wait:t1.2+p0.5", "none")
 
 
+@pytest.mark.slow
 def test_the_cases_are_worth_running():
     # Half of the jobs do not start at once, some slow each other down much, some forwards and rejections happen.
     waited, slowdown, forwards, rejected, held_back = [], [], 0, 0, 0
     for seed in range(40):
         case = strategies.random_case(seed, "two", interval_s=7.3)
-        state = strategies.run(case, "pack:area+backfill+forward", case.shape.config(), SPECS["two"])
+        state = strategies.run(case, "pack:area+backfill+forward", case.shape.config(), strategies.SPECS["two"])
         ours = strategies.outcome(case, state)
         waited += list(ours.start_s - case.jobs.submit_s > 2 * case.interval_s)
         slowdown += list((ours.finish_s - ours.start_s) / case.jobs.duration_s)
         forwards += int(state.records.forwards.sum())
         rejected += ours.status.count("rejected")
         free, kept = (
-            strategies.outcome(case, strategies.run(case, spec, case.shape.config(), SPECS["two"])).start_s
+            strategies.outcome(case, strategies.run(case, spec, case.shape.config())).start_s
             for spec in ("contention-aware:sjf+backfill+spread", "contention-aware:sjf+backfill+spread+reserve")
         )
         held_back += not np.array_equal(free, kept, equal_nan=True)

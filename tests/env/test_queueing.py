@@ -145,6 +145,7 @@ def test_the_recursion_has_erlang_c_as_its_mean(load):
     assert long_recursion(load) == pytest.approx(erlang_c(SERVERS, load), rel=0.015)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_mean_wait(load):
     against_exact, against_erlang, scatter = compare(seed=1, load=load, interval=0.001)

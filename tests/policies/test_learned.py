@@ -38,6 +38,8 @@ from tests.support.learned_runs import (
     untrained,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])
 def test_an_untrained_network_runs_a_workload_to_its_end(seed):

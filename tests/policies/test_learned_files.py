@@ -27,6 +27,7 @@ from tests.support.learned_runs import (
 )
 
 
+@pytest.mark.slow
 def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
     """The queue discipline it was trained with comes along."""
     weights, case, state = noisy(1, 0.1), busy_case(), mid_run_state()
@@ -139,6 +140,7 @@ def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
         assert CARD_FILE in message_of(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [None, 0])
 def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
     """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""
@@ -160,6 +162,7 @@ def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
         jax.tree.map(np.testing.assert_array_equal, action, act(case.params.replace(max_forwards=jnp.int32(0))))
 
 
+@pytest.mark.slow
 def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
     case, state = busy_case(), mid_run_state()
     obs, menu = jit_offered()(case.params, state)

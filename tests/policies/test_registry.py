@@ -74,6 +74,7 @@ def test_refused(spec, words):
         assert word in message
 
 
+@pytest.mark.slow
 def test_the_last_order_counts_and_switches_are_independent():
     """`pack:sjf+area` is `pack:area`: the same decisions throughout a run."""
     case = strategies.random_case(11, "two", interval_s=60.0)
@@ -84,6 +85,7 @@ def test_the_last_order_counts_and_switches_are_independent():
     assert (np.asarray(second.records.start) != np.asarray(third.records.start)).any()
 
 
+@pytest.mark.slow
 def test_policies_jit_and_vmap():
     """One policy, a batch of environments, one program; a scheduler with an empty queue waits."""
     case = strategies.random_case(5, "two", interval_s=1000.0)

@@ -72,14 +72,28 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     np.testing.assert_allclose(ours["finish_s"] - start_s, theirs.finish_s - theirs.start_s, rtol=5e-6)
 
 
-@pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=160)
-@given(data=st.data())
-def test_every_policy_order_and_option(shape, data):
+def check_some(data: st.DataObject, shape: str) -> None:
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_every_policy_order_and_option(shape, data):
+    check_some(data, shape)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=130)
+@given(data=st.data())
+def test_every_policy_order_and_option_in_more_cases(shape, data):
+    check_some(data, shape)
+
+
+@pytest.mark.long
 @settings(max_examples=50)
 @given(case=strategies.cases("two", fractions=0.0), spec=SPECS)
 def test_without_interference(case, spec):

@@ -38,6 +38,7 @@ def outcomes(name: str, cluster, jobs: JobList, specs=SPECS, **changes):
     return [row.outcomes[0] for row in found.rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("topology", "changes"),
     [
@@ -72,6 +73,7 @@ def test_jobs_that_fit_nowhere_are_rejected():
     assert 160 <= reports[-1].simulated_s < 300
 
 
+@pytest.mark.slow
 def test_jobs_at_the_horizon_are_as_in_the_environment():
     cluster = get_cluster("leaf-spine-2", 2)
     running = make_job_list([0.0, 535.0, 595.0, 640.0], [9000.0, 9000.0, 9000.0, 9000.0], [2, 2, 2, 2])
@@ -92,6 +94,7 @@ def test_a_rejected_job_of_many_gpus_takes_no_room():
     assert run.finished == 1 and run.home[1] == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jax", "compiled"])
 def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_free(engine):
     # Of 8 GPUs two jobs have three each. The gang of 5 can start when the first ends; the second is then done as well,
@@ -105,6 +108,7 @@ def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_fr
         assert (result.start_s[3] > 10_000) == waits
 
 
+@pytest.mark.slow
 def test_auto_takes_the_loop_where_it_can(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 20)

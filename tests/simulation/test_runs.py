@@ -38,6 +38,7 @@ def plainly(cluster, jobs, spec, settings):
     return records.start * settings.interval_s, finish
 
 
+@pytest.mark.slow
 def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
@@ -52,6 +53,7 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     np.testing.assert_allclose(result.finish_s[started], finish[started], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
     batch = compare(cluster, job_lists, ["pack"], Settings(batched=True))
     for one, other in zip(batch.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
@@ -79,6 +81,7 @@ def test_horizon_cuts_off_and_accounts_for_every_job(cluster):
     assert math.isnan(row.figures.jct_mean_s) and "at the horizon of 1,200 s" in row.notes[0]
 
 
+@pytest.mark.slow
 def test_a_policy_that_never_starts_a_job_is_cut_off(cluster):
     lazy = Policy("lazy", lambda key, state, params, weights: wait_action(params.cluster))
     comparison = compare(cluster, [some_jobs(6, 3)], [lazy])

@@ -36,6 +36,7 @@ def run_one(cluster, jobs, policy="pack:backfill", **settings):
     return compare(cluster, [jobs], [policy], Settings(**settings)).rows[0].outcomes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu_type", "measured"), [("V100M32", "v100"), ("P100", "p100")])
 @pytest.mark.parametrize("names", [("resnet18", "lstm_lm"), ("resnet50", "a2c", "bert")])
 def test_models_on_one_gpu_are_as_slow_as_predicted(gpu_type, measured, names):
@@ -50,6 +51,7 @@ def test_models_on_one_gpu_are_as_slow_as_predicted(gpu_type, measured, names):
     np.testing.assert_allclose(done.run_s / jobs.duration_s, expected, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_what_the_law_does_not_cover_is_analytic():
     jobs = make_job_list([0, 0], 1000, 1, milli=500)
     kappa = CALIBRATION["gpu"].default
@@ -77,6 +79,7 @@ def test_the_law_is_there_only_where_it_has_something_to_do():
         sharing_law("/nonexistent")
 
 
+@pytest.mark.slow
 def test_fractions_share_gpus_that_whole_jobs_would_queue_for(tmp_path):
     """12 quarters on 3 GPUs all start at once; utilisation counts quarters."""
     cluster = build([Server(groups=(3,), gpu_type="V100")], leaf_spine(1), 1)
@@ -100,6 +103,7 @@ def real_file(name):
         pytest.skip(f"needs the data set {name!r} (set JAXSCHED_DATA)")
 
 
+@pytest.mark.long
 def test_openb_pods_on_openb_nodes():
     """A slice of the real cluster under a slice of the real pods, fractions and whole ones: all are accounted for."""
     inventory = read_node_list(real_file("openb-nodes"))

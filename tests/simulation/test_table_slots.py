@@ -2,6 +2,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, make_params
@@ -10,6 +11,7 @@ from jaxsched.workload.jobs import to_table
 from tests.support.evaluation_jobs import some_jobs
 
 
+@pytest.mark.slow
 def test_resizing_keeps_what_is_in_the_tables(cluster):
     config = EnvConfig(running_slots=4, queue_slots=6)
     jobs = dataclasses.replace(some_jobs(0), tenant=np.zeros(40, np.int32))

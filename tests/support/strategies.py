@@ -253,6 +253,71 @@ def cases(draw, shape: str, **fixed) -> Case:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
+# Compiled together, one program for each row, shape and configuration, which takes most of the time of a test: those of
+# other tests, too, are from here if they can be. Every rule, order and switch is in there.
+SPECS = {
+    "one": (
+        "first-fit:las",
+        "pack:area+backfill",
+        "load-balance",
+        "tetris:las+backfill",
+        "tetris:las+backfill+reserve",
+        "least-interference:sjf+backfill",
+        "contention-aware:area",
+    ),
+    "two": (
+        "first-fit",
+        "first-fit:sjf+backfill",
+        "pack",
+        "pack:area+backfill+forward",
+        "load-balance:las+backfill",
+        "load-balance:area+forward",
+        "tetris:sjf+spread",
+        "tetris:fifo+backfill+spread+reserve",
+        "tetris:area+backfill",
+        "least-interference",
+        "least-interference:las+backfill+forward",
+        "contention-aware",
+        "contention-aware:sjf+backfill+spread",
+        "contention-aware:sjf+backfill+spread+reserve",
+    ),
+    "three": (
+        "first-fit:area+forward",
+        "pack:las+backfill+spread",
+        "load-balance:sjf+backfill",
+        "tetris",
+        "least-interference:area+forward",
+        "least-interference:area+backfill+forward+reserve",
+        "contention-aware:las+backfill+forward",
+    ),
+}
+GREEDY = {
+    "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
+    "two": (
+        "greedy-wait",
+        "greedy-wait:sjf+stay+t1.05+p0",
+        "greedy-wait:sjf+spread+lifetime",
+        "greedy-wait:sjf+spread+lifetime+reserve",
+    ),
+    "three": (
+        "greedy-wait:t1.5+p2",
+        "greedy-wait:las+t1.2",
+        "greedy-wait:sjf+spread",
+        "greedy-wait:sjf+spread+reserve",
+        "greedy-wait:lifetime+p2",
+    ),
+}
+
+
+def compiled_with(spec: str, shape: Shape) -> tuple[str, ...]:
+    """The policies that are compiled together with `spec` for `shape`."""
+    rows = [row for name, one in SHAPES.items() if one == shape for row in (SPECS[name], GREEDY[name])]
+    return next((row for row in rows if spec in row), (spec,))
+
+
+MOST_ROUNDS = 200_000
+
+
 @functools.cache
 def jit_start(config: EnvConfig):
     """Compiled `(params, table) -> State`."""
@@ -277,11 +342,11 @@ def jit_policy(spec: str):
 
 
 @functools.cache
-def jit_run(config: EnvConfig, specs: tuple[str, ...], most_rounds: int, asked: str = ALWAYS):
-    """Compiled `(params, table, index) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
+def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
+    """Compiled `(params, table, index, most_rounds) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
     policies = [parse(spec) for spec in specs]
 
-    def run(params: EnvParams, table: JobTable, index):
+    def run(params: EnvParams, table: JobTable, index, most_rounds=MOST_ROUNDS):
         def play(state: State, key):
             action = jax.lax.switch(index, policies, key, state, params)
             return transition(config, params, state, action, asked)[0], None
@@ -294,18 +359,11 @@ def jit_run(config: EnvConfig, specs: tuple[str, ...], most_rounds: int, asked: 
     return jax.jit(run)
 
 
-def run(
-    case: Case,
-    spec: str,
-    config: EnvConfig,
-    specs: tuple[str, ...] = (),
-    most_rounds: int = 200_000,
-    asked: str = ALWAYS,
-) -> State:
+def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), asked: str = ALWAYS) -> State:
     """The state when all jobs of `case` are done; `specs` are compiled together with `spec`, once for all cases."""
-    specs = specs or (spec,)
-    state, rounds = jit_run(config, specs, most_rounds, asked)(case.params, case.table, specs.index(spec))
-    assert int(rounds) < most_rounds, f"not finished: clock {state.clock}, queue {state.queue}"
+    specs = specs or compiled_with(spec, case.shape)
+    state, rounds = jit_run(config, specs, asked)(case.params, case.table, specs.index(spec))
+    assert int(rounds) < MOST_ROUNDS, f"not finished: clock {state.clock}, queue {state.queue}"
     return state
 
 

@@ -37,7 +37,7 @@ def cpu_seconds_to_compile(function, *args) -> float:
     return time.process_time() - started
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_and_chunk_compile_within_their_budgets(uncached):
     setting = make_setting(quickstart_config())
     state = jax.eval_shape(lambda: initial(setting))

@@ -68,6 +68,7 @@ def test_one_shard_is_the_function_itself():
     assert per_shard(learn, 1) is learn
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_chunk_is_the_same_on_a_device_per_shard_as_on_one_for_all(config):
     def run(devices: str) -> dict:

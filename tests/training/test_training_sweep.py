@@ -65,7 +65,7 @@ def close(one: list[dict], other: list[dict], rtol: float) -> None:
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_say_what_was_run_and_what_came_out(swept):
     plan, rows = swept
     assert [row["point"] for row in rows] == ["plain seed=0", "plain seed=1", "bold seed=0", "bold seed=1"]
@@ -87,10 +87,12 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
     assert len({row["validation"]["curve"][-1]["jct_s"] for row in rows}) > 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("index", [1, 2])
-def test_a_point_is_a_single_training(swept, tmp_path, index):
+@pytest.mark.long
+def test_a_point_is_a_single_training(swept, tmp_path):
+    """With a seed and changes of its own."""
     plan, rows = swept
+    index = 3
+    assert rows[index]["point"] == "bold seed=1"
     train(plan.points[index].config, tmp_path / "alone")
     alone = read_rows(tmp_path / "alone" / METRICS_FILE)
     close(read_rows(plan.out / "points" / rows[index]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
@@ -100,7 +102,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("lanes", "rtol"), [(1, 0.0), (2, 1e-3)], ids=["one after the other", "side by side"])
 def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, lanes, rtol):
     whole, rows = swept
@@ -134,7 +136,7 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, lan
     assert not steps  # nothing is left to do
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
     plan, rows = swept
     main(["sweep", str(plan.path), "--table", "--markdown", str(tmp_path / "table.md")])
@@ -154,7 +156,7 @@ def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
 # ----------------------------------------------------------------------------------------------------------- reproduce
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     config = load_sweep(write()).points[0].config
     policy = train(config, tmp_path / "first", command="jaxsched train --out first")
@@ -181,6 +183,7 @@ def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------ plan and leaves
 
 
+@pytest.mark.slow
 def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
     path = write(
         variants={"plain": {}, "flat": {"network.kind": "flat"}}, axes={"ppo.gamma": [0.9, 0.95]}, seeds=[0, 1, 2]
@@ -192,6 +195,7 @@ def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
     assert not (path.parent / "out").exists()
 
 
+@pytest.mark.slow
 def test_leaves_are_numbers_of_the_config_and_share_a_program(write):
     base = load_sweep(write()).points[0].config
     for name in LEAVES + HOST_LEAVES:

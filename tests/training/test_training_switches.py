@@ -35,6 +35,7 @@ def parameters(config) -> dict[str, tuple]:
     return {name: jax.tree.map(lambda leaf: leaf.shape, part) for name, part in parts.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORK)
 def test_a_part_of_the_network_is_left_out_and_the_others_stay(config, name):
     value, gone = NETWORK[name]

@@ -43,6 +43,7 @@ def changed(config, **workload):
     return dataclasses.replace(config, workload=dataclasses.replace(config.workload, **workload))
 
 
+@pytest.mark.slow
 def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
     _, draws = drawn
     drawn_from = [
@@ -58,6 +59,7 @@ def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
     assert set(draws.cluster.tolist()) == {0, 1}
 
 
+@pytest.mark.slow
 def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(config, worlds, drawn):
     states, draws = drawn
     params, axes = params_of_all(worlds, draws), params_axes(worlds)
@@ -73,6 +75,7 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
     assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
 
 
+@pytest.mark.slow
 def test_jobs_are_of_the_models_of_the_mix(config):
     states = states_of(changed(config, mix="bert,dqn"), draws_of())
     assert set(states.jobs.model.ravel().tolist()) == {model_index("bert"), model_index("dqn")}
@@ -85,6 +88,7 @@ def test_a_lone_cluster_is_shared(config):
     assert params.cluster.group_gpus.ndim == 3 and params.interval_s.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [0, 1])
 @pytest.mark.parametrize("tilt", [-0.5, 0.0, 0.6])
 def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
@@ -98,6 +102,7 @@ def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
     np.testing.assert_allclose(seen.mean(), LOAD, rtol=0.04)
 
 
+@pytest.mark.slow
 def test_a_tilt_makes_gangs_larger(config):
     mean = [
         states_of(changed(config, gang_tilt=(tilt, tilt)), draws_of()).jobs.workers.mean() for tilt in (-0.5, 0.0, 0.5)
@@ -105,6 +110,7 @@ def test_a_tilt_makes_gangs_larger(config):
     assert mean[0] < 0.8 * mean[1] and mean[2] > 1.2 * mean[1]
 
 
+@pytest.mark.slow
 def test_pace_is_a_change_of_the_unit_of_time(config, worlds):
     """The same jobs at the same boundaries, with all seconds multiplied."""
     one, slow = (states_of(config, draws_of(pace=pace)).jobs for pace in (1.0, 2.0))
@@ -116,6 +122,7 @@ def test_pace_is_a_change_of_the_unit_of_time(config, worlds):
     assert float(params[1].interval_s) == 2 * float(params[0].interval_s)
 
 
+@pytest.mark.slow
 def test_homes_are_as_skewed_as_the_range_says(config):
     even = np.bincount(states_of(changed(config, home_skew=(0.0, 0.0)), draws_of()).jobs.home[0]) / JOBS
     skewed = np.bincount(states_of(changed(config, home_skew=(1.0, 1.0)), draws_of()).jobs.home[0]) / JOBS

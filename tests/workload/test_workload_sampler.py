@@ -57,6 +57,7 @@ def test_arrivals_ascend_and_leads_fit():
         assert same.any() and (np.diff(table.lead_s, axis=1)[same] <= 0).all()
 
 
+@pytest.mark.slow
 def test_deterministic_per_key_and_vmap_agrees_with_one():
     params = sampler_for_load(0.8, GPUS, INTERVAL_S, diurnal_amplitude=0.5)
     keys = jax.random.split(jax.random.key(3), 2)
