@@ -125,17 +125,26 @@ class _Run:
 
     def progress(self, summary: ChunkSummary | None, *, over: bool) -> Progress:
         """How far the run is; `summary` None: it has not begun."""
-        total, begun = sum(map(len, self._lists)), summary is not None
-        return Progress(
+        total = sum(map(len, self._lists))
+        progress = Progress(
             policy=self._program.policy.name,
             seed=self._first_seed,
-            finished=int(summary.finished.sum() + summary.rejected.sum()) if begun else 0,
-            arrived=min(int(summary.arrived.sum()), total) if begun else 0,
+            finished=0,
+            arrived=0,
             total=total,
-            simulated_s=float(summary.clock.max()) * self._player.settings.interval_s if begun else 0.0,
-            wall_s=self.wall_s if begun else 0.0,
+            simulated_s=0.0,
+            wall_s=0.0,
             steps=self._steps,
             over=over,
+        )
+        if summary is None:
+            return progress
+        return dataclasses.replace(
+            progress,
+            finished=int(summary.finished.sum() + summary.rejected.sum()),
+            arrived=min(int(summary.arrived.sum()), total),
+            simulated_s=float(summary.clock.max()) * self._player.settings.interval_s,
+            wall_s=self.wall_s,
         )
 
     def outcomes(self, why: str | None) -> list[Outcome]:
