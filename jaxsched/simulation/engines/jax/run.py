@@ -156,12 +156,12 @@ class _Run:
         kept = jax.tree.map(np.asarray, kept)
         why = why or settings.at_horizon
 
-        def one(index: int, jobs: JobList) -> Outcome:
+        def outcome_of(index: int, jobs: JobList) -> Outcome:
             own = jax.tree.map(lambda leaf: leaf[index], kept)
             result = outcome(self._program.policy.name, jobs, own, settings, stats)
             return dataclasses.replace(result, cut_off=why if result.unfinished else None)
 
-        return [one(index, jobs) for index, jobs in enumerate(self._lists)]
+        return [outcome_of(index, jobs) for index, jobs in enumerate(self._lists)]
 
     def _stats(self) -> RunStats:
         """So far; what differs between the lists of a batch is 0."""

@@ -58,7 +58,7 @@ class Fitting:
     def _shrunk(self) -> Slots:
         running = max(-(-self.sizes.running // RUNNING_GROWTH), self._smallest.running)
         queue = max(self.sizes.queue // QUEUE_GROWTH, self._smallest.queue)
-        used = Slots(max(one.running for one in self._calm), max(one.queue for one in self._calm))
+        used = Slots(max(slots.running for slots in self._calm), max(slots.queue for slots in self._calm))
         return Slots(
             running=running if used.running <= CALM_SHARE * running else self.sizes.running,
             queue=queue if used.queue <= CALM_SHARE * queue else self.sizes.queue,
