@@ -31,7 +31,7 @@ class Ledger:
         for row, groups in enumerate(fleet.groups):
             self.group_gpus[row, : len(groups)] = groups
         self.group_free = self.group_gpus.copy()
-        self.reserved: dict[str, tuple[int, Int64[np.ndarray, K]]] = {}  # pod uid -> node row, GPUs of each group
+        self.reserved: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
         for pod in sorted(bound, key=lambda pod: (GROUP not in pod.annotations, pod.uid)):  # known groups first
             self.reserve(pod, self.row[pod.node], stated_groups(pod))
