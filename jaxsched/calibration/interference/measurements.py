@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int32, Shaped
+from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.tables import Format, model_name, read_table, some
 from jaxsched.errors import UserError
@@ -52,8 +52,8 @@ class Measurements:
 
     kind: str  # GPU or NETWORK
     items: tuple[Item, ...]
-    victim: Int32[np.ndarray, "D"]  # index into items
-    aggressor: Int32[np.ndarray, "D"]
+    victim: Int[np.ndarray, "D"]  # index into items
+    aggressor: Int[np.ndarray, "D"]
     ratio: Float64[np.ndarray, "D"]
     row: Int32[np.ndarray, "D"]  # 0, 1, 2, ...
 

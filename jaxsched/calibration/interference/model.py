@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int
 
 from jaxsched.dynamics.sharing import Law, slowdown
 
@@ -80,8 +80,8 @@ class SharingModel(nn.Module):
     def __call__(
         self,
         design: Float32[Array, "E K"],
-        victim: Int32[Array | np.ndarray, "D"],
-        aggressor: Int32[Array | np.ndarray, "D"],
+        victim: Int[Array | np.ndarray, "D"],
+        aggressor: Int[Array | np.ndarray, "D"],
         noise: Float32[Array, "E both"] | float = 0.0,
     ) -> Float32[Array, "D"]:
         """Throughput ratios of the victims beside one aggressor each; `noise` is added to the latent vectors."""
