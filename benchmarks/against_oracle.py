@@ -75,16 +75,16 @@ def main() -> None:
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-5)
     np.testing.assert_allclose(loop.finish_s, theirs.finish_s, rtol=1e-5)
 
-    def row(name: str, count: int, cpu_s: float) -> dict[str, Any]:
+    def speed(name: str, count: int, cpu_s: float) -> dict[str, Any]:
         return {"name": name, "num_envs": count, "jobs_per_cpu_s": count * arguments.jobs / cpu_s}
 
-    rows = [row("oracle", 1, theirs_s), row("simulate/pack", 1, ours_s), row("compiled, this trace", 1, loop_s)]
+    rows = [speed("oracle", 1, theirs_s), speed("simulate/pack", 1, ours_s), speed("compiled, this trace", 1, loop_s)]
     for count in arguments.num_envs:
         environments = loop_environments(in_loop, jobs[0], count)
-        _, loop_s = timed(lambda environments=environments: [play(one) for one in environments])
-        for one in environments:
-            np.testing.assert_array_equal(one.tables.records["finish_s"], loop.finish_s)
-        rows.append(row("compiled, this trace", count, loop_s))
+        _, loop_s = timed(lambda environments=environments: [play(run) for run in environments])
+        for run in environments:
+            np.testing.assert_array_equal(run.tables.records["finish_s"], loop.finish_s)
+        rows.append(speed("compiled, this trace", count, loop_s))
         rows.append(dataclasses.asdict(bench_compiled("leaf-spine-64", "pack", count)))
         rows.append(dataclasses.asdict(bench_environment("leaf-spine-64", "pack", count)))
     for row in rows:

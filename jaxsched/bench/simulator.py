@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int32, PRNGKeyArray
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
@@ -187,7 +188,7 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
         env.world = pool[turns % lists].world
         env.restart()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    arrays = [leaf for env in envs for leaf in env.tables] + [leaf for one in pool for leaf in one.world]
+    arrays = [leaf for env in envs for leaf in env.tables] + [leaf for run in pool for leaf in run.world]
     return Timing(
         name=f"compiled/{policy}",
         num_envs=num_envs,
@@ -219,25 +220,27 @@ def environment_of(cluster_name: str, schedulers: int | None = None) -> tuple[En
 
 def program_of_rounds(
     config: EnvConfig, policy: Policy, rounds: int
-) -> Callable[[State, EnvParams, State, Array], tuple[State, Array, Array]]:
+) -> Callable[[State, EnvParams, State, PRNGKeyArray], tuple[State, Int32[Array, ""], Int32[Array, ""]]]:
     """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
 
     Environments that have finished start anew from `pool`. Jobs are those that finished. On a CPU a multiple of
     `CACHED` environments plays all the rounds in as many parts, one after the other.
     """
 
-    def step(state: State, params: EnvParams, key: Array) -> tuple[State, Array]:
+    def step(state: State, params: EnvParams, key: PRNGKeyArray) -> tuple[State, Int32[Array, ""]]:
         turns = (~state.waited).sum(dtype=jnp.int32)
         return one_round(config, params, policy, state, key), turns
 
-    def finished(states: State) -> Array:
+    def finished(states: State) -> Int32[Array, "envs"]:
         return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
 
-    def together(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+    def together(
+        states: State, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[State, Int32[Array, ""], Int32[Array, ""]]:
         count = states.clock.shape[0]
         before = finished(states).sum()
 
-        def play(states: State, key: Array) -> tuple[State, tuple[Array, Array]]:
+        def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Int32[Array, ""], Int32[Array, ""]]]:
             act, again = jax.random.split(key)
             if count == 1:  # as a lone environment is run: without vmap
                 state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, act)
@@ -251,7 +254,9 @@ def program_of_rounds(
         states, _, (turns, jobs) = play_rounds(play, states, jax.random.split(key, rounds))
         return states, turns.sum(), jobs.sum() + finished(states).sum() - before
 
-    def run(states: State, params: EnvParams, pool: State, key: Array) -> tuple[State, Array, Array]:
+    def run(
+        states: State, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[State, Int32[Array, ""], Int32[Array, ""]]:
         parts, left = divmod(states.clock.shape[0], CACHED)
         if left or parts < 2 or not on_cpu():
             return together(states, params, pool, key)

@@ -1,17 +1,22 @@
 """The fit that all laws share: Adam with a learning rate that falls to 0 on a cosine, as one loop in the program."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jaxtyping import Float32, PyTree
 
 
 def minimize(
-    loss: Callable[[Any, Array], Array], start: Any, *, steps: int, learning_rate: float, trained: Any = None
-) -> Any:
+    loss: Callable[[PyTree, Array], Float32[Array, ""]],
+    start: PyTree,
+    *,
+    steps: int,
+    learning_rate: float,
+    trained: PyTree = None,
+) -> PyTree:
     """The parameters after so many steps from `start` down `loss(parameters, step)`.
 
     Where given, `trained` has 1 for what is fitted and 0 for what stays, in the structure of `start`.

@@ -93,7 +93,7 @@ class Evaluate(ScenarioOptions):
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
         settings = self.settings(horizon_s=self.horizon_s)
-        with RunDisplay([one.name for one in policies], sum(map(len, scenario.jobs))) as display:
+        with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
             )

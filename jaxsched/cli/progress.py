@@ -4,13 +4,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from jaxsched.simulation.engines.jax import run as rollout
+    from jaxsched.simulation import engine
 
 EVERY_S = 5.0
 
@@ -31,7 +31,7 @@ class Display:
         if self._bars is not None:
             self._tasks = {name: self._bars.add_task(name, total=total, start=False, said="waiting") for name in names}
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         if self._bars is not None:
             self._bars.start()
         return self
@@ -78,9 +78,9 @@ class RunDisplay(Display):
 
     def __init__(self, names: Sequence[str], jobs: int) -> None:
         super().__init__(names, jobs)
-        self._latest: dict[tuple[str, int], rollout.Progress] = {}
+        self._latest: dict[tuple[str, int], engine.Progress] = {}
 
-    def report(self, progress: "rollout.Progress") -> None:
+    def report(self, progress: "engine.Progress") -> None:
         """As `compare` wants it."""
         with self._lock:
             self._latest[progress.policy, progress.seed] = progress

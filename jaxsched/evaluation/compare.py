@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, total_gpus
@@ -114,12 +115,12 @@ def compare(
     UserError on an unknown policy, or if no job fits the cluster.
     """
     settings = settings or Settings()
-    everyone = parse_all(policies)
+    policies = parse_all(policies)
     job_lists = compact_tenants(jobs_by_seed)
-    results = simulate(everyone, cluster, job_lists, settings, report)
+    results = simulate(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
     bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s) for jobs in job_lists])
-    rows = [_row(one, results[one.name], gpus, bounds) for one in everyone]
+    rows = [_row(policy, results[policy.name], gpus, bounds) for policy in policies]
     settled = dataclasses.asdict(settings)
     return Comparison(_with_ratios(rows), float(bounds.mean()), dict(config or {}) | settled, versions())
 
@@ -130,8 +131,8 @@ def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
     return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
 
 
-def _row(one: Policy, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) -> PolicyResult:
-    """The policy's figures; the ratios come later. `bounds_s: float64[S]` of the seeds."""
+def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[np.ndarray, "seeds"]) -> PolicyResult:
+    """The policy's figures; the ratios come later."""
     by_seed = [metrics(result, gpus) for result in outcomes]
     figures = Metrics(*np.mean([dataclasses.astuple(seed) for seed in by_seed], axis=0).tolist())
     if math.isnan(figures.jct_mean_s):
@@ -149,8 +150,8 @@ def _row(one: Policy, outcomes: list[Outcome], gpus: int, bounds_s: np.ndarray) 
     for count in counts[1:]:
         total = total + count
     return PolicyResult(
-        name=one.name,
-        baseline=one.options is not None,
+        name=policy.name,
+        baseline=policy.options is not None,
         figures=figures,
         jct_ci95_s=interval,
         ratio=math.nan,

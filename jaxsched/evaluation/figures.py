@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import Comparison
@@ -44,9 +45,12 @@ def _save(figure: Any, path: str | Path) -> None:
 
 
 def predicted_against_measured(
-    hardware: np.ndarray, measured: np.ndarray, predicted: np.ndarray, path: str | Path
+    hardware: Shaped[np.ndarray, "D"],
+    measured: Float[np.ndarray, "D"],
+    predicted: Float[np.ndarray, "D"],
+    path: str | Path,
 ) -> None:
-    """Throughput ratios, one point each, coloured by `hardware: str[D]`; `measured, predicted: float[D]`."""
+    """Throughput ratios, one point each, coloured by `hardware` (names)."""
     figure, axes = _axes()
     for i, kind in enumerate(np.unique(hardware)):
         here = hardware == kind

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from jaxtyping import Float64
 
 # Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom; above, the expansion in `t_quantile`.
 _T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
@@ -28,16 +29,16 @@ def t_quantile(freedom: int) -> float:
     return sum(term / freedom**power for power, term in enumerate(terms))
 
 
-def mean_interval(values: np.ndarray) -> Interval:
-    """95% t interval of the mean of independent `values: float64[n]`; NaN for fewer than two."""
+def mean_interval(values: Float64[np.ndarray, "n"]) -> Interval:
+    """95% t interval of the mean of independent `values`; NaN for fewer than two."""
     if len(values) < 2:
         return UNKNOWN
     half = t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
-def batch_interval(values: np.ndarray) -> Interval:
-    """95% interval of the mean of correlated `values: float64[n]`, in their order, by 20 batch means.
+def batch_interval(values: Float64[np.ndarray, "n"]) -> Interval:
+    """95% interval of the mean of correlated `values`, in their order, by 20 batch means.
 
     Neighbouring jobs wait in the same queue, so that their JCTs are far from independent: the values are cut into 20
     consecutive batches, whose means are treated as independent (Law & Kelton). NaN for fewer than 200 values. Where

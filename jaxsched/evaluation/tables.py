@@ -127,11 +127,11 @@ def aligned(names: list[str], lines: list[list[str]]) -> str:
     """Columns of text under their names, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in [names, *lines]) for i in range(len(names))]
 
-    def one(row: Sequence[str]) -> str:
+    def line(row: Sequence[str]) -> str:
         rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
         return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
 
-    return "\n".join([one(names), "  ".join("-" * width for width in widths), *map(one, lines)])
+    return "\n".join([line(names), "  ".join("-" * width for width in widths), *map(line, lines)])
 
 
 def markdown(comparison: Comparison) -> str:

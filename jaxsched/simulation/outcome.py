@@ -3,8 +3,10 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int16
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
@@ -35,21 +37,21 @@ class RunStats:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One policy on one job list; arrays have one entry per job of `jobs`, times are float64 seconds."""
+    """One policy on one job list; arrays have one entry per job of `jobs`, `NK` GPU groups on one axis."""
 
     policy: str
     jobs: JobList
-    status: np.ndarray  # int8[J], index into STATUS
-    partition: np.ndarray  # int16[J], -1 before the start
-    start_s: np.ndarray  # float64[J], NaN before the start
-    finish_s: np.ndarray  # float64[J], NaN before the finish
-    workers: np.ndarray | None  # int8[J, N * K], workers per GPU group of the partition, if recorded
+    status: Int8[np.ndarray, "J"]  # index into STATUS
+    partition: Int16[np.ndarray, "J"]  # -1 before the start
+    start_s: Float64[np.ndarray, "J"]  # NaN before the start
+    finish_s: Float64[np.ndarray, "J"]  # NaN before the finish
+    workers: Int8[np.ndarray, "J NK"] | None  # per GPU group of the partition, if recorded
     cut_off: str | None  # why the run ended before every job had finished
     stats: RunStats
 
     @property
-    def finished(self) -> np.ndarray:
-        """bool[J]."""
+    def finished(self) -> Bool[np.ndarray, "J"]:
+        """Which jobs have finished."""
         return self.status == FINISHED
 
     @property
@@ -58,25 +60,26 @@ class Outcome:
         return bool(((self.status != FINISHED) & (self.status != REJECTED)).any())
 
     @property
-    def jct_s(self) -> np.ndarray:
-        """float64[J]: finish - submit; NaN where not finished."""
+    def jct_s(self) -> Float64[np.ndarray, "J"]:
+        """Finish - submit; NaN where not finished."""
         return self.finish_s - self.jobs.submit_s
 
     @property
-    def queue_s(self) -> np.ndarray:
-        """float64[J]: start - submit; NaN where not started."""
+    def queue_s(self) -> Float64[np.ndarray, "J"]:
+        """Start - submit; NaN where not started."""
         return self.start_s - self.jobs.submit_s
 
     @property
-    def run_s(self) -> np.ndarray:
-        """float64[J]: finish - start; NaN where not finished."""
+    def run_s(self) -> Float64[np.ndarray, "J"]:
+        """Finish - start; NaN where not finished."""
         return self.finish_s - self.start_s
 
 
 def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
     """The outcome of `jobs` from the last state of their run (NumPy leaves, without lanes; its table may be padded)."""
     count = len(jobs)
-    records, interval_s = state.records, float(settings.interval_s)
+    records: Any = state.records  # of NumPy arrays
+    interval_s = float(settings.interval_s)
     status = np.where(np.asarray(state.jobs.home)[:count] < 0, REJECTED, records.status[:count])
     status = np.where(np.arange(count) < int(state.next_job), status, NOT_ARRIVED).astype(np.int8)
     started = (status == RUNNING) | (status == FINISHED)
@@ -116,7 +119,7 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
     """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty."""
     jobs = result.jobs
 
-    def seconds(values: np.ndarray) -> list[str]:
+    def seconds(values: Float64[np.ndarray, "J"]) -> list[str]:
         return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in values]
 
     columns = (

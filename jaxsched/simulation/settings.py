@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster
@@ -60,8 +61,8 @@ class Settings:
         return f"at the horizon of {self.horizon * self.interval_s:,.0f} s"
 
 
-def fits_somewhere(cluster: Cluster, jobs: JobList) -> np.ndarray:
-    """bool[J]: some partition could hold the gang when it is empty; the others are rejected."""
+def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
+    """Some partition could hold the gang when it is empty; the others are rejected."""
     gpus = np.asarray(cluster.group_gpus).reshape(cluster.shape[0], -1)
     sizes, index = np.unique(jobs.gpus_per_worker, return_inverse=True)
     most = (gpus[None] // sizes[:, None, None]).sum(-1).max(-1)  # workers of each size on the roomiest partition

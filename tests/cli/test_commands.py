@@ -180,5 +180,5 @@ def test_options_of_train_replace_what_the_configuration_says():
     one = jnp.float32(1.0)
     draw = Draw(strength=jnp.float32(2.0), pace=one, interval_factor=one, cluster=jnp.int32(0))
     stronger = params_of(worlds, draw).interference
-    np.testing.assert_allclose(stronger.kappa, 2 * worlds.params.interference.kappa)
-    np.testing.assert_array_equal(stronger.power, worlds.params.interference.power)
+    np.testing.assert_allclose(stronger.weights.kappa, 2 * worlds.params.interference.weights.kappa)
+    np.testing.assert_array_equal(stronger.weights.power, worlds.params.interference.weights.power)

@@ -41,16 +41,18 @@ SPECS = st.builds(
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare; the loop goes on in chunks of so many rounds."""
     case = dataclasses.replace(case, law=interference)
-    run = Run(case.shape.config(shared_gpus=0), case.params, case.table, parse(spec), case.interval_s)
+    policy = parse(spec)
+    run = Run(case.shape.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
     while not run.go_on(chunk):
         pass
-    of = parse(spec)
-    options = (of.order, of.backfill, of.forward, of.threshold, case.shape.config().window, of.patience)
+    of = policy.options
+    assert of is not None and isinstance(of.queue.order, str)
+    options = (of.queue.order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
         profiles(),
-        policies.make_policy(of.name, *options, lifetime=of.lifetimes, reserve=of.reserve),
+        policies.make_policy(of.rule, *options, lifetime=of.lifetimes, reserve=of.queue.reserve),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,

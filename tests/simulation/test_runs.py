@@ -147,7 +147,7 @@ def test_models_of_interference(tmp_path):
     assert Settings().interference == "default"
     for name in ("default", "none", "analytic", "analytic:low", "analytic:high", "fitted"):
         Settings(interference=name)
-    low, default, high = (interference_model(f"analytic{end}")[1].kappa for end in (":low", "", ":high"))
+    low, default, high = (interference_model(f"analytic{end}").weights.kappa for end in (":low", "", ":high"))
     assert (low < default).all() and (default < high).all()
     with pytest.raises(UserError, match=r"no file card\.json"):
         Settings(interference=str(tmp_path))

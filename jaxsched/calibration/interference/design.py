@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Float32
 
 from jaxsched.calibration.interference.measurements import Item
 
@@ -37,8 +38,8 @@ class Vocabulary:
             yield ("profile", str(i)), (own - mean) / std
         yield ("item", hardware, item.name), 1.0
 
-    def design(self, items: Sequence[Item]) -> np.ndarray:
-        """float32[E, K]; columns that the vocabulary does not have are left out: their prior mean is 0."""
+    def design(self, items: Sequence[Item]) -> Float32[np.ndarray, "E K"]:
+        """A row per item; columns that the vocabulary does not have are left out: their prior mean is 0."""
         index = {column: i for i, column in enumerate(self.columns)}
         matrix = np.zeros((len(items), len(self.columns)), np.float32)
         for row, item in enumerate(items):

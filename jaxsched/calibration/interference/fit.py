@@ -2,18 +2,20 @@
 
 import dataclasses
 from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
 from jaxsched.calibration.descent import minimize
 from jaxsched.calibration.interference.design import Vocabulary, vocabulary_of
 from jaxsched.calibration.interference.measurements import GPU, Item, Measurements
 from jaxsched.calibration.interference.model import NETWORK_SETTINGS, FitSettings, SharingModel
 
-Parameters = dict[str, Array]
+Parameters = dict[str, Any]  # arrays by name, see `SharingModel`; of JAX while fitting, of NumPy when read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,8 @@ def default_settings(kind: str) -> FitSettings:
     return FitSettings() if kind == GPU else NETWORK_SETTINGS
 
 
-def precision_of(vocabulary: Vocabulary, settings: FitSettings) -> np.ndarray:
-    """float32[K]: the prior precision of each column."""
+def precision_of(vocabulary: Vocabulary, settings: FitSettings) -> Float32[np.ndarray, "K"]:
+    """The prior precision of each column."""
     table = dict(settings.precisions)
     return np.array([table[column[0]] for column in vocabulary.columns], np.float32)
 
@@ -47,8 +49,14 @@ def fit(measured: Measurements, seed: int = 0, settings: FitSettings | None = No
     return Fitted(measured.kind, settings, vocabulary, measured.items, jax.tree.map(lambda leaf: leaf[0], found))
 
 
-def fit_subsets(measured: Measurements, vocabulary: Vocabulary, weight: np.ndarray, seed: int, settings: FitSettings):
-    """Parameters with leaves [B, members, ...], one fit for each row of weights of the ratios, `float32[B, D]`."""
+def fit_subsets(
+    measured: Measurements,
+    vocabulary: Vocabulary,
+    weight: Float32[np.ndarray, "B D"],
+    seed: int,
+    settings: FitSettings,
+) -> Parameters:
+    """Parameters with leaves [B, members, ...], one fit for each row of weights of the ratios."""
     model = _model(vocabulary, settings)
     keys = jax.random.split(jax.random.key(seed), settings.members)
     design = jnp.asarray(vocabulary.design(measured.items))
@@ -63,11 +71,11 @@ def adapt_subsets(
     base: Parameters,
     measured: Measurements,
     vocabulary: Vocabulary,
-    weight: np.ndarray,
-    new: np.ndarray,
+    weight: Float32[np.ndarray, "B D"],
+    new: Bool[np.ndarray, "B K"],
     settings: FitSettings,
-):
-    """Parameters with leaves [B, members, ...]: only the columns `new: bool[B, K]` of `base` are fitted anew, from 0.
+) -> Parameters:
+    """Parameters with leaves [B, members, ...]: only the columns `new` of `base` are fitted anew, from 0.
 
     The law and all other columns stay as they are, so nothing that was measured before changes.
     """
@@ -100,16 +108,20 @@ def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
 
 def predict_ratios(
     settings: FitSettings, vocabulary: Vocabulary, parameters: Parameters, measured: Measurements
-) -> np.ndarray:
-    """float32[D]: the ensemble's mean ratio for every row of `measured`."""
+) -> Float32[np.ndarray, "D"]:
+    """The ensemble's mean ratio for every row of `measured`."""
     model = _model(vocabulary, settings)
     design, victim, aggressor = jnp.asarray(vocabulary.design(measured.items)), measured.victim, measured.aggressor
-    one = lambda member: model.apply({"params": member}, design, victim, aggressor)
-    return np.asarray(jax.vmap(one)(parameters).mean(0))
+    by_member = jax.vmap(lambda member: _ratios(model, member, design, victim, aggressor))(parameters)
+    return np.asarray(by_member.mean(0))
 
 
 def _model(vocabulary: Vocabulary, settings: FitSettings) -> SharingModel:
     return SharingModel(len(vocabulary.columns), settings.channels, settings.hidden)
+
+
+def _ratios(model: SharingModel, parameters: Parameters, *arguments: Any) -> Float32[Array, "D"]:
+    return cast(Array, model.apply({"params": parameters}, *arguments))
 
 
 def _data(measured: Measurements, vocabulary: Vocabulary, settings: FitSettings) -> tuple[Array, ...]:
@@ -126,28 +138,30 @@ def _data(measured: Measurements, vocabulary: Vocabulary, settings: FitSettings)
 def _descend(
     settings: FitSettings,
     model: SharingModel,
-    start,
-    trained,
-    design,
-    precision,
-    victim,
-    aggressor,
-    ratio,
-    weight,
-    keys,
-):
-    """The fit; `start` leaves [B, members, ...], `trained` [B, ...], `weight` [B, D], `keys` [members]."""
+    start: Parameters,
+    trained: Parameters,
+    design: Float32[Array, "E K"],
+    precision: Float32[Array, "K"],
+    victim: Int32[Array, "D"],
+    aggressor: Int32[Array, "D"],
+    ratio: Float32[Array, "D"],
+    weight: Float32[Array, "B D"],
+    keys: Key[Array, "members"],
+) -> Parameters:
+    """The fit; `start` has leaves [B, members, ...], `trained` [B, ...]."""
     shape = (design.shape[0], 2 * settings.channels)
 
-    def loss(rows: Array, key: Array, parameters: Parameters, index: Array) -> Array:
+    def loss(
+        rows: Float32[Array, "D"], key: PRNGKeyArray, parameters: Parameters, index: Int32[Array, ""]
+    ) -> Float32[Array, ""]:
         noise = settings.noise * jax.random.normal(jax.random.fold_in(key, index), shape)
-        error = model.apply({"params": parameters}, design, victim, aggressor, noise) - ratio
+        error = _ratios(model, parameters, design, victim, aggressor, noise) - ratio
         robust = jnp.sqrt(error**2 + settings.softness**2) - settings.softness  # Charbonnier et al., 1994
         prior = (precision[:, None] * parameters["theta"] ** 2).sum()
         law = (parameters["gate"] ** 2).sum() + (parameters["bias"] ** 2).sum()
         return (rows * robust).sum() + prior + settings.law_precision * law
 
-    def member(begin: Parameters, mask: Parameters, rows: Array, key: Array):
+    def member(begin: Parameters, mask: Parameters, rows: Float32[Array, "D"], key: PRNGKeyArray) -> Parameters:
         own = partial(loss, rows, key)
         return minimize(own, begin, steps=settings.steps, learning_rate=settings.learning_rate, trained=mask)
 

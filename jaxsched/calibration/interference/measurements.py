@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.tables import Format, model_name, read_table, some
 from jaxsched.errors import UserError
@@ -47,14 +48,14 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """Directed throughput ratios between `items`; axis D. The two directions of a pair share their `row`."""
+    """Directed throughput ratios between `items`. The two directions of a pair share their `row`."""
 
     kind: str  # GPU or NETWORK
     items: tuple[Item, ...]
-    victim: np.ndarray  # int32[D], index into items
-    aggressor: np.ndarray  # int32[D]
-    ratio: np.ndarray  # float64[D]
-    row: np.ndarray  # int32[D], 0, 1, 2, ...
+    victim: Int[np.ndarray, "D"]  # index into items
+    aggressor: Int[np.ndarray, "D"]
+    ratio: Float64[np.ndarray, "D"]
+    row: Int32[np.ndarray, "D"]  # 0, 1, 2, ...
 
     @property
     def rows(self) -> int:
@@ -62,12 +63,12 @@ class Measurements:
         return int(self.row.max()) + 1
 
     @property
-    def hardware(self) -> np.ndarray:
-        """str[D]."""
+    def hardware(self) -> Shaped[np.ndarray, "D"]:
+        """Its name, of every ratio."""
         return np.array([item.hardware for item in self.items])[self.victim]
 
-    def pick(self, kept: np.ndarray) -> "Measurements":
-        """Those of `kept: bool[D]`, with the same items; rows are renumbered."""
+    def pick(self, kept: Bool[np.ndarray, "D"]) -> "Measurements":
+        """Those of `kept`, with the same items; rows are renumbered."""
         row = np.unique(self.row[kept], return_inverse=True)[1].astype(np.int32)
         return dataclasses.replace(
             self, victim=self.victim[kept], aggressor=self.aggressor[kept], ratio=self.ratio[kept], row=row
@@ -77,6 +78,7 @@ class Measurements:
 def gpu_item(gpu: str, name: str, solo_steps_s: float) -> Item:
     """A Gavel job such as `ResNet-18 (batch size 16)` that makes `solo_steps_s` steps a second alone."""
     found = _BATCH.match(name)
+    assert found is not None
     batch = math.log2(int(found["batch"] or 1))
     return Item(gpu, name, found["family"], (batch,), (batch, -math.log2(solo_steps_s)))
 

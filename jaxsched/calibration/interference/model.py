@@ -6,7 +6,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float32, Int
 
 from jaxsched.dynamics.sharing import Law, slowdown
 
@@ -75,18 +77,23 @@ class SharingModel(nn.Module):
         self.bias = self.param("bias", _around(0.0, 0.0), (self.hidden,))
         self.gain = self.param("gain", _around(-1.0, 0.0), (self.hidden,))
 
-    def __call__(self, design: Array, victim: Array, aggressor: Array, noise: Array | float = 0.0) -> Array:
-        """float32[D]: throughput ratios of the victims beside one aggressor each.
-
-        Args: design: float32[E, K]. victim, aggressor: int32[D]. noise: float32[E, 2 C], added to the latent vectors.
-        """
+    def __call__(
+        self,
+        design: Float32[Array, "E K"],
+        victim: Int[Array | np.ndarray, "D"],
+        aggressor: Int[Array | np.ndarray, "D"],
+        noise: Float32[Array, "E both"] | float = 0.0,
+    ) -> Float32[Array, "D"]:
+        """Throughput ratios of the victims beside one aggressor each; `noise` is added to the latent vectors."""
         sensitivity, pressure = split(design @ self.theta + noise)
         law = Law(mix=self.mix, gate=self.gate, bias=self.bias, gain=self.gain)
         return 1.0 / slowdown(law, sensitivity[victim], pressure[aggressor])
 
 
-def split(latent: Array) -> tuple[Array, Array]:
-    """Sensitivity and pressure (>= 0), float32[..., C] each, of latent vectors float32[..., 2 C]."""
+def split(
+    latent: Float32[Array, "*batch both"],
+) -> tuple[Float32[Array, "*batch channels"], Float32[Array, "*batch channels"]]:
+    """Sensitivity and pressure (>= 0) of latent vectors, whose halves they are."""
     channels = latent.shape[-1] // 2
     return latent[..., :channels], jax.nn.softplus(latent[..., channels:])
 

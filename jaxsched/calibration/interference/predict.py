@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float32
 
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
@@ -55,7 +56,7 @@ def catalogue_item(fitted: Fitted, model: int, hardware: str) -> tuple[Item, str
         return measured[key], "measured"
     # Another GPU's step time: as much longer as the measured items are there, on the geometric mean.
     speed = {
-        gpu: np.mean([item.profile[1] for item in fitted.items if item.hardware == gpu])
+        gpu: float(np.mean([item.profile[1] for item in fitted.items if item.hardware == gpu]))
         for gpu in {hardware, PROFILED_ON} & {item.hardware for item in fitted.items}
     }
     slower = speed[hardware] - speed.get(PROFILED_ON, speed[hardware])
@@ -63,15 +64,17 @@ def catalogue_item(fitted: Fitted, model: int, hardware: str) -> tuple[Item, str
     return Item(hardware, row.name, row.name, item.scale, (item.profile[0], item.profile[1] + slower)), "prior"
 
 
-def latents(fitted: Fitted, items: list[Item]) -> tuple[np.ndarray, np.ndarray]:
-    """Sensitivity and pressure, float32[members, items, C], of jobs known or not."""
+def latents(
+    fitted: Fitted, items: list[Item]
+) -> tuple[Float32[np.ndarray, "members items C"], Float32[np.ndarray, "members items C"]]:
+    """Sensitivity and pressure of jobs known or not."""
     design = jnp.asarray(fitted.vocabulary.design(items))
     sensitivity, pressure = jax.vmap(lambda theta: split(design @ theta))(jnp.asarray(fitted.parameters["theta"]))
     return np.asarray(sensitivity), np.asarray(pressure)
 
 
-def slowdowns(fitted: Fitted, items: list[Item]) -> np.ndarray:
-    """float32[items]: the slowdown of each job when all of them share; any number of jobs."""
+def slowdowns(fitted: Fitted, items: list[Item]) -> Float32[np.ndarray, "items"]:
+    """The slowdown of each job when all of them share; any number of jobs."""
     sensitivity, pressure = latents(fitted, items)
     others = np.stack([np.delete(pressure, i, axis=1).sum(1) for i in range(len(items))], 1)
     return np.asarray(mean_slowdown(law_of(fitted.parameters), jnp.asarray(sensitivity), jnp.asarray(others)))

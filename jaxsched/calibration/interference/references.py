@@ -6,6 +6,7 @@ Each works per hardware. Items it has no row of count as average. Plain NumPy, c
 import dataclasses
 
 import numpy as np
+from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.calibration.interference.measurements import Measurements
 
@@ -17,17 +18,23 @@ LOWEST = 0.01  # of a predicted ratio
 
 @dataclasses.dataclass(frozen=True)
 class References:
-    """What the references learned; axis E of items, axis G of hardware (`mean`, `log_mean`)."""
+    """What the references learned: `mean` and `log_mean` by hardware, the arrays by item."""
 
     mean: dict[str, float]
     log_mean: dict[str, float]
-    log_victim: np.ndarray  # float64[E]
-    log_aggressor: np.ndarray  # float64[E]
-    left: np.ndarray  # float64[E, RANK], of what the additive model leaves over
-    right: np.ndarray  # float64[E, RANK]
+    log_victim: Float64[np.ndarray, "E"]
+    log_aggressor: Float64[np.ndarray, "E"]
+    left: Float64[np.ndarray, "E rank"]  # of what the additive model leaves over
+    right: Float64[np.ndarray, "E rank"]
 
-    def predict(self, name: str, hardware: np.ndarray, victim: np.ndarray, aggressor: np.ndarray) -> np.ndarray:
-        """float64[D]: ratios by the reference `name`; `hardware: str[D]`; items of index -1 are unknown."""
+    def predict(
+        self,
+        name: str,
+        hardware: Shaped[np.ndarray, "D"],
+        victim: Int[np.ndarray, "D"],
+        aggressor: Int[np.ndarray, "D"],
+    ) -> Float64[np.ndarray, "D"]:
+        """Ratios by the reference `name`; `hardware` holds names; items of index -1 are unknown."""
         if name == "none":
             return np.ones(len(victim))
         if name == "constant":
@@ -40,8 +47,8 @@ class References:
         return np.clip(base, LOWEST, 1.0)
 
 
-def fit_references(measured: Measurements, weight: np.ndarray | None = None) -> References:
-    """The references of the rows with `weight: [D]` > 0."""
+def fit_references(measured: Measurements, weight: Shaped[np.ndarray, "D"] | None = None) -> References:
+    """The references of the rows with `weight` > 0."""
     kept = np.ones(len(measured.ratio), bool) if weight is None else np.asarray(weight) > 0
     rows, hardware = measured.pick(kept), measured.hardware[kept]
     log = np.log(rows.ratio)
@@ -59,7 +66,7 @@ def fit_references(measured: Measurements, weight: np.ndarray | None = None) -> 
     return References(mean, log_mean, effects[:size], effects[size:], left, right)
 
 
-def _factors(rows: Measurements, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factors(rows: Measurements, residual: Float64[np.ndarray, "D"]) -> tuple[np.ndarray, np.ndarray]:
     """Low-rank factors of the residual by alternating ridge regressions (Koren et al., 2009)."""
     size = len(rows.items)
     rng = np.random.default_rng(0)

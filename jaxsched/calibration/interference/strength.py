@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32
 
 from jaxsched.calibration.descent import minimize
 from jaxsched.calibration.interference.measurements import Measurements
@@ -32,7 +33,7 @@ class Curve:
     kappa: float
     power: float
     mae: float  # of the ratio, on the rows of the fit
-    shares: np.ndarray  # float32[E], c of each job
+    shares: Float32[np.ndarray, "E"]  # c of each job
 
 
 def fit_curves(measured: Measurements, kappas: tuple[float, ...], free: bool) -> list[Curve]:

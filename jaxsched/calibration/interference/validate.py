@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Shaped
 
 from jaxsched.calibration.interference.design import vocabulary_of
 from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
@@ -14,13 +15,13 @@ from jaxsched.calibration.interference.references import NAMES, References, fit_
 from jaxsched.calibration.validation import MODEL, Errors, by_group, folds
 
 
-def errors(measured: Measurements, predicted: np.ndarray) -> Errors:
+def errors(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> Errors:
     """{"mae": {hardware or "all": x}, "mape": {...}} of predicted ratios; MAPE is a fraction."""
     off = np.abs(predicted - measured.ratio)
     return {"mae": by_group(measured.hardware, off), "mape": by_group(measured.hardware, off / measured.ratio)}
 
 
-def by_model(measured: Measurements, predicted: np.ndarray) -> dict[str, Any]:
+def by_model(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> dict[str, Any]:
     """{name: {"rows", "mae", "mape"}} over each victim's ratios, all hardware."""
     off = np.abs(predicted - measured.ratio)
     names = np.array([item.name for item in measured.items])[measured.victim]
@@ -36,8 +37,8 @@ def by_model(measured: Measurements, predicted: np.ndarray) -> dict[str, Any]:
 
 def out_of_fold(
     measured: Measurements, count: int = 5, seed: int = 0, settings: FitSettings | None = None
-) -> dict[str, np.ndarray]:
-    """Ratios of every row predicted by fits without its fold: {"model": float[D], "none": float[D], ...}."""
+) -> dict[str, Float64[np.ndarray, "D"]]:
+    """Ratios of every row predicted by fits without its fold, by "model" and the names of the references."""
     settings = settings or default_settings(measured.kind)
     fold = folds(measured.row, count, seed)  # both directions of a pair in one
     weight = np.array([fold != number for number in range(count)], np.float32)
@@ -106,7 +107,7 @@ def leave_family_out(
     return table
 
 
-def _reference(references: References, name: str, measured: Measurements) -> np.ndarray:
+def _reference(references: References, name: str, measured: Measurements) -> Float64[np.ndarray, "D"]:
     return references.predict(name, measured.hardware, measured.victim, measured.aggressor)
 
 
@@ -122,13 +123,13 @@ def _item_family(measured: Measurements, column: tuple[str, ...]) -> str:
 
 def _drawn(
     measured: Measurements,
-    of_victim: np.ndarray,
-    of_aggressor: np.ndarray,
+    of_victim: Shaped[np.ndarray, "D"],
+    of_aggressor: Shaped[np.ndarray, "D"],
     family: str,
     k: int,
     rng: np.random.Generator,
-) -> np.ndarray:
-    """bool[D]: k random rows, with both directions, of each item of the family with a partner outside it."""
+) -> Bool[np.ndarray, "D"]:
+    """`k` random rows, with both directions, of each item of the family with a partner outside it."""
     taken = np.zeros(len(measured.ratio), bool)
     mixed = (of_victim == family) != (of_aggressor == family)
     for number, item in enumerate(measured.items):

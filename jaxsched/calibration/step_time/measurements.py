@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool, Float64, Int32, Shaped
 
 from jaxsched.calibration.tables import Format, model_name, read_table
 from jaxsched.workload.rows import Row
@@ -21,23 +22,23 @@ SCALABILITY_COLUMNS = ("model", "nodes", "gpus", *_TIMES)
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Measured steps; axis D."""
+    """Measured steps."""
 
-    model: np.ndarray  # str[D]
-    batch: np.ndarray  # int32[D], samples per GPU
-    placement: np.ndarray  # str[D], GPUs per node in ascending order, joined by '+'
-    step_s: np.ndarray  # float64[D]
+    model: Shaped[np.ndarray, "D"]  # names
+    batch: Int32[np.ndarray, "D"]  # samples per GPU
+    placement: Shaped[np.ndarray, "D"]  # GPUs per node in ascending order, joined by '+'
+    step_s: Float64[np.ndarray, "D"]
 
     @property
-    def spread(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32[D] each: nodes, GPUs, most GPUs of a node."""
+    def spread(self) -> tuple[Int32[np.ndarray, "D"], Int32[np.ndarray, "D"], Int32[np.ndarray, "D"]]:
+        """Nodes, GPUs, most GPUs of a node."""
         counts = [list(map(int, text.split("+"))) for text in self.placement]
         shape = [(len(nodes), sum(nodes), max(nodes)) for nodes in counts]
         nodes, gpus, most = np.array(shape, np.int32).reshape(-1, 3).T
         return nodes, gpus, most
 
-    def pick(self, kept: np.ndarray) -> "StepTimes":
-        """Those of `kept: bool[D]`."""
+    def pick(self, kept: Bool[np.ndarray, "D"]) -> "StepTimes":
+        """Those of `kept`."""
         return StepTimes(self.model[kept], self.batch[kept], self.placement[kept], self.step_s[kept])
 
 

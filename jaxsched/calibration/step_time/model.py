@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Float32, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.descent import minimize
 from jaxsched.calibration.step_time.measurements import StepTimes
@@ -45,8 +46,15 @@ def names_of(times: StepTimes) -> tuple[tuple[str, ...], tuple[tuple[str, int], 
     return models, tuple(sorted({(str(name), int(batch)) for name, batch in zip(times.model, times.batch)}))
 
 
-def step_s(parameters: Parameters, model: Array, compute_s: Array, nodes: Array, gpus: Array, most: Array) -> Array:
-    """float32[D]: seconds per step. Args: model: int32[D], a row of the parameters; the rest `[D]`, as in `spread`."""
+def step_s(
+    parameters: Parameters,
+    model: Int[Array | np.ndarray, "D"],
+    compute_s: Float32[Array, "D"],
+    nodes: Int32[Array, "D"],
+    gpus: Int32[Array, "D"],
+    most: Int32[Array, "D"],
+) -> Float32[Array, "D"]:
+    """Seconds per step. `model` is a row of the parameters; the last three as in `StepTimes.spread`."""
     of = lambda name: jnp.exp(parameters[name])[model]
     compute = compute_s * (1.0 + of("straggle") * jnp.log2(gpus.astype(jnp.float32)))
     between = jnp.where(nodes > 1, of("net") / jnp.clip(nodes - 1, 1, 2), 0.0)
@@ -57,8 +65,8 @@ def step_s(parameters: Parameters, model: Array, compute_s: Array, nodes: Array,
     return jnp.where(alone, compute, both)
 
 
-def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[StepTimeModel]:
-    """One model for each row of `weight: float32[B, D]`, all in one program."""
+def fit_subsets(times: StepTimes, weight: Shaped[np.ndarray, "B D"]) -> list[StepTimeModel]:
+    """One model for each row of `weight` (numbers or booleans), all in one program."""
     models, batches = names_of(times)
     model, batch = _indices(times, models, batches)
     nodes, gpus, most = map(jnp.asarray, times.spread)
@@ -69,7 +77,7 @@ def fit_subsets(times: StepTimes, weight: np.ndarray) -> list[StepTimeModel]:
     np.minimum.at(fastest, batch, times.step_s)
     start["compute"] = jnp.log(jnp.asarray(fastest, jnp.float32))
 
-    def loss(rows: Array, parameters: Parameters, _: Array) -> Array:
+    def loss(rows: Float32[Array, "D"], parameters: Parameters, _: Array) -> Float32[Array, ""]:
         compute = jnp.exp(parameters["compute"])[batch]
         off = jnp.log(step_s(parameters, model, compute, nodes, gpus, most)) - target
         robust = jnp.sqrt(off**2 + SOFTNESS**2) - SOFTNESS
@@ -86,8 +94,8 @@ def fit_step_times(times: StepTimes) -> StepTimeModel:
     return fit_subsets(times, np.ones((1, len(times.step_s))))[0]
 
 
-def compute_s(fitted: StepTimeModel, times: StepTimes) -> np.ndarray:
-    """float64[D]: computation alone; between measured batch sizes on the line, outside by the nearest two."""
+def compute_s(fitted: StepTimeModel, times: StepTimes) -> Float64[np.ndarray, "D"]:
+    """Seconds of computation alone; between measured batch sizes on the line, outside by the nearest two."""
     table = np.exp(fitted.parameters["compute"].astype(float))
     found = np.zeros(len(times.step_s))
     for name in np.unique(times.model):
@@ -100,15 +108,18 @@ def compute_s(fitted: StepTimeModel, times: StepTimes) -> np.ndarray:
     return found
 
 
-def predict_step_s(fitted: StepTimeModel, times: StepTimes) -> np.ndarray:
-    """float32[D]: seconds per step of the rows' models, batch sizes and placements. UserError on an unknown model."""
+def predict_step_s(fitted: StepTimeModel, times: StepTimes) -> Float32[np.ndarray, "D"]:
+    """Seconds per step of the rows' models, batch sizes and placements. UserError on an unknown model."""
     compute = compute_s(fitted, times)
     model = np.array([fitted.models.index(name) for name in times.model])
     parameters = jax.tree.map(jnp.asarray, fitted.parameters)
     return np.asarray(step_s(parameters, model, jnp.asarray(compute, jnp.float32), *map(jnp.asarray, times.spread)))
 
 
-def _line(at: np.ndarray, known: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+def _line(
+    at: Float[np.ndarray, "D"], known: Float[np.ndarray, "n"], seconds: Float[np.ndarray, "n"]
+) -> Float[np.ndarray, "D"]:
+    """Values at `at` on the line through the nearest two of the points (`known`, `seconds`)."""
     if len(known) == 1:
         return seconds[0] * at / known[0]
     left = np.clip(np.searchsorted(known, at, side="right") - 1, 0, len(known) - 2)
@@ -116,7 +127,10 @@ def _line(at: np.ndarray, known: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     return np.maximum(seconds[left] + slope * (at - known[left]), seconds.min() * 0.1)
 
 
-def _indices(times: StepTimes, models, batches) -> tuple[np.ndarray, np.ndarray]:
+def _indices(
+    times: StepTimes, models: tuple[str, ...], batches: tuple[tuple[str, int], ...]
+) -> tuple[Int[np.ndarray, "D"], Int[np.ndarray, "D"]]:
+    """Of every row the places of its model and of its model and batch size."""
     pair = {key: i for i, key in enumerate(batches)}
     model = np.array([models.index(name) for name in times.model])
     return model, np.array([pair[str(name), int(batch)] for name, batch in zip(times.model, times.batch)])

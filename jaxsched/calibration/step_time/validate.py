@@ -1,6 +1,7 @@
 """Errors of predicted step times, and validation: folds over placements, and few nodes for many."""
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from jaxsched.calibration.step_time.measurements import StepTimes
 from jaxsched.calibration.step_time.model import StepTimeModel, compute_s, fit_subsets, predict_step_s
@@ -10,7 +11,7 @@ COMPUTE, MEAN = "compute only", "mean"  # the references
 FEW_NODES = 2
 
 
-def errors(times: StepTimes, predicted: np.ndarray) -> Errors:
+def errors(times: StepTimes, predicted: Float[np.ndarray, "D"]) -> Errors:
     """{"median": {model or "all": x}, "mape": {...}, "mae": {...}}: relative errors, as fractions, and seconds."""
     off = np.abs(predicted - times.step_s)
     relative = off / times.step_s
@@ -57,5 +58,5 @@ def extrapolate(times: StepTimes, nodes: int = FEW_NODES) -> dict[str, Errors]:
     return compare(fitted, mean_step_s(times.pick(near)), times.pick(~near))
 
 
-def _keys(times: StepTimes) -> np.ndarray:
+def _keys(times: StepTimes) -> Shaped[np.ndarray, "D"]:
     return np.char.add(np.char.add(times.model, " "), times.batch.astype(str))

@@ -53,7 +53,7 @@ class GangBinder:
         for placement in placements:
             self.assumed.assume(placement)
         futures = [
-            [self._pool.submit(self._bind_one, one, placement) for one in placement.assignments]
+            [self._pool.submit(self._bind_one, assignment, placement) for assignment in placement.assignments]
             for placement in placements
         ]
         for placement, own in zip(placements, futures, strict=True):
@@ -74,16 +74,16 @@ class GangBinder:
         if entry is not None:
             self._pool.submit(self._was_rejected, entry[1].pod)
 
-    def _bind_one(self, one: Assignment, placement: Placement) -> Outcome:
+    def _bind_one(self, assignment: Assignment, placement: Placement) -> Outcome:
         began = time.perf_counter()
-        outcome = self.binder.bind(one, placement.decision, placement.by)
+        outcome = self.binder.bind(assignment, placement.decision, placement.by)
         self.metrics.bind_s.observe(time.perf_counter() - began)
         self.metrics.binds.labels(outcome.result).inc()
         if outcome.result == binding.BOUND:
-            self._bound_at[one.pod.uid] = time.monotonic(), one
+            self._bound_at[assignment.pod.uid] = time.monotonic(), assignment
             if not self.binder.dry_run:
-                where = f"bound to {one.node}, gang {placement.gang.key}, decision {placement.decision}"
-                self.reporter.event(one.pod, "Scheduled", where)
+                where = f"bound to {assignment.node}, gang {placement.gang.key}, decision {placement.decision}"
+                self.reporter.event(assignment.pod, "Scheduled", where)
         return outcome
 
     def _succeeded(self, placement: Placement) -> None:
@@ -94,7 +94,7 @@ class GangBinder:
             "gang %s: %d pods on %s by %s, decision %s%s",
             gang.key,
             len(placement.assignments),
-            ",".join(sorted({one.node for one in placement.assignments})),
+            ",".join(sorted({assignment.node for assignment in placement.assignments})),
             placement.by,
             placement.decision,
             " (dry run)" if self.binder.dry_run else "",
@@ -104,12 +104,12 @@ class GangBinder:
     def _settle(self, placement: Placement, outcomes: list[Outcome]) -> None:
         """Some Bindings failed: forget those, look again, and let the gang rest for a while."""
         worst = {outcome.result for outcome in outcomes}
-        for one, outcome in zip(placement.assignments, outcomes, strict=True):
+        for assignment, outcome in zip(placement.assignments, outcomes, strict=True):
             if outcome.result != binding.BOUND:
-                self.assumed.forget(one.pod.uid)
-                log.warning("pod %s: %s: %s", one.pod.key, outcome.result, outcome.message)
+                self.assumed.forget(assignment.pod.uid)
+                log.warning("pod %s: %s: %s", assignment.pod.key, outcome.result, outcome.message)
             if outcome.result == binding.DENIED:
-                self.reporter.event(one.pod, "FailedBinding", outcome.message, "Warning")
+                self.reporter.event(assignment.pod, "FailedBinding", outcome.message, "Warning")
         if binding.UNKNOWN in worst or binding.ELSEWHERE in worst:
             self.informers.relist("pods")
         _, last = self._backoff.get(placement.gang.key, (0.0, 0.0))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
@@ -34,8 +35,8 @@ class RecordedDay:
     jobs: JobList
     config: dict[str, Any]
     skipped: dict[str, int]  # gangs that are no jobs, by reason
-    jct_s: np.ndarray  # float64[J], recorded
-    wait_s: np.ndarray  # float64[J], recorded, until the last pod was bound
+    jct_s: Float64[np.ndarray, "J"]  # recorded
+    wait_s: Float64[np.ndarray, "J"]  # recorded, until the last pod was bound
 
     def summary(self) -> list[str]:
         """Lines for a person: what was recorded."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
+from jaxtyping import Bool, Int32, PRNGKeyArray
 
 from jaxsched.cluster.padding import Shape
 from jaxsched.env.actions import apply_actions
@@ -34,11 +35,11 @@ TIMEOUT_S = 30.0
 class Decision:
     """One round of all schedulers, on the host."""
 
-    placed: np.ndarray  # bool[P], the placement was legal
+    placed: Bool[np.ndarray, "P"]  # the placement was legal
     moved: bool  # some gang was placed or forwarded: another round may follow
-    row: np.ndarray  # int32[P], the job table's row that was placed
-    workers: np.ndarray  # int32[P, N, K]
-    ps: np.ndarray  # int32[P, N, K]
+    row: Int32[np.ndarray, "P"]  # the job table's row that was placed
+    workers: Int32[np.ndarray, "P N K"]
+    ps: Int32[np.ndarray, "P N K"]
 
 
 class PolicyError(Exception):
@@ -87,8 +88,10 @@ class CompiledPolicy:
         self._params = self._params.replace(cluster=fleet.merged if merged else fleet.split)
         return self._encode(self._params, self._blank, arrays)
 
-    def decide(self, state: State, free: np.ndarray, number: int, fallback: bool) -> tuple[State, Decision]:
-        """One round with `free: int32[P, N, K]`. PolicyError if the policy (not the fallback) cannot be trusted."""
+    def decide(
+        self, state: State, free: Int32[np.ndarray, "P N K"], number: int, fallback: bool
+    ) -> tuple[State, Decision]:
+        """One round with `free` GPUs. PolicyError if the policy (not the fallback) cannot be trusted."""
         key = jax.random.key(number)
         if fallback:
             return self._run(True, key, state, free)
@@ -104,7 +107,9 @@ class CompiledPolicy:
         except Exception as error:
             raise PolicyError("error") from error
 
-    def _run(self, fallback: bool, key: Array, state: State, free: np.ndarray) -> tuple[State, Decision]:
+    def _run(
+        self, fallback: bool, key: PRNGKeyArray, state: State, free: Int32[np.ndarray, "P N K"]
+    ) -> tuple[State, Decision]:
         fault, (after, action, placed, row, sound) = self._rules[fallback](key, self._params, state, free)
         if not fallback and (fault.get() or not bool(sound)):
             raise PolicyError("nan")
@@ -121,7 +126,9 @@ def _thread() -> concurrent.futures.ThreadPoolExecutor:
 def _round(policy: Policy) -> Callable:
     """The compiled round of a policy: key, params, state, free -> NaN check, (state, action, placed, row, sound)."""
 
-    def one(key: Array, params: EnvParams, state: State, free: Array) -> tuple[State, Action, Array, Array, Array]:
+    def decide(
+        key: PRNGKeyArray, params: EnvParams, state: State, free: Int32[Array, "P N K"]
+    ) -> tuple[State, Action, Bool[Array, "P"], Int32[Array, "P"], Bool[Array, ""]]:
         state = state.replace(free=jnp.asarray(free))
         action = policy(key, state, params)
         after, started = apply_actions(params, state, action)
@@ -134,4 +141,4 @@ def _round(policy: Policy) -> Callable:
         row = state.queue[partitions, jnp.clip(action.slot, 0, state.queue.shape[1] - 1)]
         return after, action, placed, row, all_finite(observe(SHOWN, params, state))
 
-    return jax.jit(checkify.checkify(one, errors=checkify.nan_checks))
+    return jax.jit(checkify.checkify(decide, errors=checkify.nan_checks))

@@ -4,12 +4,13 @@ So the same observation is made of a live cluster as of a simulated one, and any
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Bool, Float32, Int8, Int32, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
@@ -31,11 +32,11 @@ class StateArrays(Pytree):
     """Host arrays for `to_state`; Q and R as in the environment, J = P (Q + R) rows: pending gangs, then running."""
 
     jobs: JobTable
-    queue: np.ndarray  # int32[P, Q]
-    running_row: np.ndarray  # int32[P, R], -1 = free slot
-    running_workers: np.ndarray  # int8[P, R, N, K]
-    remaining_s: np.ndarray  # float32[P, R]
-    attained_s: np.ndarray  # float32[V]
+    queue: Int32[np.ndarray, "P Q"]
+    running_row: Int32[np.ndarray, "P R"]  # -1 = free slot
+    running_workers: Int8[np.ndarray, "P R N K"]
+    remaining_s: Float32[np.ndarray, "P R"]
+    attained_s: Float32[np.ndarray, "V"]
 
 
 def build_arrays(
@@ -109,24 +110,20 @@ def to_state(params: EnvParams, blank: State, arrays: StateArrays) -> State:
     return refresh(params, state)
 
 
-def all_finite(tree: PyTree) -> Array:
-    """bool: no floating leaf holds NaN or an infinity."""
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """No floating leaf holds NaN or an infinity."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
 def _blank_jobs(size: int) -> JobTable:
     """Rows that never arrive, on the host. Estimates are the durations: nothing else is known of a live cluster."""
-    columns = {name: np.zeros(size, np.int32) for name in ("ps", "model", "tenant", "home")}
+    columns: dict[str, Any] = {name: np.zeros(size, np.int32) for name in ("ps", "model", "tenant", "home")}
     columns |= {name: np.ones(size, np.int32) for name in ("workers", "gpus_per_worker")}
-    duration = np.ones(size, np.float32)
-    return JobTable(
-        arrival=np.full(size, NEVER, np.int32),
-        lead_s=np.zeros(size, np.float32),
-        duration_s=duration,
-        estimate_s=duration,
-        **columns,
-    )
+    columns["arrival"] = np.full(size, NEVER, np.int32)
+    columns["lead_s"] = np.zeros(size, np.float32)
+    columns["duration_s"] = columns["estimate_s"] = np.ones(size, np.float32)
+    return JobTable(**columns)
 
 
 def _fill_times(jobs: JobTable, row: int, age_s: float, duration_s: float, interval_s: float) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
@@ -32,8 +33,8 @@ def why_not(capacity: FreeCapacity, gang: Gang, policy: str) -> Refusal:
     )
 
 
-def _of_nodes(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> str:
-    """How many nodes each filter rejects, and how many are full. `workers: int[S, K]` fit now."""
+def _of_nodes(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> str:
+    """How many nodes each filter rejects, and how many are full. `workers`: so many fit now."""
     filtered = capacity.filtered_out(gang.workers[0])
     full = int(((workers.sum(1) == 0) & ~np.isin(np.arange(len(workers)), list(filtered))).sum())
     parts = [f"{count} {reason}" for reason, count in Counter(filtered.values()).most_common()]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int, Int32
 
 from jaxsched.cluster.build import build_rows, default_schedulers
 from jaxsched.cluster.hardware import Cluster
@@ -30,20 +31,20 @@ class Fleet:
 
     nodes: tuple[Node, ...]
     groups: tuple[tuple[int, ...], ...]  # GPUs per socket
-    place: np.ndarray  # int[S, 2], partition and slot of each node
+    place: Int[np.ndarray, "S 2"]  # partition and slot of each node
     split: Cluster
     merged: Cluster
     shape: Shape  # of both clusters; fixed while a policy stays compiled
 
     @property
-    def rows(self) -> np.ndarray:
-        """int[P, N]: the node of each slot, -1 = none."""
+    def rows(self) -> Int[np.ndarray, "P N"]:
+        """The node of each slot, -1 = none."""
         rows = np.full((self.shape.partitions, self.shape.servers), -1)
         rows[self.place[:, 0], self.place[:, 1]] = np.arange(len(self.nodes))
         return rows
 
-    def by_slot(self, by_node: np.ndarray) -> np.ndarray:
-        """int32[P, N, K] from int[S, K]."""
+    def by_slot(self, by_node: Int[np.ndarray, "S K"]) -> Int32[np.ndarray, "P N K"]:
+        """The same by partition and slot."""
         spread = np.zeros((self.shape.partitions, self.shape.servers, self.shape.groups), np.int32)
         spread[self.place[:, 0], self.place[:, 1]] = by_node
         return spread
@@ -140,8 +141,8 @@ def _merge(server: Server) -> Server:
     return dataclasses.replace(server, groups=(server.gpus,), pcie_gbytes_s=server.pcie_gbytes_s * sockets)
 
 
-def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | None) -> np.ndarray:
-    """int[P, N]: by label, else contiguous blocks of almost equal size."""
+def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | None) -> Int[np.ndarray, "P N"]:
+    """The nodes of each partition, -1 = none: by label, else contiguous blocks of almost equal size."""
     if settings.partition_label:
         names = [node.labels.get(settings.partition_label, "") for node in ordered]
         blocks = [np.flatnonzero(np.asarray(names) == name) for name in sorted(set(names))]

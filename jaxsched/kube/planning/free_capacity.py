@@ -6,6 +6,7 @@ Plain NumPy on the host. `S` GPU nodes, `K` GPU groups of a node.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int, Int64
 
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import Fleet
@@ -36,8 +37,8 @@ class FreeCapacity:
             self._filtered_out[signature] = {row: reason for row, reason in reasons if reason}
         return self._filtered_out[signature]
 
-    def eligible(self, pod: Pod) -> np.ndarray:
-        """bool[S]: nodes that the pod may go to and that are not kept for others."""
+    def eligible(self, pod: Pod) -> Bool[np.ndarray, "S"]:
+        """Nodes that the pod may go to and that are not kept for others."""
         eligible = ~self.closed
         eligible[list(self.filtered_out(pod))] = False
         return eligible
@@ -46,30 +47,30 @@ class FreeCapacity:
         """A worker needs more GPUs than any group has: the groups of a node count as one."""
         return gang.gpus_per_worker > max((max(groups) for groups in self.fleet.groups), default=0)
 
-    def usable(self, gang: Gang) -> np.ndarray:
-        """int[S, K]: GPUs that the gang's workers may use."""
+    def usable(self, gang: Gang) -> Int[np.ndarray, "S K"]:
+        """GPUs that the gang's workers may use."""
         return self._usable(self.ledger, gang)
 
-    def workers(self, gang: Gang) -> np.ndarray:
-        """int[S, K]: workers of the gang that fit now."""
+    def workers(self, gang: Gang) -> Int[np.ndarray, "S K"]:
+        """Workers of the gang that fit now."""
         return self.usable(gang) // max(gang.gpus_per_worker, 1)
 
-    def workers_without_own_pods(self, gang: Gang) -> np.ndarray:
-        """int[S]: workers of the gang on each node once all pods of our own have ended; others may stay for good."""
+    def workers_without_own_pods(self, gang: Gang) -> Int[np.ndarray, "S"]:
+        """Workers of the gang on each node once all pods of our own have ended; others may stay for good."""
         return (self._usable(self.ledger_without_own_pods(), gang) // max(gang.gpus_per_worker, 1)).sum(1)
 
-    def _usable(self, ledger: Ledger, gang: Gang) -> np.ndarray:
+    def _usable(self, ledger: Ledger, gang: Gang) -> Int[np.ndarray, "S K"]:
         return ledger.usable_groups(ledger.vector(gang.workers), self.eligible(gang.workers[0]), self.merged(gang))
 
-    def gpus(self, gang: Gang) -> np.ndarray:
-        """int[S, K]: all GPUs of nodes that the gang may go to; in the merged view a node's are in group 0."""
+    def gpus(self, gang: Gang) -> Int[np.ndarray, "S K"]:
+        """All GPUs of nodes that the gang may go to; in the merged view a node's are in group 0."""
         gpus = self.ledger.group_gpus
         if self.merged(gang):
             gpus = np.concatenate([gpus.sum(1, keepdims=True), np.zeros_like(gpus[:, 1:])], 1)
         return np.where(self.eligible(gang.workers[0])[:, None], gpus, 0)
 
-    def by_partition(self, by_node: np.ndarray) -> np.ndarray:
-        """int[P]: sums over each partition's nodes and groups of int[S, K]."""
+    def by_partition(self, by_node: Int[np.ndarray, "S K"]) -> Int[np.ndarray, "P"]:
+        """Sums over each partition's nodes and groups."""
         return self.fleet.by_slot(by_node).sum((1, 2))
 
     def largest_partition(self, gang: Gang) -> int:
@@ -85,8 +86,8 @@ class FreeCapacity:
         """What is free once all pods of our own but `also` have ended."""
         return Ledger(self.fleet, [*self._foreign, *also], self.settings.gpu_resource)
 
-    def free_gpus(self) -> np.ndarray:
-        """int64[S]: free GPUs of each node."""
+    def free_gpus(self) -> Int64[np.ndarray, "S"]:
+        """Free GPUs of each node."""
         return self.ledger.free[:, self.ledger.column[self.settings.gpu_resource]]
 
     def node_near(self, pod: Pod, near: Iterable[int]) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.labels import GROUP
@@ -35,8 +36,8 @@ class Ledger:
         for pod in sorted(bound, key=lambda pod: (GROUP not in pod.annotations, pod.uid)):  # known groups first
             self.reserve(pod, self.row[pod.node], stated_groups(pod))
 
-    def vector(self, pods: Sequence[Pod]) -> np.ndarray | None:
-        """int64[D], the most that any of the pods asks for; None if one asks for what no GPU node has."""
+    def vector(self, pods: Sequence[Pod]) -> Int64[np.ndarray, "D"] | None:
+        """The most of each resource that any of the pods asks for; None if one asks for what no GPU node has."""
         need = np.zeros(len(self.column), np.int64)
         for pod in pods:
             for name, units in pod.requests:
@@ -78,8 +79,10 @@ class Ledger:
                 self.free[row, self.column[name]] += units
         self.group_free[row] += taken
 
-    def usable_groups(self, need: np.ndarray | None, eligible: np.ndarray, merged: bool) -> np.ndarray:
-        """int[S, K]: free GPUs as pods with `need: int64[D]` may use them; 0 on nodes not `eligible: bool[S]`.
+    def usable_groups(
+        self, need: Int64[np.ndarray, "D"] | None, eligible: Bool[np.ndarray, "S"], merged: bool
+    ) -> Int64[np.ndarray, "S K"]:
+        """Free GPUs as pods with that `need` may use them; 0 on nodes that are not `eligible`.
 
         Where a node's CPU, memory or the like holds fewer such pods than its GPUs would, GPUs are left out, so that a
         policy, which knows GPUs only, never sees more than can be used. `merged` counts all groups of a node as one.
@@ -104,8 +107,8 @@ class Ledger:
         return np.where(eligible[:, None], usable, 0)
 
 
-def pods_that_fit(free: np.ndarray, need: np.ndarray) -> np.ndarray:
-    """int64[S]: how many pods of `need: int64[D]` (not all 0) `free: int64[S, D]` holds."""
+def pods_that_fit(free: Int64[np.ndarray, "S D"], need: Int64[np.ndarray, "D"]) -> Int64[np.ndarray, "S"]:
+    """How many pods of that `need` (not all 0) each node's `free` units hold."""
     asked = need > 0
     return np.maximum((free[:, asked] // need[asked]).min(1), 0)
 
@@ -116,7 +119,7 @@ def stated_groups(pod: Pod) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("-")) if re.fullmatch(r"[0-9]{1,3}(-[0-9]{1,3})*", text) else ()
 
 
-def _best_groups(free: np.ndarray, gpus: int) -> list[int]:
+def _best_groups(free: Int64[np.ndarray, "K"], gpus: int) -> list[int]:
     """Groups in the order a pod takes them: the fullest that holds it whole, else the emptiest first."""
     whole = [group for group in range(len(free)) if free[group] >= gpus]
     best = sorted(whole, key=lambda group: (free[group], group))[:1]

@@ -136,8 +136,8 @@ class _PlanInProgress:
     def _decide(self, gangs: Sequence[Gang], fallback: bool) -> set[str]:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
-        for one in equivalence_classes(self.capacity, gangs):
-            placed, failed = self.rounds.place(one, self.placements, fallback)
+        for alike in equivalence_classes(self.capacity, gangs):
+            placed, failed = self.rounds.place(alike, self.placements, fallback)
             self.placements += placed
             blocked |= failed
         return blocked

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
 from jaxsched.kube.planning.encode import build_arrays
@@ -75,7 +76,7 @@ class Rounds:
         return placed, failed
 
 
-def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -> list[list[Gang]]:
+def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarray, "S K"]) -> list[list[Gang]]:
     """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
     partitions = capacity.fleet.shape.partitions
     empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
@@ -99,7 +100,7 @@ def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: np.ndarray) -
 def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[RunningPart]:
     """Parts of the gangs that the plan has placed so far: classes see each other's."""
     assignments = [assignment for placement in placements for assignment in placement.assignments]
-    moved = [dataclasses.replace(one.pod, node=one.node, created_s=now_s) for one in assignments]
+    moved = [dataclasses.replace(placed.pod, node=placed.node, created_s=now_s) for placed in assignments]
     return running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
 
 

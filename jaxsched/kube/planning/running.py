@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.gangs import gang_key, profile_of
@@ -17,15 +18,15 @@ class RunningPart:
     """The part of a running gang that lies in one partition."""
 
     partition: int
-    workers: np.ndarray  # int[N, K], one per GPU
+    workers: Int[np.ndarray, "N K"]  # one per GPU
     gpus: int
     model: int
     duration_s: float
     elapsed_s: float
     namespace: str
 
-    def merged_workers(self) -> np.ndarray:
-        """int[N, K]: the same workers in the merged view, all in group 0 of their node."""
+    def merged_workers(self) -> Int[np.ndarray, "N K"]:
+        """The same workers in the merged view, all in group 0 of their node."""
         merged = np.zeros_like(self.workers)
         merged[:, 0] = np.minimum(self.workers.sum(1), 127)
         return merged
@@ -46,7 +47,7 @@ def running_parts(
     for members in gangs.values():
         model, duration = profile_of(members, settings)
         began = min(pod.started_s or pod.created_s for pod in members)
-        parts: dict[int, np.ndarray] = {}
+        parts: dict[int, Int[np.ndarray, "N K"]] = {}
         for pod in members:
             row, taken = ledger.reserved[pod.uid]
             partition, slot = fleet.place[row]

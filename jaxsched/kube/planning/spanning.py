@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
@@ -29,8 +30,8 @@ def span_partitions(capacity: FreeCapacity, gangs: Sequence[Gang], is_late: Call
     return placements
 
 
-def _span(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> Placement | None:
-    """Fill nodes of the partition with most room first; None if the gang does not fit. `workers: int[S, K]`, free."""
+def _span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> Placement | None:
+    """Fill nodes of the partition with most room first; None if the gang does not fit. `workers`: so many fit now."""
     by_partition, place = capacity.by_partition(workers), capacity.fleet.place
     order = sorted(range(len(workers)), key=lambda row: (-by_partition[place[row, 0]], -workers[row].sum(), row))
     merged = capacity.merged(gang)
@@ -46,7 +47,7 @@ def _span(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> Placement 
     return capacity.reserve(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
 
 
-def _keep(capacity: FreeCapacity, gang: Gang, workers: np.ndarray) -> bool:
+def _keep(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> bool:
     """Close nodes until the gang fits on them when our own pods have ended; whether that would be enough."""
     then, missing = capacity.workers_without_own_pods(gang), len(gang.workers)
     if then.sum() < missing:

@@ -229,10 +229,12 @@ class Broken(CompiledPolicy):
 
 
 @pytest.mark.parametrize("cause", ["nan", "error"])
-def test_a_failing_policy_is_replaced_by_the_fallback(planner: Planner, cause: str) -> None:
+def test_a_failing_policy_is_replaced_by_the_fallback(
+    planner: Planner, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = planner.policy
+    monkeypatch.setattr(Broken, "cause", cause)
     policy.__class__, old = Broken, policy.__class__
-    policy.cause = cause
     try:
         shot = snapshot(nodes(4), gang("g", 2, 4))
         plan = planner.plan(shot)

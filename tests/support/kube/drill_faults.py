@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, connect, pod_path
 from tests.support.kube.drill_pods import NAMESPACE, patient
@@ -92,7 +94,7 @@ def inject(
     return first
 
 
-def delete_pods(api: ApiClient, watcher: Watcher, which: object) -> None:
+def delete_pods(api: ApiClient, watcher: Watcher, which: Callable[[dict[str, Any]], bool]) -> None:
     for pod in patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]:
         if which(pod) and pod["metadata"].get("labels", {}).get("drill"):
             patient(api, "DELETE", pod_path(NAMESPACE, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})

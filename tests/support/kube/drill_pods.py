@@ -2,8 +2,9 @@
 
 import threading
 import time
+from typing import Any
 
-from jaxsched.kube.cluster.api import ApiClient, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
@@ -30,7 +31,7 @@ def pod_body(gang: str, index: int, size: int, gpus: int, seconds: float, schedu
     }
 
 
-def patient(api: ApiClient, method: str, path: str, body: object = None, **more: object) -> object:
+def patient(api: ApiClient, method: str, path: str, body: object = None, **more: Any) -> Response:
     """A request that is repeated until somebody answers."""
     while True:
         try:

@@ -3,11 +3,14 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
-from numba.core import config
+from numba.core import config as numba_config
 
 from jaxsched.machine import cache_root, cpu_kind, usable_folder
+
+config: Any = numba_config  # its options are attributes that it sets when it is imported
 
 OLDEST = (0, 68)
 if numba.version_info[:2] < OLDEST:
@@ -43,16 +46,17 @@ def compiled_for_python(function: Callable) -> Callable:
 
 def _compiled(function: Callable, *, from_python: bool) -> Callable:
     """Nothing here makes or keeps an array: without Numba's counts of references (`_nrt`) all is 4 times faster."""
+    options: dict[str, Any] = {
+        "cache": _FOLDER is not None,
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": not from_python,
+        "no_cfunc_wrapper": True,
+        "_nrt": False,
+    }
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_FOLDER or "")
     try:
-        return numba.njit(
-            cache=_FOLDER is not None,
-            nogil=True,
-            error_model="numpy",
-            no_cpython_wrapper=not from_python,
-            no_cfunc_wrapper=True,
-            _nrt=False,
-        )(function)
+        return numba.njit(**options)(function)
     finally:
         config.CACHE_DIR = before

@@ -174,7 +174,7 @@ def _later(w: World, t: Tables, p: int, slot: int, lasts_s: float) -> float:
     k = t.free.shape[1] // w.servers.shape[1]
     later_s, before = 0.0, -1  # groups are in ascending order
     for g in range(t.slots[p, slot].groups):
-        s = t.groups[p, slot, g].group // k
+        s: int = t.groups[p, slot, g].group // k
         if s != before:
             later_s += max(lasts_s - t.exit_s[s], 0.0)
         before = s

@@ -1,6 +1,7 @@
 """A run of the compiled event loop on the arguments that the environment takes."""
 
 import numpy as np
+from jaxtyping import Int64
 
 from jaxsched.dynamics import interference
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
@@ -17,6 +18,7 @@ from jaxsched.simulation.engines.compiled.world import (
     PEAK_QUEUE,
     PEAK_RUNNING,
     ROUNDS,
+    Records,
     Tables,
     World,
     jobs_of,
@@ -41,6 +43,7 @@ class Run:
         assert why_not(policy, config, params) is None and policy.options is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
+        assert isinstance(queue.order, str)
         self.world = World(
             **site_of(cluster),
             models=models_of(params.profiles),
@@ -74,8 +77,8 @@ class Run:
         return play(self.world, self.tables, rounds)
 
     @property
-    def home(self) -> np.ndarray:
-        """int64[J]: the partition where each job is queued first, -1 = rejected."""
+    def home(self) -> Int64[np.ndarray, "J"]:
+        """The partition where each job is queued first, -1 = rejected."""
         return self.world.jobs["home"]
 
     @property
@@ -116,7 +119,7 @@ class Run:
         return int(self.tables.numbers[PEAK_QUEUE])
 
 
-def _law(params: EnvParams) -> np.ndarray:
+def _law(params: EnvParams) -> Records:
     """LAW[channels]."""
     law, weights = params.interference.law, params.interference.weights
     kappa = np.asarray(weights.kappa)

@@ -5,11 +5,12 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float32, Float64, Int8, Int32, Int64
 from numpy.typing import ArrayLike
 
 from jaxsched.cluster.hardware import Cluster, group_capacity
@@ -18,6 +19,8 @@ from jaxsched.env.state import next_home
 from jaxsched.semantics import ANCHORS
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
+
+Records = Any  # a structured array, whose fields Numba knows (`w.jobs[j].home`) and a type checker does not
 
 
 def _record(**fields: str) -> np.dtype:
@@ -63,16 +66,16 @@ NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, COUNT = r
 class World(NamedTuple):
     """The cluster, the jobs and the rule of a run."""
 
-    groups: np.ndarray  # SITE_GROUP[P, NK]
-    servers: np.ndarray  # SITE_SERVER[P, N]
-    links: np.ndarray  # float64[L + 1], bytes/s
-    link_id: np.ndarray  # int64[P, E]
-    route: np.ndarray  # float32[P, T, T, E]
-    reach_first: np.ndarray  # int64[L + 2], where the partitions that reach a link begin in `reach`
-    reach: np.ndarray  # int64[...]
-    models: np.ndarray  # MODEL[models]
-    jobs: np.ndarray  # JOB[J], in order of submission
-    law: np.ndarray  # LAW[channels], of stretches
+    groups: Records  # SITE_GROUP[P, NK]
+    servers: Records  # SITE_SERVER[P, N]
+    links: Float64[np.ndarray, "L+1"]  # bytes/s
+    link_id: Int64[np.ndarray, "P E"]
+    route: Float32[np.ndarray, "P T T E"]
+    reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
+    reach: Int64[np.ndarray, "pairs"]
+    models: Records  # MODEL[models]
+    jobs: Records  # JOB[J], in order of submission
+    law: Records  # LAW[channels], of stretches
     interval_s: float
     rounds: int
     max_forwards: int
@@ -94,35 +97,35 @@ class World(NamedTuple):
 class Tables(NamedTuple):
     """The state of a run and room to work in."""
 
-    numbers: np.ndarray  # int64[COUNT]
-    now_s: np.ndarray  # float64[1]
-    free: np.ndarray  # int64[P, NK]
-    fits: np.ndarray  # int64[P, G], workers of so many GPUs that fit; -1 = not counted since `free` changed
-    queue: np.ndarray  # int64[P, Q], jobs in the policy's order
-    partitions: np.ndarray  # PARTITION[P]
-    running: np.ndarray  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free
-    slots: np.ndarray  # SLOT[P, R]
-    groups: np.ndarray  # GROUP[P, R, ...]
-    wires: np.ndarray  # WIRE[P, R, ...]
-    on_group: np.ndarray  # ON_GROUP[P, NK]
-    on_wire: np.ndarray  # ON_WIRE[wires]
-    tenants: np.ndarray  # TENANT[V]
-    place: np.ndarray  # PLACE[NK]
-    taken: np.ndarray  # int64[NK], workers
-    fits_server: np.ndarray  # int64[N], workers
-    racks: np.ndarray  # RACK[T]
-    sent: np.ndarray  # float64[E], bytes over the partition's links
-    left_s: np.ndarray  # float64[R], ideal seconds that the running jobs of the partition at hand have left
-    end_s: np.ndarray  # float64[R], seconds until they end
-    exit_s: np.ndarray  # float64[N], seconds until the last job of each of its servers ends
-    anchors: np.ndarray  # int64[2 ANCHORS], servers, -1 = none
-    kept_groups: np.ndarray  # ON_GROUP[...], totals without the placement that is tried
-    kept_wires: np.ndarray  # ON_WIRE[...]
-    records: np.ndarray  # RECORD[J]
-    placement: np.ndarray  # int8[J, NK], workers; [0, 0] if not recorded
+    numbers: Int64[np.ndarray, "numbers"]
+    now_s: Float64[np.ndarray, "1"]
+    free: Int64[np.ndarray, "P NK"]
+    fits: Int64[np.ndarray, "P G"]  # workers of so many GPUs that fit; -1 = not counted since `free` changed
+    queue: Int64[np.ndarray, "P Q"]  # jobs in the policy's order
+    partitions: Records  # PARTITION[P]
+    running: Records  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free
+    slots: Records  # SLOT[P, R]
+    groups: Records  # GROUP[P, R, ...]
+    wires: Records  # WIRE[P, R, ...]
+    on_group: Records  # ON_GROUP[P, NK]
+    on_wire: Records  # ON_WIRE[wires]
+    tenants: Records  # TENANT[V]
+    place: Records  # PLACE[NK]
+    taken: Int64[np.ndarray, "NK"]  # workers
+    fits_server: Int64[np.ndarray, "N"]  # workers
+    racks: Records  # RACK[T]
+    sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
+    left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
+    end_s: Float64[np.ndarray, "R"]  # seconds until they end
+    exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
+    anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
+    kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
+    kept_wires: Records  # ON_WIRE[...]
+    records: Records  # RECORD[J]
+    placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
 
 
-def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> np.ndarray:
+def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
     """A table of records from its columns, all of one shape."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     out = np.zeros(next(iter(arrays.values())).shape, dtype)
@@ -131,7 +134,7 @@ def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> np.ndarray:
     return out
 
 
-def site_of(cluster: Cluster) -> dict[str, np.ndarray]:
+def site_of(cluster: Cluster) -> dict[str, Any]:
     """The fields of `World` that are the cluster's."""
     p, n, k = cluster.shape
     groups = {
@@ -157,12 +160,12 @@ def site_of(cluster: Cluster) -> dict[str, np.ndarray]:
     )
 
 
-def models_of(profiles: Profiles) -> np.ndarray:
+def models_of(profiles: Profiles) -> Records:
     """MODEL[models]: the catalogue."""
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> np.ndarray:
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
     sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
@@ -188,9 +191,9 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
 
 @jax.jit
 def _ideal_and_home(
-    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Array, fits: Array
-) -> tuple[Array, Array]:
-    """float32[J], int32[J] as the environment has them, in one program: op by op they take 5 times as long."""
+    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Int32[Array, "J"], fits: Bool[Array, "J P"]
+) -> tuple[Float32[Array, "J"], Int32[Array, "J"]]:
+    """Both as the environment has them, in one program: op by op they take 5 times as long."""
     return ideal_step_s(best_hardware(cluster), profiles, spec), next_home(cluster, home, fits)
 
 

@@ -13,7 +13,7 @@ import time
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.actions import admit
 from jaxsched.env.environment import is_finished
@@ -28,21 +28,21 @@ CHUNK_STEPS = 1024  # decision rounds per call: tenths of a second on a CPU
 
 
 class ChunkSummary(Pytree):
-    """What the host learns after a chunk; leaves `[]`, or `[S]` of a batch."""
+    """What the host learns after a chunk; one value, or one per seed of a batch."""
 
-    done: Array  # bool, finished or past the horizon
-    queue_full: Array  # bool, some queue could not take a job from every scheduler
-    running_full: Array  # bool, a partition has no free running slot and could have more
-    steps: Array  # int32, decision rounds of this chunk
-    clock: Array  # int32, boundary; of a run that is done, the one after the last finish
-    arrived: Array  # int32, jobs so far, rejected ones included
-    started: Array  # int32, jobs so far
-    finished: Array  # int32, jobs so far
-    rejected: Array  # int32, jobs so far
-    running: Array  # int32, jobs now
-    peak_running: Array  # int32, most jobs that ran at once in a partition during this chunk
-    peak_queue: Array  # int32, the longest queue of a partition during this chunk
-    illegal: Array  # int32, illegal actions so far
+    done: Bool[Array, "*seeds"]  # finished or past the horizon
+    queue_full: Bool[Array, "*seeds"]  # some queue could not take a job from every scheduler
+    running_full: Bool[Array, "*seeds"]  # a partition has no free running slot and could have more
+    steps: Int32[Array, "*seeds"]  # decision rounds of this chunk
+    clock: Int32[Array, "*seeds"]  # boundary; of a run that is done, the one after the last finish
+    arrived: Int32[Array, "*seeds"]  # jobs so far, rejected ones included
+    started: Int32[Array, "*seeds"]  # jobs so far
+    finished: Int32[Array, "*seeds"]  # jobs so far
+    rejected: Int32[Array, "*seeds"]  # jobs so far
+    running: Int32[Array, "*seeds"]  # jobs now
+    peak_running: Int32[Array, "*seeds"]  # most jobs that ran at once in a partition during this chunk
+    peak_queue: Int32[Array, "*seeds"]  # the longest queue of a partition during this chunk
+    illegal: Int32[Array, "*seeds"]  # illegal actions so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Program:
         with self._lock:
             return list(self._chunks.values())
 
-    def chunk(self, slots: Slots, state: State, params: EnvParams, key: Array) -> Chunk:
+    def chunk(self, slots: Slots, state: State, params: EnvParams, key: PRNGKeyArray) -> Chunk:
         """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
         with self._lock:
             if slots not in self._chunks:
@@ -92,29 +92,29 @@ class Program:
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
             return admit(state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0)))
 
-        def signals(state: State, params: EnvParams) -> tuple[Array, Array, Array]:
+        def signals(state: State, params: EnvParams) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
             over = is_finished(state) | (state.clock >= params.horizon)
             room = (state.queue < 0).sum(-1).min()  # every scheduler may forward a job to the same queue
             queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
             running_full = (state.running.job >= 0).all(-1).any() & may_grow
             return over, queue_full, running_full
 
-        def running_now(state: State) -> Array:
+        def running_now(state: State) -> Int32[Array, "P"]:
             return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
 
         over_batch = jax.vmap if self.batched else lambda function, *_: function
         begin, running_now = over_batch(begin), over_batch(running_now)
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
 
-        def chunk(state: State, params: EnvParams, key: Array, weights: PyTree) -> tuple[State, ChunkSummary]:
+        def chunk(state: State, params: EnvParams, key: PRNGKeyArray, weights: PyTree) -> tuple[State, ChunkSummary]:
             policy = dataclasses.replace(self.policy, weights=weights)
             step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
 
-            def going(state: State) -> Array:
+            def going(state: State) -> Bool[Array, ""]:
                 done, queue_full, running_full = signals(state, params)
                 return ~done.all() & ~(queue_full | running_full).any()
 
-            def play(state: State, key: Array) -> tuple[State, Array]:
+            def play(state: State, key: PRNGKeyArray) -> tuple[State, Int32[Array, "*seeds"]]:
                 state = step(state, key)
                 return state, running_now(state).max(-1)
 

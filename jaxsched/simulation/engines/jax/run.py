@@ -125,17 +125,26 @@ class _Run:
 
     def progress(self, summary: ChunkSummary | None, *, over: bool) -> Progress:
         """How far the run is; `summary` None: it has not begun."""
-        total, begun = sum(map(len, self._lists)), summary is not None
-        return Progress(
+        total = sum(map(len, self._lists))
+        progress = Progress(
             policy=self._program.policy.name,
             seed=self._first_seed,
-            finished=int(summary.finished.sum() + summary.rejected.sum()) if begun else 0,
-            arrived=min(int(summary.arrived.sum()), total) if begun else 0,
+            finished=0,
+            arrived=0,
             total=total,
-            simulated_s=float(summary.clock.max()) * self._player.settings.interval_s if begun else 0.0,
-            wall_s=self.wall_s if begun else 0.0,
+            simulated_s=0.0,
+            wall_s=0.0,
             steps=self._steps,
             over=over,
+        )
+        if summary is None:
+            return progress
+        return dataclasses.replace(
+            progress,
+            finished=int(summary.finished.sum() + summary.rejected.sum()),
+            arrived=min(int(summary.arrived.sum()), total),
+            simulated_s=float(summary.clock.max()) * self._player.settings.interval_s,
+            wall_s=self.wall_s,
         )
 
     def outcomes(self, why: str | None) -> list[Outcome]:
@@ -147,12 +156,12 @@ class _Run:
         kept = jax.tree.map(np.asarray, kept)
         why = why or settings.at_horizon
 
-        def one(index: int, jobs: JobList) -> Outcome:
+        def outcome_of(index: int, jobs: JobList) -> Outcome:
             own = jax.tree.map(lambda leaf: leaf[index], kept)
             result = outcome(self._program.policy.name, jobs, own, settings, stats)
             return dataclasses.replace(result, cut_off=why if result.unfinished else None)
 
-        return [one(index, jobs) for index, jobs in enumerate(self._lists)]
+        return [outcome_of(index, jobs) for index, jobs in enumerate(self._lists)]
 
     def _stats(self) -> RunStats:
         """So far; what differs between the lists of a batch is 0."""

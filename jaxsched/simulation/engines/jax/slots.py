@@ -9,6 +9,7 @@ import dataclasses
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Int, Shaped
 
 from jaxsched.env.state import State
 
@@ -57,7 +58,7 @@ class Fitting:
     def _shrunk(self) -> Slots:
         running = max(-(-self.sizes.running // RUNNING_GROWTH), self._smallest.running)
         queue = max(self.sizes.queue // QUEUE_GROWTH, self._smallest.queue)
-        used = Slots(max(one.running for one in self._calm), max(one.queue for one in self._calm))
+        used = Slots(max(slots.running for slots in self._calm), max(slots.queue for slots in self._calm))
         return Slots(
             running=running if used.running <= CALM_SHARE * running else self.sizes.running,
             queue=queue if used.queue <= CALM_SHARE * queue else self.sizes.queue,
@@ -65,9 +66,9 @@ class Fitting:
 
 
 def resize(state: State, sizes: Slots) -> State:
-    """The same state with tables of `slots` (which must hold what is in them); works with or without a leading axis."""
-    state = jax.tree.map(np.asarray, state)
-    running = state.running
+    """The same state with tables of `sizes` (which must hold what is in them); works with or without a leading axis."""
+    host = jax.tree.map(np.asarray, state)
+    running = host.running
     order = _occupied_first(running.job >= 0, sizes.running)
     axis = order.ndim - 1
     running = running.replace(footprint=jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, axis), running.footprint))
@@ -77,18 +78,20 @@ def resize(state: State, sizes: Slots) -> State:
         job=_fit(running.job, order, sizes.running, -1),
         slowdown=_fit(running.slowdown, order, sizes.running, 1.0),
     )
-    queue = _fit(state.queue, _occupied_first(state.queue >= 0, sizes.queue), sizes.queue, -1)
-    return jax.tree.map(jax.numpy.array, state.replace(running=fitted, queue=queue))
+    queue = _fit(host.queue, _occupied_first(host.queue >= 0, sizes.queue), sizes.queue, -1)
+    return jax.tree.map(jax.numpy.array, host.replace(running=fitted, queue=queue))
 
 
-def _occupied_first(occupied: np.ndarray, size: int) -> np.ndarray:
-    """int[..., min(S, size)]: slots in order, occupied ones first. AssertionError if some occupied one is left out."""
+def _occupied_first(occupied: Bool[np.ndarray, "*batch S"], size: int) -> Int[np.ndarray, "*batch kept"]:
+    """Slots in order, occupied ones first. AssertionError if some occupied one is left out."""
     assert occupied.sum(-1).max() <= size
     return np.argsort(~occupied, axis=-1, kind="stable")[..., :size]
 
 
-def _fit(leaf: np.ndarray, order: np.ndarray, size: int, fill: float) -> np.ndarray:
-    """`leaf[..., S, ...]` in the given order of slots, filled up to `size` of them."""
+def _fit(
+    leaf: Shaped[np.ndarray, "..."], order: Int[np.ndarray, "*batch kept"], size: int, fill: float
+) -> Shaped[np.ndarray, "..."]:
+    """`leaf[*batch, S, ...]` in the given order of slots, filled up to `size` of them."""
     axis = order.ndim - 1
     rest = (1,) * (leaf.ndim - order.ndim)
     kept = np.take_along_axis(leaf, order.reshape(order.shape + rest), axis)
