@@ -19,7 +19,8 @@ Play = Callable[[S, PRNGKeyArray], tuple[S, R]]  # of states and a key: the stat
 class Decides(Protocol):
     """What plays: a policy."""
 
-    asked: str
+    @property
+    def asked(self) -> str: ...
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action: ...
 

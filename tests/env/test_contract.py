@@ -137,7 +137,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
     @jax.jit
     def goes_on(state: State) -> State:
         def step(state, key):
-            return transition(CONFIG, PARAMS, state, POLICY(key, None, state, PARAMS))[0], None
+            return transition(CONFIG, PARAMS, state, POLICY(key, state, PARAMS))[0], None
 
         return jax.lax.scan(step, state, jax.random.split(jax.random.key(6), ROUNDS))[0]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,7 @@ def test_a_gpu_is_free_again_when_the_last_fraction_leaves():
     assert after.tolist() == [[[[250, 200]]]] and whole.tolist() == [[[-1]]]
 
 
-def program(config, spec: str, params, table) -> tuple[str, jax.Array]:
+def program(config, spec: str, params, table) -> tuple[str, Any]:
     """The lowered start, decision and transition, and the shapes of the state."""
     policy = parse(spec)
 
