@@ -7,14 +7,14 @@ The backend is looked up when a function is traced.
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import PyTree
+from jax import Array, core, lax
+from jaxtyping import Bool, PyTree
 
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
@@ -23,11 +23,11 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def lane_by_lane(function: Callable[P, T]) -> Callable[P, T]:
+def lane_by_lane(function: Callable[[*Args], T]) -> Callable[[*Args], T]:
     """`function` of pytrees of arrays, which under `vmap` maps in sequence on a CPU."""
 
     @functools.wraps(function)
-    def run(*args: PyTree) -> PyTree:
+    def run(*args: *Args) -> T:
         if not on_cpu():
             return function(*args)
         call, constants = _explicit(function, *args)
@@ -79,13 +79,13 @@ def _explicit(function: Callable, *args: PyTree) -> tuple[Callable, list[Array]]
     tree = jax.tree.structure(shape)
 
     def call(constants: list[Array], *args: PyTree) -> PyTree:
-        return tree.unflatten(jax.core.eval_jaxpr(closed.jaxpr, constants, *jax.tree.leaves(args)))
+        return tree.unflatten(core.eval_jaxpr(closed.jaxpr, constants, *jax.tree.leaves(args)))
 
     return call, closed.consts
 
 
-def only_where(needed: Array, compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:
-    """`compute(i)` where `needed: bool[S]`, else `otherwise(i)`, stacked; on a CPU the rest is not computed."""
+def only_where(needed: Bool[Array, "S"], compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:
+    """`compute(i)` where `needed`, else `otherwise(i)`, stacked; on a CPU the rest is not computed."""
     index = jnp.arange(needed.shape[0])
     if not on_cpu():
         return jax.vmap(lambda i: lax.cond(needed[i], compute, otherwise, i))(index)

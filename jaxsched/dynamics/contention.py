@@ -5,6 +5,7 @@ Where links are few without a `scatter`, which no loop holds that becomes one fu
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import layout_of
@@ -12,18 +13,15 @@ from jaxsched.dynamics.resources import layout_of
 PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
 
 
-def own_use(use: Array, active: Array) -> Array:
-    """float32[M]: utilisation of each resource by the running jobs of one partition.
-
-    Args: `use: float32[M, R]`, `active: bool[R]`.
-    """
+def own_use(use: Float32[Array, "M R"], active: Bool[Array, "R"]) -> Float32[Array, "M"]:
+    """Utilisation of each resource by the running jobs of one partition."""
     return use @ active.astype(jnp.float32)
 
 
-def totals(cluster: Cluster, own: Array) -> Array:
-    """float32[P, M]: utilisation of each resource by all running jobs.
+def totals(cluster: Cluster, own: Float32[Array, "P M"]) -> Float32[Array, "P M"]:
+    """Utilisation of each resource by all running jobs, of that by each partition's `own`.
 
-    A link's total sums over all partitions that reach it. Args: `own: float32[P, M]`, by partition.
+    A link's total sums over all partitions that reach it.
     """
     link = layout_of(cluster).link
     on_link, place = own[:, link], cluster.link_id

@@ -7,6 +7,7 @@ of its model on this GPU type. Without a law, or on a GPU type that it does not 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import GPU
@@ -15,21 +16,21 @@ from jaxsched.pytree import Pytree
 
 
 class Sharers(Pytree):
-    """Jobs that may share GPUs; every leaf has the same shape `[...]`."""
+    """Jobs that may share GPUs."""
 
-    gpu: Array  # int32, which of the partition's shared GPUs, -1 = none
-    model: Array  # int32
-    gpu_type: Array  # int32, as in `Cluster.group_gpu_type`
+    gpu: Int32[Array, "*jobs"]  # which of the partition's shared GPUs, -1 = none
+    model: Int32[Array, "*jobs"]
+    gpu_type: Int32[Array, "*jobs"]  # as in `Cluster.group_gpu_type`
 
 
-def _known(table: SharingTable, values: Array, jobs: Sharers) -> Array:
-    """float32[A, ..., C]: `values: float32[A, T, models, C]` of the jobs."""
+def _known(table: SharingTable, values: Float32[Array, "A T models C"], jobs: Sharers) -> Float32[Array, "A *jobs C"]:
+    """`values` of the jobs."""
     kinds = table.covered.shape[0]
     return values[:, jnp.clip(jobs.gpu_type, 0, kinds - 1), jobs.model]
 
 
-def pressure_of(table: SharingTable | None, jobs: Sharers) -> Array:
-    """float32[..., 1 + A C]: what each job adds to the pressure on its GPU."""
+def pressure_of(table: SharingTable | None, jobs: Sharers) -> Float32[Array, "*jobs pressures"]:
+    """What each job adds to the pressure on its GPU: one number, and with a table `A C` more."""
     use = jnp.ones((*jobs.model.shape, 1), jnp.float32)
     if table is None:
         return use
@@ -37,8 +38,10 @@ def pressure_of(table: SharingTable | None, jobs: Sharers) -> Array:
     return jnp.concatenate([use, known.reshape(*jobs.model.shape, -1)], -1)
 
 
-def stretch_under(interference: Interference, jobs: Sharers, others: Array) -> Array:
-    """float32[...]: how much longer the jobs compute under the pressure `others: float32[..., 1 + A C]`; 1 alone."""
+def stretch_under(
+    interference: Interference, jobs: Sharers, others: Float32[Array, "*jobs pressures"]
+) -> Float32[Array, "*jobs"]:
+    """How much longer the jobs compute under the pressure of `others`; 1 alone."""
     table, use = interference.sharing, jnp.ones(jobs.model.shape, jnp.float32)
     stretch = jnp.broadcast_to(interference(GPU, jobs.model, use, others[..., 0]), use.shape)
     if table is None:
@@ -50,30 +53,29 @@ def stretch_under(interference: Interference, jobs: Sharers, others: Array) -> A
     return jnp.where(covered, law, stretch)
 
 
-def others_on(gpus: int, jobs: Sharers, active: Array, pressure: Array) -> Array:
-    """float32[R, V]: the pressure of every job's co-runners on the same GPU; exactly 0 alone.
-
-    Args: `gpus`: shared GPUs of the partition; `active: bool[R]`; `pressure: float32[R, V]`.
-    """
+def others_on(
+    gpus: int, jobs: Sharers, active: Bool[Array, "R"], pressure: Float32[Array, "R pressures"]
+) -> Float32[Array, "R pressures"]:
+    """The pressure of every job's co-runners on the same of the partition's shared `gpus`; exactly 0 alone."""
     here = active & (jobs.gpu >= 0)
     gpu = jnp.where(here, jobs.gpu, gpus)
     total = jax.ops.segment_sum(pressure, gpu, gpus + 1)
     return jnp.where(here[:, None], jnp.maximum(total[gpu] - pressure, 0.0), 0.0)
 
 
-def stretch_of(interference: Interference, gpus: int, jobs: Sharers, active: Array) -> Array:
-    """float32[R]: how much longer the computation of each running job of a partition takes; 1 for all others."""
+def stretch_of(interference: Interference, gpus: int, jobs: Sharers, active: Bool[Array, "R"]) -> Float32[Array, "R"]:
+    """How much longer the computation of each running job of a partition takes; 1 for all others."""
     others = others_on(gpus, jobs, active, pressure_of(interference.sharing, jobs))
     return jnp.where(active & (jobs.gpu >= 0), stretch_under(interference, jobs, others), 1.0)
 
 
 def stretch_with(
-    interference: Interference, gpus: int, running: Sharers, now: Array, placed: Sharers
-) -> tuple[Array, Array]:
-    """Stretches if each of C placements of one job were added: of that job `float32[C]`, of those that run `[C, R]`.
+    interference: Interference, gpus: int, running: Sharers, now: Float32[Array, "R"], placed: Sharers
+) -> tuple[Float32[Array, "C"], Float32[Array, "C R"]]:
+    """Stretches if each of C placements of one job were added: of that job, and of those that run.
 
-    Args: `gpus`: shared GPUs of the partition; `running`: leaves [R], `gpu` -1 in free slots, too; `now: float32[R]`,
-    their stretches; `placed`: leaves [C].
+    Args: `gpus`: shared GPUs of the partition; `running`: leaves [R], `gpu` -1 in free slots, too; `now`: their
+    stretches; `placed`: leaves [C].
     """
     columns = jnp.arange(placed.gpu.shape[0])
     pressure, added = (pressure_of(interference.sharing, jobs) for jobs in (running, placed))

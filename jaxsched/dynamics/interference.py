@@ -5,10 +5,10 @@ A model is a law and its weights (`Interference`). One signature for all laws,
 
 - `weights`: any pytree; its leaves are parameters of the environment, to be swept, vmapped and differentiated;
 - `channel`: a plain int, index into `resources.CHANNELS`: a law may branch on it;
-- `model`: int32, the job's row in the catalogue; `own`, `others`: float32, utilisation of a resource of this channel by
-  the job and by all its co-runners; the three broadcast against each other. On the channel `gpu`, which only concerns
-  jobs that share a GPU, each job uses its GPU by 1: `own` is 1 and `others` the number of co-runners;
-- result: float32 of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
+- `model`: the job's row in the catalogue; `own`, `others`: utilisation of a resource of this channel by the job and by
+  all its co-runners; the three broadcast against each other. On the channel `gpu`, which only concerns jobs that share
+  a GPU, each job uses its GPU by 1: `own` is 1 and `others` the number of co-runners;
+- result: of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
 
 A user's own law is any function of this signature. Where GPU sharing was fitted to measurements (`sharing`), what was
 fitted replaces the channel `gpu`.
@@ -19,17 +19,21 @@ from typing import Protocol
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, Int32, PyTree
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.pytree import Pytree, static
 
+Model = Int32[Array, "*#jobs"]
+Use = Float32[Array, "*#jobs"]
+Stretch = Float32[Array, "*#jobs"]
+
 
 class StretchLaw(Protocol):
     """The signature above."""
 
-    def __call__(self, weights: PyTree, channel: int, model: Array, own: Array, others: Array) -> Array: ...
+    def __call__(self, weights: PyTree, channel: int, model: Model, own: Use, others: Use) -> Stretch: ...
 
 
 class Interference(Pytree):
@@ -39,15 +43,15 @@ class Interference(Pytree):
     weights: PyTree
     sharing: SharingTable | None = None  # what was fitted of jobs on one GPU; None: the law's channel `gpu`
 
-    def __call__(self, channel: int, model: Array, own: Array, others: Array) -> Array:
+    def __call__(self, channel: int, model: Model, own: Use, others: Use) -> Stretch:
         """The stretch, see the module."""
         return self.law(self.weights, channel, model, own, others)
 
 
 class Strengths(Pytree):
-    """Weights of the analytic model: `kappa` float32[6], one factor per channel, 1 = as derived, 0 = off."""
+    """Weights of the analytic model: one factor per channel, 1 = as derived, 0 = off."""
 
-    kappa: Array
+    kappa: Float32[Array, "channels"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,19 +87,19 @@ def default_strengths(level: str = "default") -> Strengths:
     return Strengths(kappa=jnp.array([getattr(CALIBRATION[channel], level) for channel in CHANNELS], jnp.float32))
 
 
-def _strength(kappa: Array, channel: int) -> Array:
-    """float32[]: the strength of a channel. ValueError on weights without the channel `gpu`: JAX would clamp it."""
+def _strength(kappa: Float32[Array, "channels"], channel: int) -> Float32[Array, ""]:
+    """The strength of a channel. ValueError on weights without the channel `gpu`: JAX would clamp it."""
     if channel == GPU and kappa.shape[-1] <= GPU:
         raise ValueError(f"kappa: has {kappa.shape[-1]} channels, should have {len(CHANNELS)}: {', '.join(CHANNELS)}")
     return kappa[channel]
 
 
-def none(weights: PyTree, channel: int, model: Array, own: Array, others: Array) -> Array:
+def none(weights: PyTree, channel: int, model: Model, own: Use, others: Use) -> Stretch:
     """Co-runners never matter; placement still decides what is communicated over what."""
     return jnp.ones(jnp.broadcast_shapes(own.shape, others.shape), jnp.float32)
 
 
-def analytic(weights: Strengths, channel: int, model: Array, own: Array, others: Array) -> Array:
+def analytic(weights: Strengths, channel: int, model: Model, own: Use, others: Use) -> Stretch:
     """Cores stretch once oversubscribed; bandwidth and GPUs by the time a co-runner is met (docs/semantics.md, 5)."""
     if channel == CPU:
         full = jnp.maximum(own, 1.0)
@@ -106,13 +110,13 @@ def analytic(weights: Strengths, channel: int, model: Array, own: Array, others:
 
 
 class FittedStrengths(Pytree):
-    """Weights of the fitted model: float32[6] each, by channel; the power, at least 1, is not used for CPU and GPU."""
+    """Weights of the fitted model, by channel; the power, at least 1, is not used for CPU and GPU."""
 
-    kappa: Array
-    power: Array
+    kappa: Float32[Array, "channels"]
+    power: Float32[Array, "channels"]
 
 
-def fitted(weights: FittedStrengths, channel: int, model: Array, own: Array, others: Array) -> Array:
+def fitted(weights: FittedStrengths, channel: int, model: Model, own: Use, others: Use) -> Stretch:
     """As `analytic`, but bandwidth stretches with a power of the others' use, fitted where there are measurements."""
     if channel in (CPU, GPU):
         return analytic(Strengths(kappa=weights.kappa), channel, model, own, others)

@@ -8,6 +8,8 @@ a job lies on one of them at most (`dynamics.gpu_sharing`).
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float32
 
 from jaxsched.cluster.hardware import Cluster
 
@@ -63,8 +65,8 @@ def layout_of(cluster: Cluster) -> Layout:
     return Layout(cluster.group_gpus.shape[-2], cluster.group_gpus.shape[-1], cluster.link_id.shape[-1])
 
 
-def comm_capacity(cluster: Cluster) -> jnp.ndarray:
-    """float32[M - NK]: bytes/s of the communication resources of one partition (no leading P axis)."""
+def comm_capacity(cluster: Cluster) -> Float32[Array, "wires"]:
+    """Bytes/s of the communication resources (all but the CPU) of one partition (no leading P axis)."""
     return jnp.concatenate(
         [
             cluster.pcie_bytes_s.reshape(-1),

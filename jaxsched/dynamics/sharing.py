@@ -14,6 +14,7 @@ the weights: slowdown >= 1, never falling in any pressure, exactly 1 without pre
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32
 
 from jaxsched.pytree import Pytree
 
@@ -23,17 +24,18 @@ LARGEST = 1e4  # of a latent number; beyond it float32 sums lose the difference 
 class Law(Pytree):
     """Weights of the law; `C` latent channels, `H` hidden units. Leaves may have leading axes (members)."""
 
-    mix: Array  # float32[..., C, H]
-    gate: Array  # float32[..., C, H]
-    bias: Array  # float32[..., H]
-    gain: Array  # float32[..., H]
+    mix: Float32[Array, "*members C H"]
+    gate: Float32[Array, "*members C H"]
+    bias: Float32[Array, "*members H"]
+    gain: Float32[Array, "*members H"]
 
 
-def slowdown(law: Law, sensitivity: Array, pressure: Array) -> Array:
-    """float32[...]: step time among co-runners over step time alone.
+def slowdown(
+    law: Law, sensitivity: Float32[Array, "*#jobs C"], pressure: Float32[Array, "*#jobs C"]
+) -> Float32[Array, "*#jobs"]:
+    """Step time among co-runners over step time alone.
 
-    Args:
-        law: without leading axes. sensitivity: float32[..., C]. pressure: float32[..., C], >= 0, of all co-runners.
+    Args: `law` without leading axes; `pressure >= 0` of all co-runners.
     Any input gives a finite result: numbers are clipped to `LARGEST`, what is no number counts as 0.
     """
     sensitivity = jnp.clip(jnp.nan_to_num(sensitivity), -LARGEST, LARGEST)
@@ -47,11 +49,10 @@ def slowdown(law: Law, sensitivity: Array, pressure: Array) -> Array:
     return 1.0 + jnp.maximum(rise * jax.nn.softplus(law.gain), 0.0).sum(-1)
 
 
-def mean_slowdown(laws: Law, sensitivity: Array, pressure: Array) -> Array:
-    """float32[...]: the slowdown of an ensemble, one over the mean of the members' throughput ratios.
-
-    Args: `laws` with a leading axis of members, `sensitivity` and `pressure` float32[members, ..., C].
-    """
+def mean_slowdown(
+    laws: Law, sensitivity: Float32[Array, "A *jobs C"], pressure: Float32[Array, "A *jobs C"]
+) -> Float32[Array, "*jobs"]:
+    """The slowdown of an ensemble `laws` of `A` members, one over the mean of their throughput ratios."""
     return 1.0 / (1.0 / jax.vmap(slowdown)(laws, sensitivity, pressure)).mean(0)
 
 
@@ -59,6 +60,6 @@ class SharingTable(Pytree):
     """The fitted law of sharing and what it knows of each model; `A` members, `C` latent channels, `T` GPU types."""
 
     laws: Law  # leaves [A, ...]
-    sensitivity: Array  # float32[A, T, models, C]
-    pressure: Array  # float32[A, T, models, C], >= 0
-    covered: Array  # bool[T], GPU types (places in `cluster.servers.GPU_TYPES`) that were measured
+    sensitivity: Float32[Array, "A T models C"]
+    pressure: Float32[Array, "A T models C"]  # >= 0
+    covered: Bool[Array, "T"]  # GPU types (places in `cluster.servers.GPU_TYPES`) that were measured

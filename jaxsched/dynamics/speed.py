@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.interference import Interference
@@ -16,13 +17,13 @@ BLOCK = 16  # jobs whose slowdowns are computed together, where not all are
 
 
 class JobSpec(Pytree):
-    """What the dynamics need to know of a job; every leaf has the same leading shape `[...]`."""
+    """What the dynamics need to know of a job, or of several."""
 
-    workers: Array  # int32
-    gpus_per_worker: Array  # int32
-    ps: Array  # int32
-    model: Array  # int32
-    milli: Array | None = None  # int32, thousandths of a GPU per worker; None: whole GPUs
+    workers: Int32[Array, "*jobs"]
+    gpus_per_worker: Int32[Array, "*jobs"]
+    ps: Int32[Array, "*jobs"]
+    model: Int32[Array, "*jobs"]
+    milli: Int32[Array, "*jobs"] | None = None  # thousandths of a GPU per worker; None: whole GPUs
 
 
 class Footprint(Pytree):
@@ -33,24 +34,24 @@ class Footprint(Pytree):
 
     layout: Layout = static()  # of the resource axis
 
-    use: Array  # float32[M, ...], utilisation of each resource
-    base: Array  # float32[M - NK, ...], uncontended seconds of communication per step on each resource
-    compute: Array  # float32[NK, ...], seconds of computation per step on each group that holds workers, else 0
-    ideal: Array  # float32[...], seconds per step on the ideal placement
-    sens_cpu: Array  # float32[...]
-    sens_pcie: Array  # float32[...]
-    model: Array  # int32[...]
+    use: Float32[Array, "M *jobs"]  # utilisation of each resource
+    base: Float32[Array, "wires *jobs"]  # uncontended seconds of communication per step on each resource but the CPU
+    compute: Float32[Array, "NK *jobs"]  # seconds of computation per step on each group that holds workers, else 0
+    ideal: Float32[Array, "*jobs"]  # seconds per step on the ideal placement
+    sens_cpu: Float32[Array, "*jobs"]
+    sens_pcie: Float32[Array, "*jobs"]
+    model: Int32[Array, "*jobs"]
 
 
 class Best(Pytree):
-    """The cluster's best hardware, against which `duration_s` is defined. Scalars."""
+    """The cluster's best hardware, against which `duration_s` is defined."""
 
-    group_gpus: Array  # int32
-    server_gpus: Array  # int32
-    groups: Array  # int32, groups with GPUs of the server that has most of them
-    pcie_bytes_s: Array  # float32
-    qpi_bytes_s: Array  # float32
-    nic_bytes_s: Array  # float32
+    group_gpus: Int32[Array, ""]
+    server_gpus: Int32[Array, ""]
+    groups: Int32[Array, ""]  # groups with GPUs of the server that has most of them
+    pcie_bytes_s: Float32[Array, ""]
+    qpi_bytes_s: Float32[Array, ""]
+    nic_bytes_s: Float32[Array, ""]
 
 
 def best_hardware(cluster: Cluster) -> Best:
@@ -67,8 +68,8 @@ def best_hardware(cluster: Cluster) -> Best:
     )
 
 
-def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Array:
-    """float32[...]: seconds per step on the ideal placement (docs/semantics.md, section 5)."""
+def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
+    """Seconds per step on the ideal placement (docs/semantics.md, section 5)."""
     gradient = profiles.gradient_bytes[job.model]
     gpus = job.workers * job.gpus_per_worker
     groups = -(-gpus // best.group_gpus)
@@ -87,8 +88,15 @@ def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Array:
     return profiles.compute_s[job.model] + jnp.where(job.ps > 0, ps_s, ring_s)
 
 
-def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, workers: Array, ps: Array) -> Footprint:
-    """The footprint of one job on one partition (no leading P axis); `workers, ps: int32[N, K]`."""
+def footprint(
+    cluster: Cluster,
+    best: Best,
+    profiles: Profiles,
+    job: JobSpec,
+    workers: Int[Array, "N K"],
+    ps: Int[Array, "N K"],
+) -> Footprint:
+    """The footprint of one job on one partition (no leading P axis), by its tasks per GPU group."""
     gpus = (workers * job.gpus_per_worker).astype(jnp.float32)
     cores = gpus * profiles.cpu_cores[job.model] + ps * profiles.ps_cores[job.model]
     own_cpu = (cores / cluster.group_cores).reshape(-1)
@@ -117,32 +125,39 @@ def footprint(cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, wo
 
 
 class StepTime(Pytree):
-    """Seconds per step under contention, but for that on shared GPUs; leaves `float32[...]`."""
+    """Seconds per step under contention, but for that on shared GPUs."""
 
-    compute: Array
-    comm: Array
+    compute: Float32[Array, "*jobs"]
+    comm: Float32[Array, "*jobs"]
 
 
-def slowdown_of(time: StepTime, ideal: Array, stretch: Array | None = None) -> Array:
-    """float32: step time over ideal step time, at least 1; computing takes `stretch` as long on a shared GPU."""
+def slowdown_of(
+    time: StepTime, ideal: Float32[Array, "*#jobs"], stretch: Float32[Array, "*#jobs"] | None = None
+) -> Float32[Array, "*#jobs"]:
+    """Step time over ideal step time, at least 1; computing takes `stretch` as long on a shared GPU."""
     compute = time.compute if stretch is None else time.compute * stretch
     return jnp.maximum((compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
 
 
-def slowdown(interference: Interference, rows: Footprint, total: Array, stretch: Array | None = None) -> Array:
-    """float32: step time over ideal step time, at least 1; arguments and shape as `step_time` and `slowdown_of`."""
+def slowdown(
+    interference: Interference,
+    rows: Footprint,
+    total: Float32[Array, "M *#jobs"],
+    stretch: Float32[Array, "*#jobs"] | None = None,
+) -> Float32[Array, "*#jobs"]:
+    """Step time over ideal step time, at least 1; arguments as of `step_time` and `slowdown_of`."""
     return slowdown_of(step_time(interference, rows, total), rows.ideal, stretch)
 
 
 def slowdown_of_some(
     interference: Interference,
     rows: Footprint,
-    total: Array,
-    stale: Array,
-    before: Array,
-    stretch: Array | None = None,
-) -> Array:
-    """`slowdown` of the jobs `stale: bool[R]` under `total: float32[M]`, and `before: float32[R]` of the others."""
+    total: Float32[Array, "M"],
+    stale: Bool[Array, "R"],
+    before: Float32[Array, "R"],
+    stretch: Float32[Array, "R"] | None = None,
+) -> Float32[Array, "R"]:
+    """`slowdown` of the jobs that are `stale` under `total`, and `before` of the others."""
     slots = stale.shape[0]
     index, count = jnp.nonzero(stale, size=slots + BLOCK, fill_value=slots)[0], stale.sum()
 
@@ -156,8 +171,8 @@ def slowdown_of_some(
     return lax.while_loop(lambda carry: carry[0] < count, block, (jnp.int32(0), before))[1]
 
 
-def users_of(use: Array, resources: Array) -> Array:
-    """bool[R]: which jobs use any of `resources: bool[M]`, by `use: float32[M, R]`; reads only those rows."""
+def users_of(use: Float32[Array, "M R"], resources: Bool[Array, "M"]) -> Bool[Array, "R"]:
+    """Which jobs use any of `resources`, by their `use`; reads only those rows."""
     index, count = jnp.nonzero(resources, size=resources.shape[0], fill_value=0)[0], resources.sum()
 
     def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -167,12 +182,10 @@ def users_of(use: Array, resources: Array) -> Array:
     return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), jnp.zeros(use.shape[1], bool)))[1]
 
 
-def step_time(interference: Interference, rows: Footprint, total: Array) -> StepTime:
-    """Step times of jobs `rows` under the summed utilisation `total`.
+def step_time(interference: Interference, rows: Footprint, total: Float32[Array, "M *#jobs"]) -> StepTime:
+    """Step times of jobs `rows` under the summed utilisation `total`, of which the rows' own use is part.
 
-    Args:
-        rows: leading axis M, then any shape; the rows' own use is part of `total`.
-        total: float32[M, ...], broadcast against the rows' shape; the result has the broadcast shape.
+    The result has the broadcast shape of the rows' jobs and `total`'s.
     """
     layout, shape = rows.layout, jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
 
@@ -197,13 +210,19 @@ def step_time(interference: Interference, rows: Footprint, total: Array) -> Step
     return StepTime(compute=compute, comm=comm)
 
 
-def step_time_with(interference: Interference, rows: Footprint, total: Array, now: StepTime, added: Array) -> StepTime:
-    """Step times `float32[C, R]` of running jobs `rows`, leaves `[..., R]`, if each of C placements were added.
+def step_time_with(
+    interference: Interference,
+    rows: Footprint,
+    total: Float32[Array, "M"],
+    now: StepTime,
+    added: Float32[Array, "M C"],
+) -> StepTime:
+    """Step times, leaves [C, R], of running jobs `rows`, leaves [..., R], if each of C placements were added.
 
     A stretch never falls when use is added, so only the resources that a placement touches need a look: the step takes
     the longest of what it takes `now` and of what it would take on those.
 
-    Args: `total: float32[M]`; `now`, leaves `float32[R]`, under `total`; `added: float32[M, C]`, use of the placements.
+    Args: `now`, leaves [R], under `total`; `added`: use of the placements.
     """
     layout, count = rows.layout, added.shape[1]
     nk, columns = layout.nk, jnp.arange(count)

@@ -2,18 +2,21 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32, Int, Int32, Num
 
 from jaxsched.cluster.hardware import Cluster
 
 
-def ring_bytes(gradient_bytes: Array, ranks: Array) -> Array:
+def ring_bytes(
+    gradient_bytes: Float32[Array, "*#jobs"] | float, ranks: Num[Array, "*#jobs"]
+) -> Float32[Array, "*#jobs"]:
     """Bytes each rank of a ring all-reduce sends per step: `2 (n-1)/n B` (Patarasuk & Yuan, 2009). 0 for n <= 1."""
     n = jnp.maximum(ranks, 1).astype(jnp.float32)
     return 2.0 * (n - 1.0) / n * gradient_bytes
 
 
-def ring_flows(present: Array) -> Array:
-    """float32[T, T]: 1 where rack t sends to rack u on a ring over the racks in `present: bool[T]`, ascending.
+def ring_flows(present: Bool[Array, "T"]) -> Float32[Array, "T T"]:
+    """1 where rack t sends to rack u on a ring over the racks that are `present`, ascending.
 
     All zero when fewer than two racks are present.
     """
@@ -25,20 +28,21 @@ def ring_flows(present: Array) -> Array:
     return (successor & present[:, None] & (hops < size)).astype(jnp.float32)
 
 
-def rack_matrix(cluster: Cluster) -> Array:
-    """float32[N, T]: 1 where server n stands in local rack t."""
+def rack_matrix(cluster: Cluster) -> Float32[Array, "N T"]:
+    """1 where server n stands in local rack t."""
     return (cluster.server_rack[:, None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
 
 
 def placement_bytes(
-    cluster: Cluster, workers: Array, ps: Array, gpus_per_worker: Array, gradient_bytes: Array
-) -> Array:
-    """float32[M - NK]: bytes per step and direction on every communication resource of one partition.
+    cluster: Cluster,
+    workers: Int[Array, "N K"],
+    ps: Int[Array, "N K"],
+    gpus_per_worker: Int32[Array, ""],
+    gradient_bytes: Float32[Array, ""],
+) -> Float32[Array, "wires"]:
+    """Bytes per step and direction on every communication resource of one partition.
 
-    Args:
-        cluster: one partition (no leading P axis).
-        workers, ps: int32[N, K], tasks per GPU group.
-        gpus_per_worker: int32 scalar. gradient_bytes: float32 scalar.
+    Args: `cluster`: one partition (no leading P axis); `workers`, `ps`: tasks per GPU group.
     """
     w, u = workers.astype(jnp.float32), ps.astype(jnp.float32)
     w_server, u_server = w.sum(-1), u.sum(-1)

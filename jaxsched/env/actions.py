@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Int
 
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.speed import best_hardware, footprint
@@ -20,7 +21,7 @@ from jaxsched.env.state import (
 LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
 
 
-def admit(state: State, enabled: Array | bool = True) -> State:
+def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
     """Queue every job that has arrived by the state's clock, if `enabled`; jobs that fit nowhere are rejected."""
     jobs = state.jobs
     last = jobs.arrival.shape[-1] - 1
@@ -50,13 +51,13 @@ def admit(state: State, enabled: Array | bool = True) -> State:
     )
 
 
-def _in_range(index: Array, size: int) -> Array:
-    """bool: JAX would clamp an index out of range to a legal one."""
+def _in_range(index: Int[Array, "P"], size: int) -> Bool[Array, "P"]:
+    """JAX would clamp an index out of range to a legal one."""
     return (index >= 0) & (index < size)
 
 
-def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
-    """Start the gangs that `action` places; also bool[P], which placements were legal."""
+def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
+    """Start the gangs that `action` places; also which placements were legal."""
     cluster, running, records = params.cluster, state.running, state.records
     p = jnp.arange(cluster.group_gpus.shape[0])
     row = state.queue[p, action.slot]
@@ -64,10 +65,11 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Arra
     slot = jnp.argmax(running.job < 0, axis=-1)
 
     taken = action.workers * job.gpus_per_worker[:, None, None]
-    gpu = None
-    if state.shared is not None:
-        flat = [leaf.reshape(len(p), -1, *leaf.shape[3:]) for leaf in (state.free, state.shared, action.workers)]
-        gpu, fits = jax.vmap(shares.gpu_for)(*flat, job.milli)
+    gpu, shared = None, state.shared
+    if shared is not None:
+        assert job.milli is not None
+        free, used, workers = (x.reshape(len(p), -1, *x.shape[3:]) for x in (state.free, shared, action.workers))
+        gpu, fits = jax.vmap(shares.gpu_for)(free, used, workers, job.milli)
         taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
@@ -102,8 +104,9 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Arra
         remaining_low_s=put(running.remaining_low_s, jnp.zeros_like(duration)),
         footprint=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.footprint, footprints),
     )
-    free, shared = state.free - jnp.where(legal[:, None, None], taken, 0), state.shared
-    if gpu is not None:
+    free = state.free - jnp.where(legal[:, None, None], taken, 0)
+    if shared is not None:
+        assert gpu is not None and running.gpu is not None and job.milli is not None
         running = running.replace(gpu=put(running.gpu, gpu))
         shared, whole = shares.take(shared, jnp.where(legal, gpu, -1), job.milli)
         free += whole
@@ -113,6 +116,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Arra
         start=note(records.start, jnp.full_like(row, state.clock)),
     )
     if records.workers is not None:
+        assert records.ps is not None
         records = records.replace(
             workers=note(records.workers, action.workers.reshape(len(p), -1)),
             ps=note(records.ps, action.ps.reshape(len(p), -1)),
@@ -127,10 +131,10 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Arra
     return state, legal
 
 
-def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tuple[State, Array]:
-    """Move the forwarded jobs between queues, lower numbered schedulers first; also bool[P], which were legal.
+def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "P"]) -> tuple[State, Bool[Array, "P"]]:
+    """Move the forwarded jobs between queues, lower numbered schedulers first; also which were legal.
 
-    Args: `room: int32[P]`, free queue slots before the round.
+    Args: `room`, free queue slots before the round.
     """
     partitions, slots = state.queue.shape
     p = jnp.arange(partitions)
@@ -159,10 +163,10 @@ def _forward(params: EnvParams, state: State, action: Action, room: Array) -> tu
     return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal
 
 
-def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Array]:
+def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P R"]]:
     """One decision round: placements, then forwards; a scheduler that did neither legally has waited.
 
-    Returns the state, whose totals and slowdowns are still those before the round, and the jobs started, `bool[P, R]`.
+    Returns the state, whose totals and slowdowns are still those before the round, and the jobs started.
     """
     waiting = state.waited
     room = (state.queue < 0).sum(-1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int8, Int32, Num
 
 from jaxsched.dynamics.batching import only_where, with_shared
 from jaxsched.dynamics.gpu_sharing import Sharers
@@ -29,40 +30,42 @@ LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s
 
 
 class IntervalState(Pytree):
-    """What changes between two boundaries; shapes as in `State`."""
+    """What changes between two boundaries; as in `State`."""
 
-    active: Array  # bool[P, R]
-    remaining_s: Array
-    remaining_low_s: Array
+    active: Bool[Array, "P R"]
+    remaining_s: Float32[Array, "P R"]
+    remaining_low_s: Float32[Array, "P R"]
     load: Load
-    elapsed_s: Array  # float32, since the boundary
-    finish_offset_s: Array  # float32[P, R], of the jobs that finished
-    attained_s: Array
-    attained_low_s: Array
+    elapsed_s: Float32[Array, ""]  # since the boundary
+    finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
+    attained_s: Float32[Array, "V"]
+    attained_low_s: Float32[Array, "V"]
     terms: RewardTerms
 
 
 class IntervalConstants(Pytree):
     """What does not change between two boundaries."""
 
-    duration_s: Array  # float32[P, R]
-    gpus_per_worker: Array  # int32[P, R], whole ones
-    of_tenant: Array  # int32[P, R, V], or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
+    duration_s: Float32[Array, "P R"]
+    gpus_per_worker: Int32[Array, "P R"]  # whole ones
+    of_tenant: Num[Array, "P R V"]  # int32, or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
     sharers: Sharers | None  # leaves [P, R]
-    queued: Array  # float32[P]
-    started: Array  # bool[P, R], jobs of which the load does not know yet
-    length_s: Array  # float32, how long to run
+    queued: Float32[Array, "P"]
+    started: Bool[Array, "P R"]  # jobs of which the load does not know yet
+    length_s: Float32[Array, ""]  # how long to run
 
 
-def kahan_add(high: Array, low: Array, change: Array) -> tuple[Array, Array]:
+def kahan_add(
+    high: Float32[Array, "*shape"], low: Float32[Array, "*shape"], change: Float32[Array, "*shape"]
+) -> tuple[Float32[Array, "*shape"], Float32[Array, "*shape"]]:
     """`high + low + change` as a new (high, low) pair; the true sum is `high + low` (Kahan, 1965)."""
     change = change + low
     total = high + change
     return total, change - (total - high)
 
 
-def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: str = ALWAYS) -> Array:
-    """int32: how many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued.
+def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: str = ALWAYS) -> Int32[Array, ""]:
+    """How many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued.
 
     Where jobs are queued, but no scheduler did anything at this boundary, none of the next ones differs until a job
     arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
@@ -84,24 +87,26 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: s
     return jnp.maximum(ahead, 1).astype(jnp.int32)
 
 
-def _something_possible(params: EnvParams, state: State) -> Array:
-    """bool: some queued job could start, or be forwarded to where it could."""
+def _something_possible(params: EnvParams, state: State) -> Bool[Array, ""]:
+    """Whether some queued job could start, or be forwarded to where it could."""
     can_start = feasible(state)
     return can_start.any() | movable(state, params, can_start).any()
 
 
-def _intervals_to_completion(params: EnvParams, state: State) -> Array:
-    """int32: whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
+def _intervals_to_completion(params: EnvParams, state: State) -> Int32[Array, ""]:
+    """Whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
     running = state.running
     left = (running.remaining_s + running.remaining_low_s) * running.slowdown
     first = jnp.where(running.job >= 0, left, jnp.inf).min()
     return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
 
 
-def advance(params: EnvParams, state: State, started: Array, intervals: Array) -> tuple[State, RewardTerms]:
-    """Run the cluster for `intervals: int32` intervals (0: no time passes), completion by completion.
+def advance(
+    params: EnvParams, state: State, started: Bool[Array, "P R"], intervals: Int32[Array, ""]
+) -> tuple[State, RewardTerms]:
+    """Run the cluster for so many `intervals` (0: no time passes), completion by completion.
 
-    Args: `started: bool[P, R]`, jobs that have started since totals and slowdowns were computed.
+    Args: `started`, jobs that have started since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     running = state.running
@@ -139,6 +144,7 @@ def advance(params: EnvParams, state: State, started: Array, intervals: Array) -
     finished = (running.job >= 0) & ~end.active
     shared = state.shared
     if shared is not None:
+        assert running.gpu is not None and state.jobs.milli is not None
         shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
         freed += whole
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
@@ -174,15 +180,15 @@ def refresh(params: EnvParams, state: State) -> State:
 
 def _run(
     shared_gpus: int,
-    placed_at: Callable[[Array], tuple[Footprint, Array]],
+    placed_at: Callable[[Int32[Array, ""]], tuple[Footprint, Int8[Array, "R N K"]]],
     params: EnvParams,
     start: IntervalState,
     constants: IntervalConstants,
-) -> tuple[IntervalState, Array]:
+) -> tuple[IntervalState, Int32[Array, "P N K"]]:
     """The state after `constants.length_s`, from one whose load does not know of the jobs just placed.
 
-    Also the GPUs that became free, `int32[P, N, K]`. `placed_at`: from a partition to the footprints in its running
-    slots, slots last, and to their workers, `int8[R, N, K]`.
+    Also the GPUs that became free. `placed_at`: from a partition to the footprints in its running slots, slots last,
+    and to their workers.
     """
     length = constants.length_s
     load_when = functools.partial(load_of, params, lambda p: placed_at(p)[0], shared_gpus=shared_gpus)

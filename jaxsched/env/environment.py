@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
@@ -103,8 +104,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
 
 def transition(
     config: EnvConfig, params: EnvParams, state: State, action: Action, asked: str = ALWAYS
-) -> tuple[State, Array]:
-    """One decision round and, after the last one of the boundary, the clock. Returns state and reward float32[P].
+) -> tuple[State, Float32[Array, "P"]]:
+    """One decision round and, after the last one of the boundary, the clock. Returns state and reward.
 
     With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
     """
@@ -118,15 +119,15 @@ def transition(
     return admit(state, over), reward(params.reward, terms)
 
 
-def is_finished(state: State) -> Array:
-    """bool: every job has arrived and none is queued or running."""
+def is_finished(state: State) -> Bool[Array, ""]:
+    """Whether every job has arrived and none is queued or running."""
     last = state.jobs.arrival.shape[-1] - 1
     arrived = (state.next_job > last) | (state.jobs.arrival[jnp.minimum(state.next_job, last)] == NEVER)
     return arrived & ~(state.queue >= 0).any() & ~(state.running.job >= 0).any()
 
 
-def restart(key: Array, states: State, done: Array, pool: State) -> State:
-    """Environments that are `done: bool[B]` start anew from random members of `pool`; both have a leading axis.
+def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
+    """Environments that are `done` start anew from random members of `pool`; both have a leading axis.
 
     Only those are touched, and of them not the placements in free running slots, which nothing reads.
     """
@@ -157,7 +158,7 @@ class ClusterEnv:
     config: EnvConfig
     queue: Discipline = SHOWN  # what observations show
 
-    def reset(self, key: Array, params: EnvParams, pool: State) -> tuple[Observation, State]:
+    def reset(self, key: PRNGKeyArray, params: EnvParams, pool: State) -> tuple[Observation, State]:
         """Start from a random member of `pool`, states with a leading axis (see `initial_state`).
 
         AssertionError if the leaves of `pool` have no such axis in common.
@@ -169,9 +170,9 @@ class ClusterEnv:
         return observe(self.queue, params, state), state
 
     def step(
-        self, key: Array, state: State, action: Action, params: EnvParams
-    ) -> tuple[Observation, State, Array, Array, Array, dict[str, Array]]:
-        """One decision round: `(obs, state, reward[P], terminated, truncated, info)`. `key` goes unused."""
+        self, key: PRNGKeyArray, state: State, action: Action, params: EnvParams
+    ) -> tuple[Observation, State, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], dict[str, Shaped[Array, ""]]]:
+        """One decision round: `(obs, state, reward, terminated, truncated, info)`. `key` goes unused."""
         del key
         state, gain = transition(self.config, params, state, action)
         info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}

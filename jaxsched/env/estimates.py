@@ -2,13 +2,14 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float32
 
 from jaxsched.env.state import State
 from jaxsched.semantics import OVERDUE
 
 
-def estimated_left_s(state: State) -> Array:
-    """float32[P, R]: ideal seconds that each running job has left by its estimate; 0 in free slots."""
+def estimated_left_s(state: State) -> Float32[Array, "P R"]:
+    """Ideal seconds that each running job has left by its estimate; 0 in free slots."""
     running = state.running
     estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
     left = running.remaining_s + (estimate - running.duration_s)  # to the last bit what is left if that is known

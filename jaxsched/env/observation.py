@@ -6,6 +6,7 @@ that weights trained on a small cluster read a large one.
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.estimates import estimated_left_s
@@ -17,33 +18,36 @@ from jaxsched.pytree import Pytree
 
 
 class Observation(Pytree):
-    """Leading axis P (schedulers) everywhere; `W` is the window, `F*` are feature counts."""
+    """Of every scheduler; `shown` jobs are those of the window and one more, `F*` are feature counts."""
 
-    group: Array  # float32[P, N, K, Fg]
-    group_mask: Array  # bool[P, N, K], False = padding
-    server: Array  # float32[P, N, Fs]
-    server_rack: Array  # int32[P, N]
-    rack: Array  # float32[P, T, Fr]
-    scheduler: Array  # float32[P, Fp], pooled view that schedulers exchange
-    job: Array  # float32[P, W + 1, Fj], the window and, last, the first job that may not start here
-    job_slot: Array  # int32[P, W + 1], queue slot
-    job_mask: Array  # bool[P, W + 1], there is such a job (those of the window may start now, the last one may not)
-    forward_mask: Array  # bool[P, P], that last job may be forwarded to this scheduler
+    group: Float32[Array, "P N K Fg"]
+    group_mask: Bool[Array, "P N K"]  # False = padding
+    server: Float32[Array, "P N Fs"]
+    server_rack: Int32[Array, "P N"]
+    rack: Float32[Array, "P T Fr"]
+    scheduler: Float32[Array, "P Fp"]  # pooled view that schedulers exchange
+    job: Float32[Array, "P shown Fj"]  # the window and, last, the first job that may not start here
+    job_slot: Int32[Array, "P shown"]  # queue slot
+    job_mask: Bool[Array, "P shown"]  # there is such a job (those of the window may start now, the last one may not)
+    forward_mask: Bool[Array, "P P"]  # that last job may be forwarded to this scheduler
 
 
-def log_ratio(value: Array, unit: float | Array) -> Array:
+def log_ratio(value: Float32[Array, "*#shape"], unit: float | Float32[Array, "*#shape"]) -> Float32[Array, "*#shape"]:
     """`log(1 + value / unit)`: a feature scale for durations and counts."""
     return jnp.log1p(jnp.maximum(value, 0.0) / unit)
 
 
 def window_slots(
-    queue: Discipline, keys: Array, state: State, can_start: Array, preferred: Array | None = None
-) -> tuple[Array, Array]:
-    """The first `W` jobs that may start and the first that may not: slots `int32[P, W + 1]` and `bool[P, W + 1]`.
+    queue: Discipline,
+    keys: Float32[Array, "P Q"],
+    state: State,
+    can_start: Bool[Array, "P Q"],
+    preferred: Bool[Array, "P Q"] | None = None,
+) -> tuple[Int32[Array, "P shown"], Bool[Array, "P shown"]]:
+    """The first jobs that may start, as many as the window has, and the first that may not: slots, and whether any.
 
-    Args: `can_start: bool[P, Q]`, see `env.reservations.openings`. Of those that may not start the ones that are
-    `preferred: bool[P, Q]` come first. Without backfilling the window shows the first job of the queue, if it may
-    start, and no other.
+    Args: `can_start`, see `env.reservations.openings`. Of those that may not start the ones that are `preferred` come
+    first. Without backfilling the window shows the first job of the queue, if it may start, and no other.
     """
     slots, found = [], []
     columns = jnp.arange(state.queue.shape[-1])
@@ -63,8 +67,10 @@ def window_slots(
     return jnp.stack([*slots, slot], -1), jnp.stack([*found, blocked], -1)
 
 
-def job_features(params: EnvParams, state: State, slots: Array, mask: Array) -> Array:
-    """float32[P, W + 1, Fj] of the jobs in queue slots `slots: int32[P, W + 1]`."""
+def job_features(
+    params: EnvParams, state: State, slots: Int32[Array, "P shown"], mask: Bool[Array, "P shown"]
+) -> Float32[Array, "P shown Fj"]:
+    """Features of the jobs in these queue slots, 0 where there is none."""
     row = jnp.maximum(jnp.take_along_axis(state.queue, slots, -1), 0)
     jobs, profiles = state.jobs, params.profiles
     model = jobs.model[row]

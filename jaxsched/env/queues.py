@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.env.shares import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State
@@ -13,7 +14,8 @@ from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "las")
 
-Order = str | Callable[[State, EnvParams], Array]  # one of `ORDERS`, or keys float32[P, Q]: the lowest comes first
+# One of `ORDERS`, or keys: the lowest comes first.
+Order = str | Callable[[State, EnvParams], Float32[Array, "P Q"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Discipline:
             raise UserError("reserve: needs backfill, it holds back jobs that would pass a blocked gang")
 
 
-def order_keys(order: Order, state: State, params: EnvParams) -> Array:
-    """float32[P, Q]: the job with the lowest key comes first; infinite in empty slots."""
+def order_keys(order: Order, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
+    """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots."""
     row = jnp.maximum(state.queue, 0)
     jobs = state.jobs
     if callable(order):
@@ -51,25 +53,24 @@ def order_keys(order: Order, state: State, params: EnvParams) -> Array:
     return jnp.where(state.queue >= 0, key, jnp.inf)
 
 
-def area_s(state: State) -> Array:
-    """float32[P, Q]: GPUs times estimated run time of the queued jobs; stale in empty slots."""
+def area_s(state: State) -> Float32[Array, "P Q"]:
+    """GPUs times estimated run time of the queued jobs; stale in empty slots."""
     row = jnp.maximum(state.queue, 0)
     return gpus_of(state.jobs, row) * state.jobs.estimate_s[row]
 
 
-def first(keys: Array, rows: Array, mask: Array) -> tuple[Array, Array]:
-    """Slot of the first job under `mask` by (key, row of the table), `int32[P]`, and whether there is one, `bool[P]`.
-
-    Args: `keys: float32[P, Q]`, `rows: int32[P, Q]`, `mask: bool[P, Q]`.
-    """
+def first(
+    keys: Float32[Array, "P Q"], rows: Int32[Array, "P Q"], mask: Bool[Array, "P Q"]
+) -> tuple[Int32[Array, "P"], Bool[Array, "P"]]:
+    """Slot of the first job under `mask` by (key, row of the table), and whether there is one."""
     lowest = jnp.where(mask, keys, jnp.inf).min(-1, keepdims=True)
     tied = mask & (keys == lowest)
     slot = jnp.argmin(jnp.where(tied, rows, jnp.iinfo(jnp.int32).max), -1)
     return slot.astype(jnp.int32), mask.any(-1)
 
 
-def feasible(state: State) -> Array:
-    """bool[P, Q]: the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
+def feasible(state: State) -> Bool[Array, "P Q"]:
+    """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
     row = jnp.maximum(state.queue, 0)
     workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
     room = room_of(state.free, state.shared)
@@ -77,16 +78,16 @@ def feasible(state: State) -> Array:
     return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
 
 
-def feasible_at(state: State, row: Array) -> Array:
-    """bool[..., P]: the gang of job `row: int32[...]` fits the free GPUs of each partition, a running slot is free."""
+def feasible_at(state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs P"]:
+    """Whether the gang of job `row` fits the free GPUs of each partition, and a running slot is free."""
     workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
     room = room_of(state.free, state.shared)
     fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))
     return fits & (state.running.job < 0).any(-1)
 
 
-def movable(state: State, params: EnvParams, can_start: Array) -> Array:
-    """bool[P, Q, P]: the queued job could start at this other partition now, but not here (`can_start: bool[P, Q]`).
+def movable(state: State, params: EnvParams, can_start: Bool[Array, "P Q"]) -> Bool[Array, "P Q P"]:
+    """Whether the queued job could start at this other partition now, but not here (`can_start`).
 
     It has forwards left, and the other's queue has a free slot.
     """
@@ -97,15 +98,20 @@ def movable(state: State, params: EnvParams, can_start: Array) -> Array:
     return open_to & elsewhere & blocked[..., None]
 
 
-def _workers_that_fit(state: State) -> Array:
-    """int32[P, S]: workers of 1, 2, ... GPUs that fit the free GPUs of each partition."""
+def _workers_that_fit(state: State) -> Int32[Array, "P largest"]:
+    """Workers of 1, 2, ... GPUs that fit the free GPUs of each partition."""
     return (state.free[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
 
 
-def _fits(state: State, row: Array, workers: Array, room: Array | None) -> Array:
-    """bool: as many workers fit as the job `row` has, or, of a job that shares a GPU, the room is enough."""
+def _fits(
+    state: State,
+    row: Int32[Array, "*#jobs"],
+    workers: Int32[Array, "*#jobs"],
+    room: Int32[Array, "*#jobs"] | None,
+) -> Bool[Array, "*#jobs"]:
+    """Whether as many workers fit as the job `row` has, or, of a job that shares a GPU, the room is enough."""
     fits = workers >= state.jobs.workers[row]
-    if room is None:
+    if room is None or state.jobs.milli is None:
         return fits
     milli = state.jobs.milli[row]
     return jnp.where(milli < WHOLE, room >= milli, fits)

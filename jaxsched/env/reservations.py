@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
@@ -11,11 +12,13 @@ from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
 
 
-def openings(queue: Discipline, params: EnvParams, state: State, keys: Array) -> tuple[Array, Array]:
-    """Where queued jobs may start now: in their own partition, `bool[P, Q]`, or only in others, `bool[P, Q, P]`.
+def openings(
+    queue: Discipline, params: EnvParams, state: State, keys: Float32[Array, "P Q"]
+) -> tuple[Bool[Array, "P Q"], Bool[Array, "P Q P"]]:
+    """Where queued jobs may start now: in their own partition, or only in others.
 
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
-    `keys: float32[P, Q]`.
+    `keys`.
     """
     can_start = feasible(state)
     if not queue.reserve:
@@ -26,11 +29,13 @@ def openings(queue: Discipline, params: EnvParams, state: State, keys: Array) ->
     return can_start, movable(state, params, can_start) & may_pass
 
 
-def passing(params: EnvParams, state: State, keys: Array, can_start: Array) -> Array:
-    """bool[P, Q, P]: the queued job may pass the first gang that is blocked in this partition.
+def passing(
+    params: EnvParams, state: State, keys: Float32[Array, "P Q"], can_start: Bool[Array, "P Q"]
+) -> Bool[Array, "P Q P"]:
+    """Whether the queued job may pass the first gang that is blocked in this partition.
 
-    It may if it comes before the gang by `keys: float32[P, Q]`, if its area is no larger, if it would be done before
-    the gang can start, or if it leaves enough for the gang; where no gang is blocked (`can_start: bool[P, Q]`) all may.
+    It may if it comes before the gang by `keys`, if its area is no larger, if it would be done before the gang can
+    start, or if it leaves enough for the gang; where no gang is blocked (by `can_start`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
     gpus, area, estimate = _gpus(state, row), order_keys("area", state, params), state.jobs.estimate_s[row]
@@ -46,10 +51,12 @@ def passing(params: EnvParams, state: State, keys: Array, can_start: Array) -> A
     return earlier | (own <= gang_area) | brief | (gpus[..., None] <= spare)
 
 
-def _awaited(state: State, some: Array, need: Array) -> tuple[Array, Array]:
-    """Seconds until `need: int32[P]` GPUs are free by the estimates, and how many more there are then.
+def _awaited(
+    state: State, some: Bool[Array, "P"], need: Int32[Array, "P"]
+) -> tuple[Float32[Array, "P"], Int32[Array, "P"]]:
+    """Seconds until `need` GPUs are free by the estimates, and how many more there are then.
 
-    Returns `float32[P]`, `int32[P]`; infinite if that never comes, and where not `some: bool[P]`.
+    Infinite if that never comes, and where not `some`.
     """
     free, left = state.free.sum((1, 2)), estimated_left_s(state)
 
@@ -65,12 +72,12 @@ def _awaited(state: State, some: Array, need: Array) -> tuple[Array, Array]:
     return only_where(some, of_partition, lambda p: (jnp.float32(jnp.inf), jnp.int32(0)))
 
 
-def _gpus(state: State, row: Array) -> Array:
-    """int32: GPUs that the jobs take, 1 for a fraction."""
+def _gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+    """GPUs that the jobs take, 1 for a fraction."""
     return state.jobs.workers[row] * state.jobs.gpus_per_worker[row]
 
 
-def _freed(state: State, row: Array) -> Array:
-    """int32: GPUs that are free when the jobs end; 0 for a fraction, since others may share its GPU."""
+def _freed(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+    """GPUs that are free when the jobs end; 0 for a fraction, since others may share its GPU."""
     gpus = _gpus(state, row)
     return gpus if state.jobs.milli is None else jnp.where(state.jobs.milli[row] < WHOLE, 0, gpus)

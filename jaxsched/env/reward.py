@@ -12,32 +12,36 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32
 
 from jaxsched.env.state import RewardWeights
 from jaxsched.pytree import Pytree
 
 
 class RewardTerms(Pytree):
-    """Integrals over a stretch of time, float32[P] each, in intervals (`progress` in jobs)."""
+    """Integrals over a stretch of time, in intervals (`progress` in jobs)."""
 
-    jobs: Array
-    lost: Array
-    progress: Array
+    jobs: Float32[Array, "P"]
+    lost: Float32[Array, "P"]
+    progress: Float32[Array, "P"]
 
 
-def zero_terms(like: Array) -> RewardTerms:
-    """All zero, in the shape of `like: float32[P]`."""
+def zero_terms(like: Float32[Array, "P"]) -> RewardTerms:
+    """All zero, in the shape of `like`."""
     zero = jnp.zeros_like(like)
     return RewardTerms(jobs=zero, lost=zero, progress=zero)
 
 
 def reward_rates(
-    active: Array, slowdown: Array, duration_s: Array, queued: Array, interference: Array | bool
+    active: Bool[Array, "P R"],
+    slowdown: Float32[Array, "P R"],
+    duration_s: Float32[Array, "P R"],
+    queued: Float32[Array, "P"],
+    interference: Bool[Array, ""] | bool,
 ) -> RewardTerms:
     """The integrands of a moment per partition; `progress` is per second, the others per interval.
 
-    Args: `active: bool[P, R]`, `slowdown, duration_s: float32[P, R]`, `queued: float32[P]` jobs, `interference: bool`
-    as in `RewardWeights`.
+    Args: `queued`: number of jobs; `interference` as in `RewardWeights`.
     """
     running = active.astype(jnp.float32)
     speed = 1.0 / slowdown
@@ -48,7 +52,9 @@ def reward_rates(
     )
 
 
-def accumulate(terms: RewardTerms, rate: RewardTerms, seconds: Array, interval_s: Array) -> RewardTerms:
+def accumulate(
+    terms: RewardTerms, rate: RewardTerms, seconds: Float32[Array, ""], interval_s: Float32[Array, ""]
+) -> RewardTerms:
     """`terms` after `seconds` more at `rate`."""
     share = seconds / interval_s
     return RewardTerms(
@@ -58,6 +64,6 @@ def accumulate(terms: RewardTerms, rate: RewardTerms, seconds: Array, interval_s
     )
 
 
-def reward(weights: RewardWeights, terms: RewardTerms) -> Array:
-    """float32[P]: the weighted sum."""
+def reward(weights: RewardWeights, terms: RewardTerms) -> Float32[Array, "P"]:
+    """The weighted sum."""
     return weights.progress * terms.progress - weights.jobs * terms.jobs - weights.lost * terms.lost

@@ -5,6 +5,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
 from jaxsched.env.state import Action, EnvConfig, EnvParams, State
@@ -12,15 +13,16 @@ from jaxsched.env.state import Action, EnvConfig, EnvParams, State
 S = TypeVar("S")  # a state, or states with a leading axis of environments
 R = TypeVar("R")  # what a round leaves to be collected
 T = TypeVar("T")  # a running total of that
-Play = Callable[[S, Array], tuple[S, R]]  # of states and a key: the states after a round, and what it leaves
+Play = Callable[[S, PRNGKeyArray], tuple[S, R]]  # of states and a key: the states after a round, and what it leaves
 
 
 class Decides(Protocol):
     """What plays: a policy."""
 
-    asked: str
+    @property
+    def asked(self) -> str: ...
 
-    def __call__(self, key: Array, state: State, params: EnvParams) -> Action: ...
+    def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action: ...
 
 
 class Collector(NamedTuple, Generic[T, R]):
@@ -33,14 +35,16 @@ class Collector(NamedTuple, Generic[T, R]):
 NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 
-def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: Array) -> State:
+def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
     action = policy(key, state, params)
     return transition(config, params, state, action, policy.asked)[0]
 
 
-def play_rounds(play: Play[S, R], states: S, keys: Array, collector: Collector[T, R] = NOTHING) -> tuple[S, T, R]:
-    """So many rounds as there are `keys: [N]`. Returns states, the collector's total, and every round's rest, `[N]`."""
+def play_rounds(
+    play: Play[S, R], states: S, keys: Key[Array, "rounds"], collector: Collector[T, R] = NOTHING
+) -> tuple[S, T, R]:
+    """So many rounds as there are `keys`. Returns states, the collector's total, and every round's rest, stacked."""
 
     def turn(carry: tuple[S, T], key: Array) -> tuple[tuple[S, T], R]:
         states, total = carry
@@ -52,16 +56,16 @@ def play_rounds(play: Play[S, R], states: S, keys: Array, collector: Collector[T
 
 
 def play_while(
-    going: Callable[[S], Array],
+    going: Callable[[S], Bool[Array, ""]],
     play: Play[S, R],
     states: S,
-    key_of: Callable[[Array], Array],
+    key_of: Callable[[Int32[Array, ""]], PRNGKeyArray],
     most: int,
     collector: Collector[T, R] = NOTHING,
-) -> tuple[S, T, Array]:
+) -> tuple[S, T, Int32[Array, ""]]:
     """Rounds while `going(states)`, `most` at most; round `i` has the key `key_of(i)`.
 
-    Returns states, the collector's total, and how many rounds were played, int32.
+    Returns states, the collector's total, and how many rounds were played.
     """
 
     def unfinished(carry: tuple[S, T, Array]) -> Array:

@@ -5,9 +5,11 @@ Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots p
 """
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.interference import Interference, default_interference
@@ -37,12 +39,12 @@ class EnvConfig:
 
 
 class RewardWeights(Pytree):
-    """Weights of the reward's terms, float32 scalars; see `env.reward`."""
+    """Weights of the reward's terms; see `env.reward`."""
 
-    jobs: Array
-    lost: Array
-    progress: Array
-    interference: Array  # bool, `lost` counts what slowdowns cost
+    jobs: Float32[Array, ""]
+    lost: Float32[Array, ""]
+    progress: Float32[Array, ""]
+    interference: Bool[Array, ""]  # `lost` counts what slowdowns cost
 
 
 def reward_weights(
@@ -63,15 +65,15 @@ class EnvParams(Pytree):
     cluster: Cluster
     profiles: Profiles
     interference: Interference
-    interval_s: Array  # float32
+    interval_s: Float32[Array, ""]
     reward: RewardWeights
-    max_forwards: Array  # int32
-    horizon: Array  # int32, intervals after which an episode is truncated
+    max_forwards: Int32[Array, ""]
+    horizon: Int32[Array, ""]  # intervals after which an episode is truncated
 
 
-def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes) -> EnvParams:
+def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes: Any) -> EnvParams:
     """Default parameters on `cluster`; `changes` replace fields of `EnvParams`."""
-    values = dict(
+    values: dict[str, Any] = dict(
         cluster=cluster,
         profiles=profiles(),
         interference=default_interference(),
@@ -86,63 +88,63 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
 class Running(Pytree):
     """The running jobs of every partition; a slot with `job == -1` is free and its other entries are stale."""
 
-    job: Array  # int32[P, R]
-    workers: Array  # int8[P, R, N, K]
-    ps: Array  # int16[P, R, N, K]
-    gpus_per_worker: Array  # int32[P, R]
-    duration_s: Array  # float32[P, R]
-    remaining_s: Array  # float32[P, R], ideal seconds left
-    remaining_low_s: Array  # float32[P, R], the part of `remaining_s` that float32 cannot hold (Kahan)
-    slowdown: Array  # float32[P, R], current; 1 in free slots
+    job: Int32[Array, "P R"]  # row of the job table
+    workers: Int8[Array, "P R N K"]
+    ps: Int16[Array, "P R N K"]
+    gpus_per_worker: Int32[Array, "P R"]
+    duration_s: Float32[Array, "P R"]
+    remaining_s: Float32[Array, "P R"]  # ideal seconds left
+    remaining_low_s: Float32[Array, "P R"]  # the part of `remaining_s` that float32 cannot hold (Kahan)
+    slowdown: Float32[Array, "P R"]  # current; 1 in free slots
     footprint: Footprint  # leaves [P, ..., R]
-    gpu: Array | None = None  # int32[P, R], shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
-    stretch: Array | None = None  # float32[P, R], how much longer it computes for its co-runners there; likewise
+    gpu: Int32[Array, "P R"] | None = None  # shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
+    stretch: Float32[Array, "P R"] | None = None  # how much longer it computes for its co-runners there; likewise
 
 
 class Records(Pytree):
     """What happened to every job, per row of the job table."""
 
-    status: Array  # int8[J]: WAITING, RUNNING or FINISHED
-    partition: Array  # int16[J], -1 before the start
-    start: Array  # int32[J], boundary of the start
-    finish: Array  # int32[J], boundary before the finish
-    finish_offset_s: Array  # float32[J], seconds after that boundary
-    forwards: Array  # int8[J]
-    workers: Array | None = None  # int8[J, N * K]; None unless `record_placements`
-    ps: Array | None = None  # int16[J, N * K], likewise
+    status: Int8[Array, "J"]  # WAITING, RUNNING or FINISHED
+    partition: Int16[Array, "J"]  # -1 before the start
+    start: Int32[Array, "J"]  # boundary of the start
+    finish: Int32[Array, "J"]  # boundary before the finish
+    finish_offset_s: Float32[Array, "J"]  # seconds after that boundary
+    forwards: Int8[Array, "J"]
+    workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
+    ps: Int16[Array, "J NK"] | None = None  # likewise
 
 
 class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
     jobs: JobTable
-    clock: Array  # int32, boundary
-    round: Array  # int32, decision round at this boundary
-    waited: Array  # bool[P], has waited at this boundary
-    next_job: Array  # int32, first job of the table that has not arrived
-    free: Array  # int32[P, N, K]
-    queue: Array  # int32[P, Q], row of the job table, -1 = empty slot
+    clock: Int32[Array, ""]  # boundary
+    round: Int32[Array, ""]  # decision round at this boundary
+    waited: Bool[Array, "P"]  # has waited at this boundary
+    next_job: Int32[Array, ""]  # first job of the table that has not arrived
+    free: Int32[Array, "P N K"]  # whole GPUs
+    queue: Int32[Array, "P Q"]  # row of the job table, -1 = empty slot
     running: Running
-    attained_s: Array  # float32[V], GPU-seconds received per tenant
-    attained_low_s: Array  # float32[V], the part of it that float32 cannot hold (Kahan)
-    own: Array  # float32[P, M], utilisation of every resource by the partition's jobs
-    total: Array  # float32[P, M], the same by all jobs, which share links
+    attained_s: Float32[Array, "V"]  # GPU-seconds received per tenant
+    attained_low_s: Float32[Array, "V"]  # the part of it that float32 cannot hold (Kahan)
+    own: Float32[Array, "P M"]  # utilisation of every resource by the partition's jobs
+    total: Float32[Array, "P M"]  # the same by all jobs, which share links
     records: Records
-    backlogged: Array  # int32, boundaries at which a full queue held arrivals back
-    peak_queue: Array  # int32, longest queue of any partition so far
-    illegal: Array  # int32, actions that were not legal and counted as waiting
-    shared: Array | None = None  # int16[P, N, K, S], thousandths in use of shared GPUs; None if there are none
+    backlogged: Int32[Array, ""]  # boundaries at which a full queue held arrivals back
+    peak_queue: Int32[Array, ""]  # longest queue of any partition so far
+    illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
+    shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
 
 
 class Action(Pytree):
-    """What every scheduler does in one round; leading axis P."""
+    """What every scheduler does in one round."""
 
-    kind: Array  # int32[P]: WAIT, PLACE or FORWARD
-    slot: Array  # int32[P], queue slot of the job
-    workers: Array  # int32[P, N, K]
-    ps: Array  # int32[P, N, K]
-    target: Array  # int32[P], partition to forward to
+    kind: Int32[Array, "P"]  # WAIT, PLACE or FORWARD
+    slot: Int32[Array, "P"]  # queue slot of the job
+    workers: Int32[Array, "P N K"]
+    ps: Int32[Array, "P N K"]
+    target: Int32[Array, "P"]  # partition to forward to
 
 
 def wait_action(cluster: Cluster) -> Action:
@@ -152,8 +154,8 @@ def wait_action(cluster: Cluster) -> Action:
     return Action(kind=zero, slot=zero, workers=empty, ps=empty, target=zero)
 
 
-def job_spec(jobs: JobTable, index: Array) -> JobSpec:
-    """What the dynamics need to know of the jobs `index: int32[...]` (negative indices give an arbitrary job)."""
+def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
+    """What the dynamics need to know of the jobs in rows `index` (negative indices give an arbitrary job)."""
     row = jnp.maximum(index, 0)
     return JobSpec(
         workers=jobs.workers[row],
@@ -171,8 +173,10 @@ def with_fractions(config: EnvConfig, jobs: JobTable) -> JobTable:
     return jobs if jobs.milli is not None else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE))
 
 
-def could_hold(cluster: Cluster, workers: Array, gpus_per_worker: Array) -> Array:
-    """bool[..., P]: the gang fits a partition that is empty."""
+def could_hold(
+    cluster: Cluster, workers: Int32[Array, "*jobs"], gpus_per_worker: Int32[Array, "*jobs"]
+) -> Bool[Array, "*jobs P"]:
+    """Whether the gang fits a partition that is empty."""
     capacity = group_capacity(cluster.group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
     return capacity >= workers[..., None]
 
@@ -184,8 +188,8 @@ def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
     return jobs.replace(home=next_home(cluster, jobs.home, fits))
 
 
-def next_home(cluster: Cluster, home: Array, fits: Array) -> Array:
-    """int32[...]: the next partition from `home: int32[...]` on that `fits: bool[..., P]`, -1 if there is none.
+def next_home(cluster: Cluster, home: Int32[Array, "*jobs"], fits: Bool[Array, "*jobs P"]) -> Int32[Array, "*jobs"]:
+    """The next partition from `home` on that `fits`, -1 if there is none.
 
     `home` counts modulo the partitions that have servers, so that padding partitions change nothing.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.queues import Discipline, first
@@ -17,7 +17,7 @@ from jaxsched.policies.rules import View
 
 STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 
-Act = Callable[[Array, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
+Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Policy:
     asked: str = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
     options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
 
-    def __call__(self, key: Array, state: State, params: EnvParams) -> Action:
+    def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
         """`act` with its own weights."""
         return self.act(key, state, params, self.weights)
 
@@ -62,23 +62,21 @@ def views(state: State, params: EnvParams) -> tuple[View, View]:
         profiles=params.profiles,
         room=None if room is None else room.reshape(p, -1),
     )
-    axes = View(
-        cluster=partition_axes(params.cluster),
-        free=0,
-        total=0,
-        profiles=jax.tree.map(lambda _: None, params.profiles),
-        room=None if room is None else 0,
-    )
-    return view, axes
+    axes = jax.tree.map(lambda _: 0, view)
+    return view, axes.replace(cluster=partition_axes(params.cluster), profiles=None)
 
 
 def forward_choice(
-    state: State, params: EnvParams, keys: Array, can_start: Array, open_to: Array, rule: str
-) -> tuple[Array, Array, Array]:
+    state: State,
+    params: EnvParams,
+    keys: Float32[Array, "P Q"],
+    can_start: Bool[Array, "P Q"],
+    open_to: Bool[Array, "P Q P"],
+    rule: str,
+) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]:
     """Which blocked job goes where by the forwarding `rule`, one of `FORWARDS` (docs/semantics.md, section 7).
 
-    Args: `keys: float32[P, Q]` of the order; `can_start: bool[P, Q]`, `open_to: bool[P, Q, P]` as of `openings`.
-    Returns `slot: int32[P]`, `target: int32[P]`, `possible: bool[P]`.
+    Args: `keys` of the order; `can_start`, `open_to` as of `openings`. Returns queue slots, targets, and whether any.
     """
     p = jnp.arange(state.queue.shape[0])
     if rule == STAY:
@@ -97,12 +95,15 @@ def forward_choice(
 
 
 def place_or_forward(
-    state: State, place: Array, slot: Array, workers: Array, forward: Array, forward_slot: Array, target: Array
+    state: State,
+    place: Bool[Array, "P"],
+    slot: Int32[Array, "P"],
+    workers: Int32[Array, "P NK"],
+    forward: Bool[Array, "P"],
+    forward_slot: Int32[Array, "P"],
+    target: Int32[Array, "P"],
 ) -> Action:
-    """The action that places where `place: bool[P]`, else forwards where `forward: bool[P]`, else waits.
-
-    Args: `slot, forward_slot, target: int32[P]`, `workers: int32[P, NK]`; PS follow the workers.
-    """
+    """The action that places where `place`, else forwards where `forward`, else waits; PS follow the workers."""
     p = jnp.arange(state.queue.shape[0])
     shape = state.free.shape
     wanted = state.jobs.ps[jnp.maximum(state.queue[p, slot], 0)]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int32
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import JobSpec
@@ -13,8 +14,8 @@ from jaxsched.semantics import ANCHORS, CAPS
 _NEVER = 2**30
 
 
-def anchors(view: View, job: JobSpec) -> Array:
-    """int32[A]: the best servers by packing, then by pressure; -1 where there is none left.
+def anchors(view: View, job: JobSpec) -> Int32[Array, "A"]:
+    """The best servers by packing, then by pressure; -1 where there is none left.
 
     `A` is 2 `ANCHORS`, or `ANCHORS` on a partition so small that the first list holds every server.
     """
@@ -38,8 +39,8 @@ def anchors(view: View, job: JobSpec) -> Array:
     return jnp.concatenate([packed, calm])
 
 
-def candidates(view: View, job: JobSpec) -> tuple[Array, Array]:
-    """Workers per group `int32[C, NK]` and validity `bool[C]`, index = anchor * 3 + cap."""
+def candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Array, "C"]]:
+    """Workers per group and validity, index = anchor * 3 + cap."""
     layout = layout_of(view.cluster)
     fits = capacity(view, job)
     rack = view.cluster.server_rack

@@ -86,7 +86,9 @@ def _are_sizes(value: object) -> bool:
     return isinstance(value, list) and len(value) == 4 and all(_whole(size, 1) for size in value)
 
 
-def _check_weights(path: str, queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None, weights) -> None:
+def _check_weights(
+    path: str, queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None, weights: PyTree
+) -> None:
     """UserError unless `weights` are finite and have the shapes that `network` gives its parameters."""
     params = make_params(get_cluster("leaf-spine-2", 2))  # a graph network's shapes do not depend on the cluster
     job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
@@ -100,10 +102,10 @@ def _check_weights(path: str, queue: Discipline, network: SchedulerNetwork, size
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {jax.tree_util.keystr(place): jnp.shape(leaf) for place, leaf in leaves}
 
-    seen = jax.eval_shape(look)
+    obs, menu = jax.eval_shape(look)
     if sizes is not None:
-        seen = _in_sizes(*seen, sizes)
-    expected, found = shapes(jax.eval_shape(network.init, jax.random.key(0), *seen)), shapes(weights)
+        obs, menu = _in_sizes(obs, menu, sizes)
+    expected, found = shapes(jax.eval_shape(network.init, jax.random.key(0), obs, menu)), shapes(weights)
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
             raise UserError(
@@ -116,7 +118,7 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
     """The shapes of observation and menu on a cluster of other sizes."""
     p, n, k, t = sizes
 
-    def resized(leaf: Any, *middle: int, keep: int) -> jax.ShapeDtypeStruct:
+    def resized(leaf: Any, *middle: int, keep: int) -> Any:  # a shape, where the types have arrays
         return jax.ShapeDtypeStruct((p, *middle, *leaf.shape[leaf.ndim - keep :]), leaf.dtype)
 
     obs = Observation(

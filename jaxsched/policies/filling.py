@@ -7,21 +7,22 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 PAIRS = 48  # groups of which every one is compared with every other; of more, a search is faster
 
 
-def quantise(x: Array) -> Array:
-    """int32: `x` on the grid on which scores are compared, see `semantics`."""
+def quantise(x: Float32[Array, "*shape"]) -> Int32[Array, "*shape"]:
+    """`x` on the grid on which scores are compared, see `semantics`."""
     return jnp.clip(jnp.floor(GRID * x + GRID_OFFSET), 0.0, GRID_LIMIT).astype(jnp.int32)
 
 
-def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
-    """int32[NK]: workers per group when groups take what they can in ascending order of (key, index).
+def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]) -> Int32[Array, "NK"]:
+    """Workers per group when groups take what they can in ascending order of (key, index).
 
-    Args: `key: int32[NK]`, `capacity: int32[NK]` workers that still fit, `need: int32` workers.
+    Args: `capacity`: workers that still fit; `need`: workers.
     """
     if key.shape[0] > PAIRS:
         return _fill_by_bisection(key, capacity, need)
@@ -29,13 +30,15 @@ def fill_in_order(key: Array, capacity: Array, need: Array) -> Array:
     return jnp.clip(need - before, 0, capacity)
 
 
-def ahead(key: Array) -> Array:
-    """bool[K, K]: whether the second comes before the first in ascending order of (key, index). `key: int32[K]`."""
+def ahead(key: Int32[Array, "K"]) -> Bool[Array, "K K"]:
+    """Whether the second comes before the first in ascending order of (key, index)."""
     index = jnp.arange(key.shape[0])
     return (key < key[:, None]) | ((key == key[:, None]) & (index < index[:, None]))
 
 
-def _fill_by_bisection(key: Array, capacity: Array, need: Array) -> Array:
+def _fill_by_bisection(
+    key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]
+) -> Int32[Array, "NK"]:
     """`fill_in_order` by a search for the last key that is needed; keys differ by less than 2^31."""
 
     def halve(_, limits: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -49,8 +52,10 @@ def _fill_by_bisection(key: Array, capacity: Array, need: Array) -> Array:
     return before + jnp.clip(need - before.sum() - (jnp.cumsum(tied) - tied), 0, tied)
 
 
-def fill_one_by_one(key: Callable[[Array], Array], capacity: Array, need: Array) -> Array:
-    """int32[NK]: each worker in turn goes to the group of lowest `key(counts) -> int32[NK]` with capacity left."""
+def fill_one_by_one(
+    key: Callable[[Int32[Array, "NK"]], Int32[Array, "NK"]], capacity: Int32[Array, "NK"], need: Int32[Array, ""]
+) -> Int32[Array, "NK"]:
+    """Workers per group when each in turn goes to the group of lowest `key(counts)` with capacity left."""
     worst = jnp.iinfo(jnp.int32).max
 
     def body(counts: Array) -> Array:
@@ -61,7 +66,7 @@ def fill_one_by_one(key: Callable[[Array], Array], capacity: Array, need: Array)
     return lax.while_loop(lambda counts: counts.sum() < target, body, jnp.zeros_like(capacity))
 
 
-def place_ps(workers: Array, ps: Array) -> Array:
-    """int32[NK]: PS in proportion to the workers, by cumulative rounding down. `workers: int32[NK]`, `ps: int32`."""
+def place_ps(workers: Int32[Array, "NK"], ps: Int32[Array, ""]) -> Int32[Array, "NK"]:
+    """PS in proportion to the workers, by cumulative rounding down."""
     share = jnp.cumsum(workers) * ps // jnp.maximum(workers.sum(), 1)
     return jnp.diff(share, prepend=0)

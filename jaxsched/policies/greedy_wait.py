@@ -8,7 +8,7 @@ import functools
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.env.observation import window_slots
@@ -31,7 +31,7 @@ def greedy_wait(
     wholly free later: wide gangs can start there.
     """
 
-    def act(key: Array, state: State, params: EnvParams, weights: PyTree) -> Action:
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         keys = order_keys(queue.order, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slots, found = window_slots(queue, keys, state, can_start)
@@ -45,11 +45,10 @@ def greedy_wait(
     return act
 
 
-def _choose(threshold: float, patience: float, params: EnvParams, scene: Scene) -> tuple[Array, Array, Array]:
-    """The first job of each window that has an acceptable placement: whether, its place in the window, its workers.
-
-    Returns `bool[P]`, `int32[P]`, `int32[P, NK]`.
-    """
+def _choose(
+    threshold: float, patience: float, params: EnvParams, scene: Scene
+) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"]]:
+    """The first job of each window that has an acceptable placement: whether, its place in the window, its workers."""
     now = present(params, scene)
     idle = jnp.isinf(scene.wait_s)
 

@@ -2,8 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import PyTree
+from jax import lax
+from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
@@ -22,7 +22,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
     """
     place_workers = RULES[rule] if isinstance(rule, str) else rule
 
-    def act(key: Array, state: State, params: EnvParams, weights: PyTree) -> Action:
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         p = jnp.arange(state.queue.shape[0])
         job_key, group_key = jax.random.split(key)
         drawn = rule == "random"

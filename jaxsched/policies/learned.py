@@ -1,9 +1,11 @@
 """The learned policy: from network heads to a joint action."""
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
@@ -21,20 +23,22 @@ Sizes = tuple[int, int, int, int]  # of arrays: schedulers, servers of each, GPU
 
 
 class Choice(Pytree):
-    """One decision per scheduler; leading axis P."""
+    """One decision per scheduler."""
 
-    act: Array  # bool[P], do something rather than wait
-    option: Array  # int32[P], index into placements (K) followed by forwards (P)
+    act: Bool[Array, "P"]  # do something rather than wait
+    option: Int32[Array, "P"]  # index into placements (K) followed by forwards (P)
 
 
-def option_logits(heads: Heads, obs: Observation, menu: Menu) -> tuple[Array, Array]:
-    """Logits `float32[P, K + P]` of everything that can be done, and which of it is legal, `bool` likewise."""
+def option_logits(
+    heads: Heads, obs: Observation, menu: Menu
+) -> tuple[Float32[Array, "P options"], Bool[Array, "P options"]]:
+    """Logits of everything that can be done, K placements and P forwards, and which of it is legal."""
     mask = jnp.concatenate([menu.mask, obs.forward_mask], -1)
     logits = jnp.concatenate([heads.place, heads.forward], -1)
     return jnp.where(mask, logits, _FAR), mask
 
 
-def sample(key: Array, heads: Heads, obs: Observation, menu: Menu) -> Choice:
+def sample(key: PRNGKeyArray, heads: Heads, obs: Observation, menu: Menu) -> Choice:
     """A choice drawn from the policy; schedulers without a legal option wait."""
     logits, mask = option_logits(heads, obs, menu)
     act_key, option_key = jax.random.split(key)
@@ -48,8 +52,10 @@ def most_likely(heads: Heads, obs: Observation, menu: Menu) -> Choice:
     return Choice(act=(heads.act > 0) & mask.any(-1), option=jnp.argmax(logits, -1).astype(jnp.int32))
 
 
-def log_prob_and_entropy(heads: Heads, obs: Observation, menu: Menu, choice: Choice) -> tuple[Array, Array]:
-    """Log-probability and entropy `float32[P]` of a choice; both are 0 where no option is legal."""
+def log_prob_and_entropy(
+    heads: Heads, obs: Observation, menu: Menu, choice: Choice
+) -> tuple[Float32[Array, "P"], Float32[Array, "P"]]:
+    """Log-probability and entropy of a choice; both are 0 where no option is legal."""
     logits, mask = option_logits(heads, obs, menu)
     some = mask.any(-1)
     log_p = jax.nn.log_softmax(logits)
@@ -90,7 +96,7 @@ def learned_policy(
     if given, it raises UserError when it is traced.
     """
 
-    def act(key: Array, state: State, params: EnvParams, weights: PyTree) -> Action:
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         if max_forwards is not None:
             params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
         obs = observe(queue, params, state)
@@ -102,7 +108,7 @@ def learned_policy(
 
         def decide() -> Action:
             menu = build_menu(params, state, obs)
-            heads = network.apply(weights, obs, menu)
+            heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
             return to_action(state, obs, menu, most_likely(heads, obs, menu))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()

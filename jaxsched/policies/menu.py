@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float32, Int32
 
 from jaxsched.dynamics.batching import lane_by_lane, only_where
 from jaxsched.dynamics.resources import layout_of
@@ -52,7 +53,7 @@ def _compacted(menu: Menu) -> Menu:
     return jax.tree.map(lambda leaf: leaf[chosen], menu).replace(mask=some)
 
 
-def _menu_of(on: Offers, rank: Array, duration: Array, wait: Array) -> Menu:
+def _menu_of(on: Offers, rank: Int32[Array, ""], duration: Float32[Array, ""], wait: Float32[Array, ""]) -> Menu:
     """The menu of the job at place `rank` of the window; leading axis C."""
     view, workers, mask = on.view, on.workers, on.valid
     layout = layout_of(view.cluster)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int16, Int32, Num
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import only_where
@@ -40,44 +41,50 @@ BLOCK = 8  # candidates whose effects are computed at once
 
 
 class Scene(Pytree):
-    """What there is to choose from; leading axis P. `W` jobs of the window."""
+    """What there is to choose from; `W` jobs of the window."""
 
-    free: Array  # int32[P, NK]
-    total: Array  # float32[P, M]
+    free: Int32[Array, "P NK"]
+    total: Float32[Array, "P M"]
     footprint: Footprint  # of the running jobs, leaves [P, ..., R]
-    left_s: Array  # float32[P, R], ideal seconds that the running jobs have left by their estimates, 0 in free slots
-    wait_s: Array  # float32[P], seconds until something can change, at least one interval; inf if nothing runs
+    left_s: Float32[Array, "P R"]  # ideal seconds that the running jobs have left by their estimates, 0 in free slots
+    wait_s: Float32[Array, "P"]  # seconds until something can change, at least one interval; inf if nothing runs
     job: JobSpec  # leaves [P, W]
-    duration_s: Array  # float32[P, W], as estimated
-    some: Array  # bool[P, W], there is such a job, and its scheduler has not waited yet
+    duration_s: Float32[Array, "P W"]  # as estimated
+    some: Bool[Array, "P W"]  # there is such a job, and its scheduler has not waited yet
     crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
-    exit_s: Array | None = None  # float32[P, N], seconds until the last job of a server ends; None: not looked at
+    exit_s: Float32[Array, "P N"] | None = None  # seconds until the last job of a server ends; None: not looked at
 
 
 class Crowd(Pytree):
-    """The shared GPUs of every partition; leading axis P, in `offers` of one partition."""
+    """The shared GPUs of every partition; in `offers` of one partition, without the axis P."""
 
-    shared: Array  # int16[P, NK, S], thousandths in use
+    shared: Int16[Array, "P NK S"]  # thousandths in use
     running: Sharers  # leaves [P, R], `gpu` -1 in free slots, too
-    stretch: Array  # float32[P, R], of the running jobs
+    stretch: Float32[Array, "P R"]  # of the running jobs
 
 
 class Offers(Pytree):
-    """Candidate placements of one job; leading axis C."""
+    """Candidate placements of one job."""
 
-    view: View  # the partition, without the axis C
-    gpus_per_worker: Array  # int32[], or float32[] with shared GPUs, without the axis C
-    workers: Array  # int32[C, NK]
-    valid: Array  # bool[C]
-    own: Array  # float32[C], slowdown of the job
-    added_s: Array  # float32[C], seconds it would cost the jobs that run
-    effective: Array  # float32[C], `own` plus `added_s` in units of the job's duration
-    later: Array  # float32[C], by how much later its servers would be wholly free, in those units; 0: not looked at
-    stake: Array  # float32[C], seconds lost by a slowdown above 1, own and others', over the wait for a change
+    view: View  # the partition
+    gpus_per_worker: Num[Array, ""]  # int32, or float32 with shared GPUs
+    workers: Int32[Array, "C NK"]
+    valid: Bool[Array, "C"]
+    own: Float32[Array, "C"]  # slowdown of the job
+    added_s: Float32[Array, "C"]  # seconds it would cost the jobs that run
+    effective: Float32[Array, "C"]  # `own` plus `added_s` in units of the job's duration
+    later: Float32[Array, "C"]  # by how much later its servers would be wholly free, in those units; 0: not looked at
+    stake: Float32[Array, "C"]  # seconds lost by a slowdown above 1, own and others', over the wait for a change
 
 
-def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifetimes: bool = False) -> Scene:
-    """The scene for the queued jobs in `slots: int32[P, W]` where `found: bool[P, W]`; `lifetimes`: with `exit_s`."""
+def scene_of(
+    state: State,
+    params: EnvParams,
+    slots: Int32[Array, "P W"],
+    found: Bool[Array, "P W"],
+    lifetimes: bool = False,
+) -> Scene:
+    """The scene for the queued jobs in `slots` where `found`; `lifetimes`: with `exit_s`."""
     running = state.running
     partitions = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[partitions[:, None], slots], 0)
@@ -98,23 +105,25 @@ def scene_of(state: State, params: EnvParams, slots: Array, found: Array, lifeti
     )
 
 
-def _exits(state: State, end_s: Array) -> Array:
-    """float32[P, N]: seconds until the last job of each server ends, 0 without jobs; `end_s: float32[P, R]`."""
+def _exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P N"]:
+    """Seconds until the last job of each server ends, 0 without jobs; `end_s`: until each job ends."""
     there = (state.running.job >= 0)[..., None] & (state.running.workers > 0).any(-1)
     return jnp.where(there, end_s[..., None], 0.0).max(1)
 
 
 def crowd_of(state: State, params: EnvParams) -> Crowd | None:
     """The shared GPUs of a state, if it has some."""
-    if state.shared is None:
+    shared, stretch = state.shared, state.running.stretch
+    if shared is None:
         return None
-    running, (p, n, k, _) = sharers_of(params, state), state.shared.shape
+    assert stretch is not None
+    running, (p, n, k, _) = sharers_of(params, state), shared.shape
     running = running.replace(gpu=jnp.where(state.running.job >= 0, running.gpu, -1))
-    return Crowd(shared=state.shared.reshape(p, n * k, -1), running=running, stretch=state.running.stretch)
+    return Crowd(shared=shared.reshape(p, n * k, -1), running=running, stretch=stretch)
 
 
 def present(params: EnvParams, scene: Scene) -> StepTime:
-    """Step times of the running jobs where a scheduler has a job to place, else 0; leaves float32[P, R]."""
+    """Step times of the running jobs where a scheduler has a job to place, else 0; leaves [P, R]."""
 
     def of_partition(p: Array) -> StepTime:
         rows = jax.tree.map(lambda leaf: leaf[p], scene.footprint)
@@ -126,7 +135,7 @@ def present(params: EnvParams, scene: Scene) -> StepTime:
     return only_where(scene.some.any(-1), of_partition, nothing)
 
 
-def offers(params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -> Offers:
+def offers(params: EnvParams, scene: Scene, now: StepTime, p: Int32[Array, ""], w: Int32[Array, ""]) -> Offers:
     """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
     rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.footprint, now, scene.crowd))
@@ -163,10 +172,14 @@ def offers(params: EnvParams, scene: Scene, now: StepTime, p: Array, w: Array) -
     )
 
 
-def in_blocks(appraise: Callable[[Array], tuple[Array, Array]], workers: Array, valid: Array) -> tuple[Array, Array]:
+def in_blocks(
+    appraise: Callable[[Int32[Array, "some NK"]], tuple[Float32[Array, "some"], Float32[Array, "some"]]],
+    workers: Int32[Array, "C NK"],
+    valid: Bool[Array, "C"],
+) -> tuple[Float32[Array, "C"], Float32[Array, "C"]]:
     """`appraise` of the valid candidates, `BLOCK` at a time: most often all of them at once. (1, 0) for the others.
 
-    Args: `workers: int32[C, NK]`, `valid: bool[C]`. Returns `float32[C]` each, as `what_if`.
+    Returns what `what_if` does.
     """
     count = valid.shape[0]
     if count <= BLOCK:
@@ -186,8 +199,8 @@ def in_blocks(appraise: Callable[[Array], tuple[Array, Array]], workers: Array, 
     return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
 
 
-def choice_score(on: Offers) -> Array:
-    """int32[C], `effective` and `later` together as `quantise` has them; candidates that are not valid come last.
+def choice_score(on: Offers) -> Int32[Array, "C"]:
+    """`effective` and `later` together as `quantise` has them; candidates that are not valid come last.
 
     greedy-wait takes the lowest, of equals the first.
     """
@@ -197,13 +210,14 @@ def choice_score(on: Offers) -> Array:
 class Stretches(Pytree):
     """How much longer jobs compute for their co-runners on a GPU, before and with each of C placements."""
 
-    now: Array  # float32[R]
-    own: Array  # float32[C]
-    after: Array  # float32[C, R]
+    now: Float32[Array, "R"]
+    own: Float32[Array, "C"]
+    after: Float32[Array, "C R"]
 
 
-def _stretches(params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Array) -> Stretches:
-    """What placing `job` as `workers: int32[C, NK]` would do on the GPUs that it would share."""
+def _stretches(params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Int32[Array, "C NK"]) -> Stretches:
+    """What placing `job` as `workers` would do on the GPUs that it would share."""
+    assert job.milli is not None
     gpu, _ = jax.vmap(shares.gpu_for, in_axes=(None, None, 0, None))(view.free, crowd.shared, workers, job.milli)
     kinds = view.cluster.group_gpu_type.reshape(-1)[shares.group_of(workers)]
     placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
@@ -212,8 +226,8 @@ def _stretches(params: EnvParams, view: View, crowd: Crowd, job: JobSpec, worker
     return Stretches(now=crowd.stretch, own=own, after=after)
 
 
-def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Footprint:
-    """Footprints, last axis C, of placing `job` as `workers: int32[C, NK]` on one partition."""
+def candidate_prints(view: View, best: Best, job: JobSpec, workers: Int32[Array, "C NK"]) -> Footprint:
+    """Footprints, last axis C, of placing `job` as `workers` on one partition."""
     shape = view.cluster.group_gpus.shape
     ps = jax.vmap(place_ps, in_axes=(0, None))(workers, job.ps)
 
@@ -226,20 +240,20 @@ def candidate_prints(view: View, best: Best, job: JobSpec, workers: Array) -> Fo
 def what_if(
     interference: Interference,
     rows: Footprint,
-    remaining_s: Array,
+    remaining_s: Float32[Array, "R"],
     now: StepTime,
-    total: Array,
+    total: Float32[Array, "M"],
     prints: Footprint,
     on_gpu: Stretches | None = None,
-) -> tuple[Array, Array]:
-    """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs. `float32[C]` each.
+) -> tuple[Float32[Array, "C"], Float32[Array, "C"]]:
+    """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs.
 
     Args:
-        rows: the partition's running jobs, slots last. remaining_s: float32[R], ideal seconds left, 0 in free slots.
-        now: their present step times, leaves float32[R].
-        total: float32[M]. prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
+        rows: the partition's running jobs, slots last. remaining_s: ideal seconds they have left, 0 in free slots.
+        now: their present step times, leaves [R].
+        prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
-    on_gpu = on_gpu or Stretches(now=None, own=None, after=None)
-    own = slowdown(interference, prints, total[:, None] + prints.use, on_gpu.own)
-    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows.ideal, on_gpu.after)
-    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal, on_gpu.now), 0.0)).sum(-1)
+    before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (None, None, None)
+    own = slowdown(interference, prints, total[:, None] + prints.use, alone)
+    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows.ideal, beside)
+    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal, before), 0.0)).sum(-1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import Layout, layout_of
@@ -21,64 +22,67 @@ class View(Pytree):
     """One partition as a rule sees it."""
 
     cluster: Cluster  # without the leading P axis
-    free: Array  # int32[NK], whole GPUs
-    total: Array  # float32[M]
+    free: Int32[Array, "NK"]  # whole GPUs
+    total: Float32[Array, "M"]  # utilisation of every resource
     profiles: Profiles
-    room: Array | None = None  # int32[NK], thousandths that fit one GPU of the group, see `shares.room_of`
+    room: Int32[Array, "NK"] | None = None  # thousandths that fit one GPU of the group, see `shares.room_of`
 
 
-Rule = Callable[[Array, View, JobSpec], Array]  # (key, view, job) -> int32[NK] workers
+Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
 
 
-def capacity(view: View, job: JobSpec) -> Array:
-    """int32[NK]: workers of the job that fit each group's free GPUs."""
+def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
+    """Workers of the job that fit each group's free GPUs."""
     return shares.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 
-def per_server(layout: Layout, values: Array) -> Array:
-    """`[NK] -> [N]`, summed."""
+def per_server(layout: Layout, values: Num[Array, "NK"]) -> Num[Array, "N"]:
+    """The sum over each server's groups."""
     return values.reshape(layout.servers, layout.groups).sum(-1)
 
 
-def to_groups(layout: Layout, values: Array) -> Array:
-    """`[N] -> [NK]`, repeated."""
+def to_groups(layout: Layout, values: Shaped[Array, "N"]) -> Shaped[Array, "NK"]:
+    """Each server's value, repeated for its groups."""
     return jnp.repeat(values, layout.groups, total_repeat_length=layout.nk)
 
 
-def _own_pressure(view: View) -> Array:
-    """float32[NK]: use of the group's CPU and PCIe."""
+def _own_pressure(view: View) -> Float32[Array, "NK"]:
+    """Use of the group's CPU and PCIe."""
     layout = layout_of(view.cluster)
     return view.total[layout.cpu] + view.total[layout.pcie]
 
 
-def _shared_pressure(view: View) -> Array:
-    """float32[N]: use of the server's QPI and NIC."""
+def _shared_pressure(view: View) -> Float32[Array, "N"]:
+    """Use of the server's QPI and NIC."""
     layout = layout_of(view.cluster)
     return view.total[layout.qpi] + view.total[layout.nic]
 
 
-def group_pressure(view: View) -> Array:
-    """float32[NK]: use of the group's CPU and PCIe and of its server's QPI and NIC."""
+def group_pressure(view: View) -> Float32[Array, "NK"]:
+    """Use of the group's CPU and PCIe and of its server's QPI and NIC."""
     return _own_pressure(view) + to_groups(layout_of(view.cluster), _shared_pressure(view))
 
 
-def server_pressure(view: View) -> Array:
-    """float32[N]: use of NIC and QPI and of CPU and PCIe of all groups."""
+def server_pressure(view: View) -> Float32[Array, "N"]:
+    """Use of NIC and QPI and of CPU and PCIe of all groups."""
     return _shared_pressure(view) + per_server(layout_of(view.cluster), _own_pressure(view))
 
 
-def lowest(key: Array, mask: Array) -> Array:
-    """bool mask of the one entry of lowest int32 `key` under `mask` (ties: lowest index); all False if none."""
+def lowest(key: Int32[Array, "places"], mask: Bool[Array, "places"]) -> Bool[Array, "places"]:
+    """Mask of the one entry of lowest `key` under `mask` (ties: lowest index); all False if none."""
     worst = jnp.iinfo(jnp.int32).max
     choice = jnp.argmin(jnp.where(mask, key, worst))
     return (jnp.arange(key.shape[0]) == choice) & mask.any()
 
 
-def container(view: View, job: JobSpec, group_key: Array, server_key: Array, rack_key: Array) -> Array:
-    """bool[NK]: the smallest of group, server, rack, partition that fits the gang; of several the one of lowest key.
-
-    Args: `group_key: int32[NK]`, `server_key: int32[N]`, `rack_key: int32[T]`.
-    """
+def container(
+    view: View,
+    job: JobSpec,
+    group_key: Int32[Array, "NK"],
+    server_key: Int32[Array, "N"],
+    rack_key: Int32[Array, "T"],
+) -> Bool[Array, "NK"]:
+    """The smallest of group, server, rack, partition that fits the gang; of several the one of lowest key."""
     layout = layout_of(view.cluster)
     fits = capacity(view, job)
     servers = per_server(layout, fits)
@@ -91,18 +95,18 @@ def container(view: View, job: JobSpec, group_key: Array, server_key: Array, rac
     return jnp.where(group.any(), group, jnp.where(server.any(), server, everything))
 
 
-def first_fit(key: Array, view: View, job: JobSpec) -> Array:
+def first_fit(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Groups in order of index."""
     return fill_in_order(jnp.zeros_like(view.free), capacity(view, job), job.workers)
 
 
-def random(key: Array, view: View, job: JobSpec) -> Array:
+def random(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Groups in random order."""
     order = jax.random.randint(key, view.free.shape, 0, jnp.iinfo(jnp.int32).max)
     return fill_in_order(order, capacity(view, job), job.workers)
 
 
-def pack(key: Array, view: View, job: JobSpec) -> Array:
+def pack(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Best fit: the fullest smallest container, then the fewest servers."""
     layout = layout_of(view.cluster)
     free_server = per_server(layout, view.free)
@@ -113,7 +117,7 @@ def pack(key: Array, view: View, job: JobSpec) -> Array:
     return fill_in_order(most_first, fits, job.workers)
 
 
-def load_balance(key: Array, view: View, job: JobSpec) -> Array:
+def load_balance(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Each worker on the server with the least used share of its GPUs, there on the group with most free ones."""
     layout = layout_of(view.cluster)
     gpus = view.cluster.group_gpus.reshape(-1)
@@ -127,7 +131,7 @@ def load_balance(key: Array, view: View, job: JobSpec) -> Array:
     return fill_one_by_one(score, capacity(view, job), job.workers)
 
 
-def tetris(key: Array, view: View, job: JobSpec) -> Array:
+def tetris(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Each worker where its demand aligns best with what is free (the dot product of Grandl et al., SIGCOMM 2014)."""
     layout, cluster, profiles = layout_of(view.cluster), view.cluster, view.profiles
     gpus = jnp.maximum(cluster.group_gpus.reshape(-1), 1)
@@ -149,12 +153,12 @@ def tetris(key: Array, view: View, job: JobSpec) -> Array:
     return fill_one_by_one(score, capacity(view, job), job.workers)
 
 
-def least_interference(key: Array, view: View, job: JobSpec) -> Array:
+def least_interference(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Groups in order of the pressure of their co-runners."""
     return fill_in_order(quantise(group_pressure(view)), capacity(view, job), job.workers)
 
 
-def contention_aware(key: Array, view: View, job: JobSpec) -> Array:
+def contention_aware(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Local where it fits, and among the places where it fits the least loaded; else the idlest NICs."""
     layout = layout_of(view.cluster)
     nic = view.total[layout.nic]

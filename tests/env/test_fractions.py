@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ def test_room_and_the_gpu_that_is_taken():
     free = jnp.array([1, 0, 0, 2])
     shared = jnp.array([[900, 300, 0], [500, 600, 0], [0, 0, 0], [0, 0, 0]], jnp.int16)
     assert shares.room_of(free, shared).tolist() == [1000, 500, 0, 1000]
-    fits = functools.partial(shares.capacity, free, shares.room_of(free, shared), 1)
+    fits = functools.partial(shares.capacity, free, shares.room_of(free, shared), jnp.int32(1))
     assert fits(jnp.int32(501)).tolist() == [1, 0, 0, 1] and fits(jnp.int32(1000)).tolist() == [1, 0, 0, 2]
 
     def gpu(milli):
@@ -48,7 +49,7 @@ def test_a_gpu_is_free_again_when_the_last_fraction_leaves():
     assert after.tolist() == [[[[250, 200]]]] and whole.tolist() == [[[-1]]]
 
 
-def program(config, spec: str, params, table) -> tuple[str, jax.Array]:
+def program(config, spec: str, params, table) -> tuple[str, Any]:
     """The lowered start, decision and transition, and the shapes of the state."""
     policy = parse(spec)
 
@@ -69,7 +70,8 @@ def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     text, state = program(config, spec, params, case.table)
     assert state.shared is state.jobs.milli is state.running.gpu is state.running.stretch is None
     # As long as that for a job table without the column, and parameters with a law that nobody uses change nothing.
-    law = params.replace(sharing=random_table(np.random.default_rng(0)))
+    fitted = params.interference.replace(sharing=random_table(np.random.default_rng(0)))
+    law = params.replace(interference=fitted)
     lean, _ = program(config, spec, law, case.table.replace(milli=None))
     assert lean.count("\n") == text.count("\n")
     more, state = program(case.shape.config(), spec, params, case.table)
@@ -154,7 +156,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
     stretched = 0
     for seed in range(8):
         case = strategies.random_case(seed, "two", fractions=0.8)
-        params = case.params.replace(sharing=table)
+        params = case.params.replace(interference=case.params.interference.replace(sharing=table))
         state, _ = strategies.jit_run(case.shape.config(), SHARING)(params, case.table, SHARING.index(spec))
         ours = strategies.outcome(case, state)
         theirs = simulator.simulate(

@@ -41,8 +41,8 @@ class Hardware:
     def capacity(self, resource: Resource) -> float:
         """Bytes/s of a PCIe, QPI, NIC or link resource."""
         if resource[0] == "link":
-            return self.link[resource[1]]
-        return {"pcie": self.pcie, "qpi": self.qpi, "nic": self.nic}[resource[0]][resource[1], resource[2]]
+            return float(self.link[resource[1]])
+        return float({"pcie": self.pcie, "qpi": self.qpi, "nic": self.nic}[resource[0]][resource[1], resource[2]])
 
     def groups_of(self, server: int) -> range:
         """The groups of a server."""

@@ -105,7 +105,7 @@ Law = Callable[[int, int, list[int]], float | None]
 
 def make_interference(interference, strengths=(1, 1, 1, 1, 1, 1)) -> Stretch:
     """The map (channel, model, own, others) -> stretch; any function of that signature may be given instead."""
-    if callable(interference):
+    if not isinstance(interference, str):
         return interference
     if interference == "none":
         return lambda channel, model, own, others: 1.0

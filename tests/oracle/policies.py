@@ -334,7 +334,7 @@ def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patienc
     """(job, workers) of the first job whose best candidate is good enough, or None."""
     before, now = state.total_use(), state.slowdowns()
     ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
-    wait = max([state.interval_s, *([min(ends)] if ends else [])])
+    wait = max(state.interval_s, min(ends, default=0.0))
     for j in jobs:
         estimate_s = state.jobs[j].estimate_s
         valid = [w for w in candidates(state, p, j) if w is not None]

@@ -217,7 +217,9 @@ def test_greedy_wait_by_lifetime():
     def go(seconds, workers=1, **options):
         rows = [{"duration": 50}, {"duration": 100}, {"duration": seconds, "W": workers}]
         state = make_state(cluster, make_jobs(*rows), make_profiles({}), running)
-        return make_policy("greedy-wait", "sjf", True, "spread", **options)(state, 0)[2]
+        action = make_policy("greedy-wait", "sjf", True, "spread", **options)(state, 0)
+        assert action[0] == "place"
+        return action[2]
 
     assert go(80) == {0: 1}
     assert go(80, lifetime=True) == go(120, lifetime=True) == {1: 1}
