@@ -1,7 +1,7 @@
 """Data parallelism: environments in equal shards, each on a device of its own where there are enough devices.
 
 A shard collects experience and estimates gradients by itself; what all of them share is a mean over the shards. Where
-there are too few devices the shards are lanes of one program: the same up to rounding.
+there are too few devices the shards are vmapped in one program: the same up to rounding.
 """
 
 import contextlib
