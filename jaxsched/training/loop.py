@@ -21,14 +21,14 @@ from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.card import limits
-from jaxsched.training.config import TrainConfig, to_dict
+from jaxsched.training.config import PPOConfig, TrainConfig, to_dict
 from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.ppo import optimizer, select, update
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import Draw, draw_worlds, params_axes, params_of_all
+from jaxsched.training.worlds import Draw, Worlds, draw_worlds, params_axes, params_of_all
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
@@ -50,7 +50,7 @@ def programs_of(setting: Setting) -> Programs:
     return Programs(
         initial=jax.jit(lambda: initial(setting)),
         step=jit(lambda state: chunk(setting, state), donate_argnums=0),
-        validate=jit(lambda weights: validation_jct_s(setting.worlds, setting.network, weights)),
+        validate=jit(lambda weights: validation_jct_s(setting, weights)),
     )
 
 
@@ -75,16 +75,15 @@ def initial(setting: Setting) -> TrainState:
     )
 
 
-def _restart(key: Array, setting: Setting, done: Array, environments: Environments) -> Environments:
+def _restart(key: Array, ppo: PPOConfig, worlds: Worlds, done: Array, environments: Environments) -> Environments:
     """Replace the next share of a shard's environments, in turn, by fresh ones. `done: int32`, chunks so far."""
-    ppo = setting.config.ppo
     size = ppo.num_envs // ppo.shards
     count = int(size * ppo.restart_share)
     if count == 0:
         return environments
     index = (done * count + jnp.arange(count)) % size
     put = lambda old, new: old.at[index].set(new)
-    return jax.tree.map(put, environments, draw_worlds(key, setting.worlds, count))
+    return jax.tree.map(put, environments, draw_worlds(key, worlds, count))
 
 
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Array]]:
@@ -99,9 +98,9 @@ def _split(state: TrainState) -> tuple[TrainState, Environments]:
     return state.replace(worlds=None, draws=None), (state.worlds, state.draws)
 
 
-def placed(state: TrainState, config: TrainConfig) -> TrainState:
+def placed(state: TrainState, shards: int) -> TrainState:
     """The state on the devices where `chunk` leaves it."""
-    return _joined(*place(*_split(state), config.ppo.shards))
+    return _joined(*place(*_split(state), shards))
 
 
 def _joined(state: TrainState, environments: Environments) -> TrainState:
@@ -147,7 +146,7 @@ def _chunk(
         weights=weights, optimizer=opt_state, return_scale=new_scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,
     )  # fmt: skip
-    return (after, metrics), _restart(again, setting, after.chunk, (worlds, draws))
+    return (after, metrics), _restart(again, ppo, setting.worlds, after.chunk, (worlds, draws))
 
 
 def train(
@@ -179,7 +178,7 @@ def train(
     else:
         save(run_dir / STATE_FOLDER, state, config)
         write_text(run_dir / COMMAND_FILE, command)
-    state = placed(state, config)
+    state = placed(state, config.ppo.shards)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, int(state.chunk))
     chunks = config.ppo.chunks
@@ -223,7 +222,7 @@ def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,
-        "limits": limits(config),
+        "limits": limits(config.env, config.workload, any_size=config.network.kind != "flat"),
     }
     save_policy(
         run_dir / POLICY_FOLDER,
@@ -257,7 +256,7 @@ def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
     A decision is a choice that a scheduler really had (some placement or forward was legal).
     """
     setting = make_setting(config)
-    state = placed(jax.jit(lambda: initial(setting))(), config)
+    state = placed(jax.jit(lambda: initial(setting))(), config.ppo.shards)
     started = time.perf_counter()
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile(loop_options())
     compiled = time.perf_counter()

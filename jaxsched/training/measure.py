@@ -11,7 +11,7 @@ from jaxsched.evaluation.compare import PolicyResult, compare
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
-from jaxsched.training.config import TrainConfig
+from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 from jaxsched.training.json_lines import append, read_rows
 from jaxsched.training.sweep_file import Sweep, Tests, digest
 from jaxsched.workload.load import SYNTHETIC
@@ -19,8 +19,8 @@ from jaxsched.workload.load import SYNTHETIC
 BASELINES_FILE = "baselines.jsonl"
 
 
-def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[str, Any]]:
-    """By test, `WORKLOAD at LOAD`: the policy's figures, and their ratio to the best hand-written policy's.
+def measure(sweep: Sweep, env: EnvironmentConfig, workload: WorkloadConfig, policy: Path) -> dict[str, dict[str, Any]]:
+    """By test, `WORKLOAD at LOAD`: figures of a policy trained on these, and their ratio to the best hand-written's.
 
     `jct_by_list_s` are its mean JCTs on each job list, null where it did not finish; the best policy is the one of
     least mean over the lists. `run_s_per_job` is what its runs took on the wall, simulator and decisions together and
@@ -28,7 +28,7 @@ def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[s
     """
     found = {}
     for load in sweep.tests.loads:
-        scenario, settings, about = _test(sweep.tests, config, load)
+        scenario, settings, about = _test(sweep.tests, env, workload, load)
         rules = _baselines(sweep, scenario, settings, about)
         row = compare(scenario.cluster, scenario.jobs, [str(policy)], settings, config=scenario.config).rows[0]
         own = _by_list(row)
@@ -52,9 +52,10 @@ def measure(sweep: Sweep, config: TrainConfig, policy: Path) -> dict[str, dict[s
     return found
 
 
-def _test(tests: Tests, config: TrainConfig, load: float) -> tuple[Scenario, Settings, dict[str, Any]]:
+def _test(
+    tests: Tests, env: EnvironmentConfig, jobs: WorkloadConfig, load: float
+) -> tuple[Scenario, Settings, dict[str, Any]]:
     """Cluster, jobs and rules of one test of a policy, and the same in plain values."""
-    env, jobs = config.env, config.workload
     cluster, schedulers = tests.cluster or env.cluster, tests.schedulers or env.schedulers
     synthetic = {
         "mean_duration_s": tests.mean_duration_s or jobs.mean_duration_s,

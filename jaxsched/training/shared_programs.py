@@ -136,13 +136,13 @@ class SharedPrograms:
         leaves, tree = jax.tree.flatten(_arrays(base))
         params, clusters, gpus, jobs = tree.unflatten([own.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
         config = replaced(base.config, own.values)
-        worlds = base.worlds._replace(config=config, params=params, clusters=clusters, gpus=gpus, jobs=jobs)
-        return base._replace(worlds=worlds)
+        arrays = {"params": params, "clusters": clusters, "gpus": gpus, "jobs": jobs}
+        worlds = base.worlds._replace(env=config.env, workload=config.workload, **arrays)
+        return base._replace(config=config, worlds=worlds)
 
     def _programs(self, over_runs: Callable) -> tuple[Callable, Callable, Callable]:
         def validate(own: RunArguments, weights: PyTree) -> Array:
-            setting = self._setting(own)
-            return validation_jct_s(setting.worlds, setting.network, weights)
+            return validation_jct_s(self._setting(own), weights)
 
         jit = functools.partial(jax.jit, compiler_options=loop_options())
         return (

@@ -119,7 +119,7 @@ def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
         folder = _folder(sweep, point)
         policy = folder / POLICY_FOLDER
         wall, cpu = time.perf_counter(), time.process_time()
-        tests = measure(sweep, point.config, policy)
+        tests = measure(sweep, point.config.env, point.config.workload, policy)
         curve = [
             {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
             for row in read_rows(folder / METRICS_FILE)

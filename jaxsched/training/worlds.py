@@ -13,7 +13,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
 from jaxsched.pytree import Pytree
-from jaxsched.training.config import TrainConfig
+from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
 
 
@@ -29,7 +29,8 @@ class Draw(Pytree):
 class Worlds(NamedTuple):
     """Where environments are drawn from."""
 
-    config: TrainConfig
+    env: EnvironmentConfig
+    workload: WorkloadConfig
     static: EnvConfig
     params: EnvParams  # those of an average environment on the first cluster
     clusters: Cluster  # leading axis C, padded to one shape
@@ -37,19 +38,18 @@ class Worlds(NamedTuple):
     jobs: SamplerParams  # at offered load 1 on the first cluster
 
 
-def make_worlds(config: TrainConfig) -> Worlds:
-    """The worlds of a config."""
-    clusters = [get_cluster(name, config.env.schedulers) for name in (config.env.cluster, *config.env.more_clusters)]
+def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardConfig) -> Worlds:
+    """The worlds of a config. UserError on a cluster or an interference model that does not exist."""
+    clusters = [get_cluster(name, env.schedulers) for name in (env.cluster, *env.more_clusters)]
     shape = common_shape(clusters)
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
-    params = base_params(config, pad(clusters[0], shape))
-    jobs = sampler(config, total_gpus(clusters[0]))
-    return Worlds(config, env_config(config), params, stack(clusters, shape), gpus, jobs)
+    params = base_params(env, reward, pad(clusters[0], shape))
+    jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
+    return Worlds(env, workload, env_config(env), params, stack(clusters, shape), gpus, jobs)
 
 
-def env_config(config: TrainConfig) -> EnvConfig:
+def env_config(env: EnvironmentConfig) -> EnvConfig:
     """Static shapes; rounds end early, because most boundaries need few of them."""
-    env = config.env
     return EnvConfig(
         running_slots=env.running_slots,
         queue_slots=env.queue_slots,
@@ -59,27 +59,25 @@ def env_config(config: TrainConfig) -> EnvConfig:
     )
 
 
-def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
+def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    scale = config.reward.scale
-    rule = config.reward
+    scale = rule.scale
     reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
     return make_params(
         cluster,
-        interval_s=config.env.interval_s,
+        interval_s=env.interval_s,
         reward=reward,
-        interference=interference_model(config.env.interference),
-        max_forwards=jnp.int32(config.env.max_forwards),
+        interference=interference_model(env.interference),
+        max_forwards=jnp.int32(env.max_forwards),
     )
 
 
-def sampler(config: TrainConfig, gpus: int) -> SamplerParams:
+def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams:
     """The job sampler at offered load 1 on `gpus` GPUs."""
-    jobs = config.workload
     return sampler_for_load(
         1.0,
         gpus,
-        config.env.interval_s,
+        interval_s,
         mean_duration_s=jobs.mean_duration_s,
         duration_cap_s=jobs.duration_cap_s,
         gpu_counts=dict(jobs.gpu_counts),
@@ -117,7 +115,7 @@ def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
 
 def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) -> State:
     """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
-    rule, base = worlds.config.workload, worlds.jobs
+    rule, base = worlds.workload, worlds.jobs
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
     jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
@@ -138,11 +136,11 @@ def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) 
 def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
     """`count` fresh environments, everything about them drawn from the ranges of the config; leading axis `[count]`."""
     load_key, draw_key, job_key = jax.random.split(key, 3)
-    loads = _within(load_key, worlds.config.workload.load, (count,))
+    loads = _within(load_key, worlds.workload.load, (count,))
     draws = draw_some(draw_key, worlds, count)
 
     def one(key: Array, draw: Draw, load: Array) -> State:
-        return draw_state(key, worlds, draw, load, worlds.config.workload.jobs)
+        return draw_state(key, worlds, draw, load, worlds.workload.jobs)
 
     return jax.vmap(one)(jax.random.split(job_key, count), draws, loads), draws
 
@@ -150,7 +148,7 @@ def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
 def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
     """`count` draws; leaves [count]."""
     strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
-    env, jobs = worlds.config.env, worlds.config.workload
+    env, jobs = worlds.env, worlds.workload
     return Draw(
         strength=_within(strength_key, env.contention, (count,)),
         pace=_log_within(pace_key, jobs.pace, count),

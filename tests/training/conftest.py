@@ -64,7 +64,7 @@ def start(setting) -> Callable:
     """`seed -> TrainState`, by the very program that `train` runs."""
 
     def run(seed: int):
-        seeded = setting._replace(worlds=setting.worlds._replace(config=dataclasses.replace(CONFIG, seed=seed)))
+        seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
         return jax.jit(lambda: loop.initial(seeded))()
 
     return run
