@@ -23,24 +23,25 @@ from jaxsched.training import rollout
 from jaxsched.training.card import limits
 from jaxsched.training.config import PPOConfig, TrainConfig, to_dict
 from jaxsched.training.json_lines import append, read_rows, truncate
-from jaxsched.training.ppo import optimizer, select, update
+from jaxsched.training.ppo import Batch, Losses, optimizer, select, update
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import Draw, Worlds, draw_worlds, params_axes, params_of_all
+from jaxsched.training.worlds import Draw, Worlds, draw_worlds
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
 Report = Callable[[dict[str, float]], None]
 Environments = tuple[State, Draw]
+Metrics = dict[str, Array]  # scalars
 
 
 class Programs(NamedTuple):
     """The compiled pieces of a run. `step` donates its argument."""
 
     initial: Callable[[], TrainState]
-    step: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
+    step: Callable[[TrainState], tuple[TrainState, Metrics]]
     validate: Callable[[PyTree], Array]  # float32[] seconds, of weights
 
 
@@ -86,7 +87,7 @@ def _restart(key: Array, ppo: PPOConfig, worlds: Worlds, done: Array, environmen
     return jax.tree.map(put, environments, draw_worlds(key, worlds, count))
 
 
-def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, Metrics]:
     """One chunk: collect, estimate, update, restart some environments. Pure; to be jitted with `state` donated."""
     learn = per_shard(functools.partial(_chunk, setting), setting.config.ppo.shards)
     (state, metrics), environments = learn(*_split(state))
@@ -110,28 +111,45 @@ def _joined(state: TrainState, environments: Environments) -> TrainState:
 
 def _chunk(
     setting: Setting, state: TrainState, environments: Environments
-) -> tuple[tuple[TrainState, dict[str, Array]], Environments]:
+) -> tuple[tuple[TrainState, Metrics], Environments]:
     """`chunk` of one shard, in and out of which come the environments apart."""
-    ppo, network, (worlds, draws) = setting.config.ppo, setting.network, environments
-    total, mean = (functools.partial(over, shards=ppo.shards) for over in (sum_over_shards, mean_over_shards))
+    ppo, (worlds, draws) = setting.config.ppo, environments
     key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     play, pick, learn, again = (own_key(one, ppo.shards) for one in keys)
-    params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
-    worlds, experience, bootstrap, counts = rollout.collect(
-        play, setting, state.weights, params, axes, draws.interval_factor, worlds
+    worlds, experience, bootstrap, counts = rollout.collect(play, setting, state.weights, draws, worlds)
+    batch, scale = _estimated(pick, ppo, state.return_scale, experience, bootstrap)
+    learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
+    weights, opt_state, losses = update(
+        learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy
     )
-    first = state.return_scale == 0
-    scale = jnp.where(first, 1.0, state.return_scale)
+    metrics = _metrics(experience, counts, losses, scale, ppo.shards)
+    after = state.replace(
+        weights=weights, optimizer=opt_state, return_scale=scale, key_data=jax.random.key_data(key),
+        chunk=state.chunk + 1,
+    )  # fmt: skip
+    return (after, metrics), _restart(again, ppo, setting.worlds, after.chunk, (worlds, draws))
+
+
+def _estimated(
+    key: Array, ppo: PPOConfig, return_scale: Array, experience: rollout.Experience, bootstrap: Array
+) -> tuple[Batch, Array]:
+    """What to learn from, and the return scale `float32` from here on: a running spread of the returns, 0 at first."""
+    mean = functools.partial(mean_over_shards, shards=ppo.shards)
+    first = return_scale == 0
+    scale = jnp.where(first, 1.0, return_scale)
     advantage, returns = rollout.advantages(experience, bootstrap, scale, ppo.gae_lambda)
     variance = mean(((returns - mean(returns.mean())) ** 2).mean())
     spread = jnp.maximum(jnp.sqrt(variance), 1e-3)
-    new_scale = jnp.where(first, spread, 0.95 * state.return_scale + 0.05 * spread)
-    batch = select(pick, ppo, experience, advantage, returns, new_scale)
-    learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
-    weights, opt_state, losses = update(learn, network, ppo, state.weights, state.optimizer, batch, learn_policy)
+    new_scale = jnp.where(first, spread, 0.95 * return_scale + 0.05 * spread)
+    return select(key, ppo, experience, advantage, returns, new_scale), new_scale
 
-    counts = total(counts)
-    metrics = {
+
+def _metrics(
+    experience: rollout.Experience, counts: rollout.Counts, losses: Losses, return_scale: Array, shards: int
+) -> Metrics:
+    """The chunk's row of the log, over all shards."""
+    mean, counts = functools.partial(mean_over_shards, shards=shards), sum_over_shards(counts, shards)
+    return {
         "reward": mean(experience.reward.mean()),
         "decisions": counts.decisions,
         "placements": counts.placements,
@@ -139,14 +157,9 @@ def _chunk(
         "intervals": counts.intervals,
         "jobs_in_system": counts.jobs / counts.rounds.astype(jnp.float32),
         "illegal": counts.illegal,
-        "return_scale": new_scale,
+        "return_scale": return_scale,
         **{f"loss_{name}": value for name, value in vars(mean(losses)).items()},
     }
-    after = state.replace(
-        weights=weights, optimizer=opt_state, return_scale=new_scale, key_data=jax.random.key_data(key),
-        chunk=state.chunk + 1,
-    )  # fmt: skip
-    return (after, metrics), _restart(again, ppo, setting.worlds, after.chunk, (worlds, draws))
 
 
 def train(
@@ -187,11 +200,8 @@ def train(
         state, metrics = programs.step(state)
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
-            jct = float(programs.validate(state.weights))
-            row["validation_jct_s"] = jct
-            if jct < float(state.best_jct_s):
-                state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct))
-                write_policy(run_dir, setting, state)
+            row["validation_jct_s"] = float(programs.validate(state.weights))
+            state = _best_of(run_dir, setting, state, row["validation_jct_s"])
         append(run_dir / METRICS_FILE, row)
         timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         append(run_dir / TIMING_FILE, timing)
@@ -201,6 +211,14 @@ def train(
             report(row | timing)
     finish(run_dir, setting, state)
     return run_dir / POLICY_FOLDER
+
+
+def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
+    """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
+    if jct_s < float(state.best_jct_s):
+        state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
+        write_policy(run_dir, setting, state)
+    return state
 
 
 def train_or_resume(config: TrainConfig, run_dir: Path, *, command: str = "", report: Report | None = None) -> Path:

@@ -1,5 +1,7 @@
 """Experience: steps of vmapped environments under the sampled policy, and advantages over them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -15,6 +17,7 @@ from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
 from jaxsched.training.setting import Setting
 from jaxsched.training.shaping import potential
+from jaxsched.training.worlds import Draw, params_axes, params_of_all
 
 
 class Experience(Pytree):
@@ -43,67 +46,66 @@ class Counts(Pytree):
 
 
 def collect(
-    key: Array,
-    setting: Setting,
-    weights: PyTree,
-    params: EnvParams,
-    axes: EnvParams,
-    interval_factors: Array,
-    states: State,
+    key: Array, setting: Setting, weights: PyTree, draws: Draw, states: State
 ) -> tuple[State, Experience, Array, Counts]:
     """`ppo.steps` rounds of every environment to learn from, and one more for its value.
 
-    Args: `params` with the leaves that `axes` marks batched over environments; `interval_factors:
-    float32[E]` of their intervals, so that rewards and discounts are those of the same time in all.
+    Args: `draws` and `states` with a leading axis over environments.
     Returns: states after the further round, experience `[T, E]`, the value after round T `float32[E, P]`, and counts.
     """
-    ppo, shape, queue, network = setting.config.ppo, setting.config.reward, setting.config.queue, setting.network
+    queue, network, environments = setting.config.queue, setting.network, states.clock.shape[0]
+    params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
 
     def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
         obs = observe(queue, params, state)
         return obs, build_menu(params, state, obs)
 
-    def one(
-        key: Array, params: EnvParams, factor: Array, state: State, obs: Observation, menu: Menu, heads: Heads
-    ) -> tuple[State, Experience, Counts]:
-        choice = sample(key, heads, obs, menu)
-        log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
-        _, mask = option_logits(heads, obs, menu)
-        before = potential(shape, params, state, jnp.array(False))
-        after, gain = transition(setting.static, params, state, to_action(state, obs, menu, choice))
-        advanced = after.clock != state.clock
-        discount = jnp.where(advanced, ppo.gamma**factor, 1.0)
-        own = factor * (gain + discount * potential(shape, params, after, advanced) - before)
-        share = shape.team_share
-        shared = (1.0 - share) * own + share * own.mean()
-        real = mask.any(-1) & ~state.waited
-        step = Experience(
-            obs=obs, menu=menu, choice=choice, log_prob=log_prob, value=heads.value, reward=shared,
-            discount=discount, real=real,
-        )  # fmt: skip
-        placed = real & choice.act & (choice.option < menu.mask.shape[-1])
-        counts = Counts(
-            rounds=jnp.int32(1), decisions=real.sum(), placements=placed.sum(),
-            forwards=(real & choice.act & ~placed).sum(), intervals=advanced.astype(jnp.int32),
-            jobs=(state.queue >= 0).sum() + (state.running.job >= 0).sum(), illegal=after.illegal - state.illegal,
-        )  # fmt: skip
-        return after, step, counts
-
     look_at_all = jax.vmap(look, in_axes=(axes, 0))
-    step_all = jax.vmap(one, in_axes=(0, axes, 0, 0, 0, 0, 0))
-    environments = states.clock.shape[0]
+    step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
     def play(states: State, key: Array) -> tuple[State, tuple[Experience, Counts]]:
         obs, menu = look_at_all(params, states)
         heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
-        after, experience, counts = step_all(keys, params, interval_factors, states, obs, menu, heads)
+        after, experience, counts = step_all(keys, params, draws.interval_factor, states, obs, menu, heads)
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice
-    states, _, (rounds, counts) = play_rounds(play, states, jax.random.split(key, ppo.steps + 1))
+    states, _, (rounds, counts) = play_rounds(play, states, jax.random.split(key, setting.config.ppo.steps + 1))
     experience, counts = jax.tree.map(lambda leaf: leaf[:-1], (rounds, counts))
     return states, experience, rounds.value[-1], jax.tree.map(jnp.sum, counts)
+
+
+def _step(
+    setting: Setting, key: Array, params: EnvParams, factor: Array, state: State, obs: Observation, menu: Menu,
+    heads: Heads,
+) -> tuple[State, Experience, Counts]:  # fmt: skip
+    """One round of one environment under the sampled policy.
+
+    `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
+    """
+    rule = setting.config.reward
+    choice = sample(key, heads, obs, menu)
+    log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
+    _, mask = option_logits(heads, obs, menu)
+    before = potential(rule, params, state, jnp.array(False))
+    after, gain = transition(setting.static, params, state, to_action(state, obs, menu, choice))
+    advanced = after.clock != state.clock
+    discount = jnp.where(advanced, setting.config.ppo.gamma**factor, 1.0)
+    own = factor * (gain + discount * potential(rule, params, after, advanced) - before)
+    shared = (1.0 - rule.team_share) * own + rule.team_share * own.mean()
+    real = mask.any(-1) & ~state.waited
+    experience = Experience(
+        obs=obs, menu=menu, choice=choice, log_prob=log_prob, value=heads.value, reward=shared, discount=discount,
+        real=real,
+    )  # fmt: skip
+    placed = real & choice.act & (choice.option < menu.mask.shape[-1])
+    counts = Counts(
+        rounds=jnp.int32(1), decisions=real.sum(), placements=placed.sum(),
+        forwards=(real & choice.act & ~placed).sum(), intervals=advanced.astype(jnp.int32),
+        jobs=(state.queue >= 0).sum() + (state.running.job >= 0).sum(), illegal=after.illegal - state.illegal,
+    )  # fmt: skip
+    return after, experience, counts
 
 
 def advantages(experience: Experience, bootstrap: Array, return_scale: Array, decay: float) -> tuple[Array, Array]:

@@ -22,7 +22,6 @@ from jaxsched.training.loop import Programs, chunk, initial
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import params_axes, params_of_all
 
 TRACED = (
     "seed",
@@ -119,14 +118,10 @@ class SharedPrograms:
         From shapes, nothing is compiled; what XLA needs in between comes on top.
         """
         setting = self._base
-        worlds = setting.worlds
         state = jax.eval_shape(lambda: initial(setting))
 
         def play(state: TrainState) -> rollout.Experience:
-            params, axes = params_of_all(worlds, state.draws), params_axes(worlds)
-            key = jax.random.key(0)
-            start = (state.weights, params, axes, state.draws.interval_factor, state.worlds)
-            return rollout.collect(key, setting, *start)[1]
+            return rollout.collect(jax.random.key(0), setting, state.weights, state.draws, state.worlds)[1]
 
         experience = _bytes(jax.eval_shape(play, state))
         return 2 * _bytes(state) + int((1 + setting.config.ppo.keep) * experience)
