@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.training.json_lines import append, read_rows, truncate
-from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish, write_policy
+from jaxsched.training.json_lines import append, read_rows
+from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
 from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import TrainState, has_step, restore, save
 
@@ -32,16 +32,10 @@ def train_batched(
     """
     config = shared.settings[indices[0]].config
     programs = shared.of_batch(indices)
-    state = programs.initial()
-    if has_step(state_folder):
-        state = restore(state_folder, state)
-    start, chunks = int(state.chunk[0]), config.ppo.chunks
-    for folder in run_dirs:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (METRICS_FILE, TIMING_FILE):
-            truncate(folder / name, start)
+    state = _begun(programs, run_dirs, state_folder)
+    chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
-    for done in range(start + 1, chunks + 1):
+    for done in range(int(state.chunk[0]) + 1, chunks + 1):
         state, metrics = programs.step(state)
         rows = [
             {"chunk": done, "chunks": chunks} | {name: value[run].item() for name, value in metrics.items()}
@@ -62,6 +56,17 @@ def train_batched(
             report(done, time.perf_counter() - wall)
     for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
         finish(folder, shared.settings[index], _state_of(state, run))
+
+
+def _begun(programs: Programs, run_dirs: Sequence[Path], state_folder: Path) -> TrainState:
+    """The states to go on from, the newest that were saved or fresh ones; every folder's logs end where they do."""
+    state = programs.initial()
+    if has_step(state_folder):
+        state = restore(state_folder, state)
+    for folder in run_dirs:
+        folder.mkdir(parents=True, exist_ok=True)
+        cut_logs(folder, int(state.chunk[0]))
+    return state
 
 
 def _validated(

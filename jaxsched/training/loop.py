@@ -184,16 +184,7 @@ def train(
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
     programs = programs or programs_of(setting)
-    state = programs.initial()
-    run_dir.mkdir(parents=True, exist_ok=True)
-    if resume:
-        state = restore(run_dir / STATE_FOLDER, state)
-    else:
-        save(run_dir / STATE_FOLDER, state, config)
-        write_text(run_dir / COMMAND_FILE, command)
-    state = placed(state, config.ppo.shards)
-    for name in (METRICS_FILE, TIMING_FILE):
-        truncate(run_dir / name, int(state.chunk))
+    state = _begun(config, run_dir, programs, resume, command)
     chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk) + 1, chunks + 1):
@@ -211,6 +202,25 @@ def train(
             report(row | timing)
     finish(run_dir, setting, state)
     return run_dir / POLICY_FOLDER
+
+
+def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:
+    """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
+    state = programs.initial()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume:
+        state = restore(run_dir / STATE_FOLDER, state)
+    else:
+        save(run_dir / STATE_FOLDER, state, config)
+        write_text(run_dir / COMMAND_FILE, command)
+    cut_logs(run_dir, int(state.chunk))
+    return placed(state, config.ppo.shards)
+
+
+def cut_logs(run_dir: Path, chunks: int) -> None:
+    """Keep the rows of the first chunks; later ones will be written again."""
+    for name in (METRICS_FILE, TIMING_FILE):
+        truncate(run_dir / name, chunks)
 
 
 def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
