@@ -12,8 +12,8 @@ def test_prior_prefers_what_greedy_wait_would_choose_early_jobs_and_acting_on_go
     weights = jax.jit(NET.init)(jax.random.key(0), obs, menu)
     flat = menu.replace(order=jnp.zeros_like(menu.order), log_stake=jnp.full_like(menu.log_stake, -1.0))
     for lower in ("order", "log_stake"):
-        dearer = flat.replace(**{lower: jnp.full_like(menu[lower], 20)})
-        best = dearer.replace(**{lower: dearer[lower].at[:, 1 * SIZE[5] + 2].set(0)})
+        dearer = flat.replace(**{lower: jnp.full_like(getattr(menu, lower), 20)})
+        best = dearer.replace(**{lower: getattr(dearer, lower).at[:, 1 * SIZE[5] + 2].set(0)})
         assert (jit_apply(NET)(weights, obs, best).place.argmax(-1) == 1 * SIZE[5] + 2).all()
     heads = jit_apply(NET)(weights, obs, flat)
     assert (heads.place[:, : SIZE[5]].min(-1) > heads.place[:, SIZE[5] :].max(-1)).all()
