@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float32, Shaped
 
 from jaxsched.training.json_lines import append, read_rows
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
@@ -74,13 +76,13 @@ def _validated(
     indices: Sequence[int],
     run_dirs: Sequence[Path],
     state: TrainState,
-    jct_s: np.ndarray,
+    jct_s: Float32[np.ndarray, "runs"],
     rows: list[dict],
 ) -> TrainState:
     """The state with the best weights of every run up to date; writes those that are new, and adds to the rows."""
     better = jct_s < np.asarray(state.best_jct_s)
 
-    def pick(new: jax.Array, old: jax.Array) -> jax.Array:
+    def pick(new: Shaped[Array, "runs *leaf"], old: Shaped[Array, "runs *leaf"]) -> Shaped[Array, "runs *leaf"]:
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     state = state.replace(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree, Shaped
 
 from jaxsched.env.observation import observe
 from jaxsched.env.state import State
@@ -34,7 +34,7 @@ STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
 Report = Callable[[dict[str, float]], None]
 Environments = tuple[State, Draw]
-Metrics = dict[str, Array]  # scalars
+Metrics = dict[str, Shaped[Array, ""]]
 
 
 class Programs(NamedTuple):
@@ -42,7 +42,7 @@ class Programs(NamedTuple):
 
     initial: Callable[[], TrainState]
     step: Callable[[TrainState], tuple[TrainState, Metrics]]
-    validate: Callable[[PyTree], Array]  # float32[] seconds, of weights
+    validate: Callable[[PyTree], Float32[Array, ""]]  # seconds, of weights
 
 
 def programs_of(setting: Setting) -> Programs:
@@ -76,8 +76,10 @@ def initial(setting: Setting) -> TrainState:
     )
 
 
-def _restart(key: Array, ppo: PPOConfig, worlds: Worlds, done: Array, environments: Environments) -> Environments:
-    """Replace the next share of a shard's environments, in turn, by fresh ones. `done: int32`, chunks so far."""
+def _restart(
+    key: PRNGKeyArray, ppo: PPOConfig, worlds: Worlds, done: Int32[Array, ""], environments: Environments
+) -> Environments:
+    """Replace the next share of a shard's environments, in turn, by fresh ones; `done` are the chunks so far."""
     size = ppo.num_envs // ppo.shards
     count = int(size * ppo.restart_share)
     if count == 0:
@@ -131,9 +133,13 @@ def _chunk(
 
 
 def _estimated(
-    key: Array, ppo: PPOConfig, return_scale: Array, experience: rollout.Experience, bootstrap: Array
-) -> tuple[Batch, Array]:
-    """What to learn from, and the return scale `float32` from here on: a running spread of the returns, 0 at first."""
+    key: PRNGKeyArray,
+    ppo: PPOConfig,
+    return_scale: Float32[Array, ""],
+    experience: rollout.Experience,
+    bootstrap: Float32[Array, "E P"],
+) -> tuple[Batch, Float32[Array, ""]]:
+    """What to learn from, and the return scale from here on: a running spread of the returns, 0 at first."""
     mean = functools.partial(mean_over_shards, shards=ppo.shards)
     first = return_scale == 0
     scale = jnp.where(first, 1.0, return_scale)
@@ -145,7 +151,11 @@ def _estimated(
 
 
 def _metrics(
-    experience: rollout.Experience, counts: rollout.Counts, losses: Losses, return_scale: Array, shards: int
+    experience: rollout.Experience,
+    counts: rollout.Counts,
+    losses: Losses,
+    return_scale: Float32[Array, ""],
+    shards: int,
 ) -> Metrics:
     """The chunk's row of the log, over all shards."""
     mean, counts = functools.partial(mean_over_shards, shards=shards), sum_over_shards(counts, shards)

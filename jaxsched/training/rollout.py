@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
 from jaxsched.env.observation import Observation, observe
@@ -21,37 +21,37 @@ from jaxsched.training.worlds import Draw, params_axes, params_of_all
 
 
 class Experience(Pytree):
-    """Leading axes [T, E] (rounds, environments), then P where it is per scheduler."""
+    """T rounds of E environments; both axes lead everywhere."""
 
     obs: Observation
     menu: Menu
     choice: Choice
-    log_prob: Array  # float32[T, E, P]
-    value: Array  # float32[T, E, P], in units of the return scale
-    reward: Array  # float32[T, E, P], shaped and shared
-    discount: Array  # float32[T, E], 1 within a boundary, gamma when the clock advanced
-    real: Array  # bool[T, E, P], the scheduler had something to decide
+    log_prob: Float32[Array, "T E P"]
+    value: Float32[Array, "T E P"]  # in units of the return scale
+    reward: Float32[Array, "T E P"]  # shaped and shared
+    discount: Float32[Array, "T E"]  # 1 within a boundary, gamma when the clock advanced
+    real: Bool[Array, "T E P"]  # the scheduler had something to decide
 
 
 class Counts(Pytree):
     """Sums over a chunk, for the log."""
 
-    rounds: Array
-    decisions: Array
-    placements: Array
-    forwards: Array
-    intervals: Array
-    jobs: Array
-    illegal: Array
+    rounds: Int32[Array, ""]
+    decisions: Int32[Array, ""]
+    placements: Int32[Array, ""]
+    forwards: Int32[Array, ""]
+    intervals: Int32[Array, ""]
+    jobs: Int32[Array, ""]
+    illegal: Int32[Array, ""]
 
 
 def collect(
-    key: Array, setting: Setting, weights: PyTree, draws: Draw, states: State
-) -> tuple[State, Experience, Array, Counts]:
+    key: PRNGKeyArray, setting: Setting, weights: PyTree, draws: Draw, states: State
+) -> tuple[State, Experience, Float32[Array, "E P"], Counts]:
     """`ppo.steps` rounds of every environment to learn from, and one more for its value.
 
     Args: `draws` and `states` with a leading axis over environments.
-    Returns: states after the further round, experience `[T, E]`, the value after round T `float32[E, P]`, and counts.
+    Returns: states after the further round, experience, the values after the last round of it, and counts.
     """
     queue, network, environments = setting.config.queue, setting.network, states.clock.shape[0]
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
@@ -63,7 +63,7 @@ def collect(
     look_at_all = jax.vmap(look, in_axes=(axes, 0))
     step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
-    def play(states: State, key: Array) -> tuple[State, tuple[Experience, Counts]]:
+    def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Experience, Counts]]:
         obs, menu = look_at_all(params, states)
         heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
@@ -77,10 +77,16 @@ def collect(
 
 
 def _step(
-    setting: Setting, key: Array, params: EnvParams, factor: Array, state: State, obs: Observation, menu: Menu,
+    setting: Setting,
+    key: PRNGKeyArray,
+    params: EnvParams,
+    factor: Float32[Array, ""],
+    state: State,
+    obs: Observation,
+    menu: Menu,
     heads: Heads,
-) -> tuple[State, Experience, Counts]:  # fmt: skip
-    """One round of one environment under the sampled policy.
+) -> tuple[State, Experience, Counts]:
+    """One round of one environment under the sampled policy; its experience has no leading axes yet.
 
     `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
     """
@@ -108,11 +114,19 @@ def _step(
     return after, experience, counts
 
 
-def advantages(experience: Experience, bootstrap: Array, return_scale: Array, decay: float) -> tuple[Array, Array]:
-    """Generalised advantage estimates and returns (Schulman et al., 2016), `float32[T, E, P]`, in reward units."""
+def advantages(
+    experience: Experience,
+    bootstrap: Float32[Array, "E P"],
+    return_scale: Float32[Array, ""],
+    decay: float | Float32[Array, ""],
+) -> tuple[Float32[Array, "T E P"], Float32[Array, "T E P"]]:
+    """Generalised advantage estimates and returns (Schulman et al., 2016), in reward units.
+
+    `bootstrap` are the values after the last round, in units of `return_scale`.
+    """
     values = experience.value * return_scale
 
-    def back(carry: tuple[Array, Array], step: tuple[Array, Array, Array]):
+    def back(carry: tuple[Array, Array], step: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
         following, value_after = carry
         reward, value, discount = step
         discount = discount[:, None]

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched.machine import cores
 
@@ -83,6 +83,6 @@ def sum_over_shards(tree: T, shards: int) -> T:
     return tree if shards == 1 else lax.psum(tree, AXIS)
 
 
-def own_key(key: Array, shards: int) -> Array:
+def own_key(key: PRNGKeyArray, shards: int) -> PRNGKeyArray:
     """A key for this shard alone; inside `per_shard`."""
     return key if shards == 1 else jax.random.fold_in(key, lax.axis_index(AXIS))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, PyTree
 
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
@@ -136,7 +136,7 @@ class SharedPrograms:
         return base._replace(config=config, worlds=worlds)
 
     def _programs(self, over_runs: Callable) -> tuple[Callable, Callable, Callable]:
-        def validate(own: RunArguments, weights: PyTree) -> Array:
+        def validate(own: RunArguments, weights: PyTree) -> Float32[Array, ""]:
             return validation_jct_s(self._setting(own), weights)
 
         jit = functools.partial(jax.jit, compiler_options=loop_options())

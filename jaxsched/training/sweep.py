@@ -75,11 +75,12 @@ def run(sweep: Sweep, report: Report | None = None) -> None:
     for program in programs(sweep):
         points = [point for point in program.points if sweep.id_of(point) not in finished]
         untrained = [point for point in points if not (_folder(sweep, point) / DONE_FILE).exists()]
-        shared = SharedPrograms([point.config for point in untrained]) if untrained else None
-        for first in range(0, len(untrained), program.runs_at_once):
-            part = range(first, min(first + program.runs_at_once, len(untrained)))
-            _train(sweep, shared, [untrained[i] for i in part], part, report)
-            _measure(sweep, [untrained[i] for i in part])
+        if untrained:
+            shared = SharedPrograms([point.config for point in untrained])
+            for first in range(0, len(untrained), program.runs_at_once):
+                part = range(first, min(first + program.runs_at_once, len(untrained)))
+                _train(sweep, shared, [untrained[i] for i in part], part, report)
+                _measure(sweep, [untrained[i] for i in part])
         _measure(sweep, [point for point in points if point not in untrained])
 
 

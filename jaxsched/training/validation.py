@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, PyTree
 
 from jaxsched.env.environment import is_finished
 from jaxsched.env.rollout import one_round, play_while
@@ -17,13 +17,15 @@ from jaxsched.training.worlds import Draw, draw_some, draw_state, params_axes, p
 MOST_ROUNDS = 20_000
 
 
-def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State) -> Array:
-    """float32[E]: mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
+def mean_jct_s(
+    static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State
+) -> Float32[Array, "E"]:
+    """Mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
 
     Args: `params` batched where `axes` say so, `states` with a leading axis.
     """
 
-    def one(params: EnvParams, state: State) -> Array:
+    def one(params: EnvParams, state: State) -> Float32[Array, ""]:
         def play(state: State, key: Array) -> tuple[State, None]:
             return one_round(static, params, policy, state, key), None
 
@@ -39,8 +41,8 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Po
     return jax.vmap(one, in_axes=(axes, 0))(params, states)
 
 
-def validation_jct_s(setting: Setting, weights: PyTree) -> Array:
-    """float32[]: mean JCT on worlds that training never draws; infinite if a run did not end.
+def validation_jct_s(setting: Setting, weights: PyTree) -> Float32[Array, ""]:
+    """Mean JCT on worlds that training never draws; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
@@ -50,7 +52,7 @@ def validation_jct_s(setting: Setting, weights: PyTree) -> Array:
     start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
     states = start(jax.random.split(job_key, rule.seeds), draws)
 
-    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Array]:
+    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
         draws, states = own
         policy = learned_policy("validation", setting.network, weights, config.queue)
         params, axes = params_of_all(worlds, draws), params_axes(worlds)

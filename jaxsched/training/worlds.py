@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float32, Int32, PRNGKeyArray
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, total_gpus
@@ -16,14 +17,16 @@ from jaxsched.pytree import Pytree
 from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
 
+Limits = tuple[float | Array, float | Array]  # numbers of a config, or what a shared program has in their place
+
 
 class Draw(Pytree):
-    """What tells one environment from another, for as long as it lives; leaves [E]."""
+    """What tells one environment from another, for as long as it lives."""
 
-    strength: Array  # float32, contention in units of the model's own
-    pace: Array  # float32, factor of all times: run times, gaps and the interval
-    interval_factor: Array  # float32, a further factor of the interval alone
-    cluster: Array  # int32, index into `Worlds.clusters`
+    strength: Float32[Array, ""]  # contention in units of the model's own
+    pace: Float32[Array, ""]  # factor of all times: run times, gaps and the interval
+    interval_factor: Float32[Array, ""]  # a further factor of the interval alone
+    cluster: Int32[Array, ""]  # index into `Worlds.clusters`
 
 
 class Worlds(NamedTuple):
@@ -34,7 +37,7 @@ class Worlds(NamedTuple):
     static: EnvConfig
     params: EnvParams  # those of an average environment on the first cluster
     clusters: Cluster  # leading axis C, padded to one shape
-    gpus: Array  # float32[C]
+    gpus: Float32[Array, "C"]
     jobs: SamplerParams  # at offered load 1 on the first cluster
 
 
@@ -107,13 +110,13 @@ def params_axes(worlds: Worlds) -> EnvParams:
 
 
 def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
-    """`params_of` for `draws` with leaves [E], batched where `params_axes` says so."""
+    """`params_of` for many `draws`, batched where `params_axes` says so."""
     many = jax.vmap(lambda draw: params_of(worlds, draw))(draws)
     keep = lambda axis, leaf, base: base if axis is None else leaf
     return jax.tree.map(keep, params_axes(worlds), many, worlds.params, is_leaf=lambda axis: axis is None)
 
 
-def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) -> State:
+def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Array, ""], count: int) -> State:
     """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
     rule, base = worlds.workload, worlds.jobs
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
@@ -133,20 +136,20 @@ def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) 
     return initial_state(worlds.static, params, sample_table(job_key, jobs, count, homes, worlds.static.tenants))
 
 
-def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
-    """`count` fresh environments, everything about them drawn from the ranges of the config; leading axis `[count]`."""
+def draw_worlds(key: PRNGKeyArray, worlds: Worlds, count: int) -> tuple[State, Draw]:
+    """`count` fresh environments, everything about them drawn from the ranges of the config, on a leading axis."""
     load_key, draw_key, job_key = jax.random.split(key, 3)
     loads = _within(load_key, worlds.workload.load, (count,))
     draws = draw_some(draw_key, worlds, count)
 
-    def one(key: Array, draw: Draw, load: Array) -> State:
+    def one(key: PRNGKeyArray, draw: Draw, load: Float32[Array, ""]) -> State:
         return draw_state(key, worlds, draw, load, worlds.workload.jobs)
 
     return jax.vmap(one)(jax.random.split(job_key, count), draws, loads), draws
 
 
-def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
-    """`count` draws; leaves [count]."""
+def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
+    """`count` draws, on a leading axis."""
     strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
     env, jobs = worlds.env, worlds.workload
     return Draw(
@@ -157,10 +160,10 @@ def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
     )
 
 
-def _log_within(key: Array, limits: tuple, count: int) -> Array:
+def _log_within(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:
     low, high = limits
     return jnp.exp(_within(key, (jnp.log(low), jnp.log(high)), (count,)))
 
 
-def _within(key: Array, limits: tuple, shape: tuple[int, ...]) -> Array:
+def _within(key: PRNGKeyArray, limits: Limits, shape: tuple[int, ...]) -> Float32[Array, "*shape"]:
     return jax.random.uniform(key, shape, minval=limits[0], maxval=limits[1])

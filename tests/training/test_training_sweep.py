@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from jaxsched.training.batched import seconds_of
 from jaxsched.training.json_lines import append, mend, read_rows, truncate
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.training.shared_programs import SWEEPABLE, SharedPrograms, replaced, shape_key, value_of
-from jaxsched.training.sweep_file import changed, load_sweep
+from jaxsched.training.sweep_file import Sweep, changed, load_sweep
 
 BASE = {
     "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4},
@@ -56,6 +57,11 @@ def swept(write):
     return plan, sweep.rows_of(plan)
 
 
+def metrics_of(plan: Sweep, row: dict) -> list[dict]:
+    """What was logged of the run of a row."""
+    return read_rows(plan.out / "points" / Path(row["folder"]).name / METRICS_FILE)
+
+
 def close(one: list[dict], other: list[dict], rtol: float) -> None:
     assert [row.keys() for row in one] == [row.keys() for row in other]
     for a, b in zip(one, other, strict=True):
@@ -93,7 +99,7 @@ def test_a_point_is_a_single_training(swept, tmp_path, index):
     plan, rows = swept
     train(plan.points[index].config, tmp_path / "alone")
     alone = read_rows(tmp_path / "alone" / METRICS_FILE)
-    close(read_rows(plan.out / "points" / rows[index]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
+    close(metrics_of(plan, rows[index]), alone, 1e-3)
 
 
 class Killed(Exception):
@@ -125,9 +131,7 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
     assert [row["point"] for row in again] == [row["point"] for row in rows]
     for one, other in zip(again, rows, strict=True):
         assert one["training"]["runs_at_once"] == at_once
-        metrics = [read_rows(p.out / "points" / r["folder"].rpartition("/")[2] / METRICS_FILE)
-                   for p, r in ((plan, one), (whole, other))]  # fmt: skip
-        close(*metrics, rtol)
+        close(metrics_of(plan, one), metrics_of(whole, other), rtol)
         np.testing.assert_allclose(one["validation"]["best_jct_s"], other["validation"]["best_jct_s"], rtol=rtol)
     steps = []
     sweep.run(plan, lambda *about: steps.append(about))
