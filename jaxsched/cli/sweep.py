@@ -13,8 +13,8 @@ HELP = """Train every point of a sweep, measure it, and print the table.
 The file names a configuration (base), what to change in it (axes: a list of values per dotted key; variants: named
 changes), the seeds, how policies are measured (evaluate), and the folder (out). Every finished point is a row of
 OUT/rows.jsonl and is not run again; a sweep that was stopped, by any means, goes on with the same command. Points that
-differ only in numbers share one compiled program; `lanes` in the file says how many of them run side by side in it
-(default: all on an accelerator, one on a CPU).
+differ only in numbers share one compiled program; `runs_at_once` in the file says how many of them are trained in it at
+once (default: all on an accelerator, one on a CPU).
 
 Examples:
   jaxsched sweep configs/sweeps/ablations.yaml --plan

@@ -4,20 +4,21 @@ Each level is a bipartite `jraph.GraphsTuple` whose nodes are those that speak f
 are static, so nothing is padded at run time; padding entries of the cluster keep an edge of weight 0, not heard.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jraph
 from jax import Array
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.env.observation import Observation
 
 
 class Level(NamedTuple):
-    """Which parent each child belongs to, and whether the child is real; both `[children]`, plus the parents' count."""
+    """Which parent each child belongs to, whether the child is real, and how many parents there are."""
 
-    parent: Array  # int32
-    real: Array  # float32
+    parent: Int32[Array, "children"]
+    real: Float32[Array, "children"]  # 0 or 1
     parents: int
 
 
@@ -36,22 +37,23 @@ def containment(obs: Observation) -> tuple[Level, Level, Level]:
     )
 
 
-def upward(level: Level, children: Array) -> jraph.GraphsTuple:
-    """Edges from every child to its parent; `children: float32[C, H]` are heard, the parents' nodes are empty."""
+def upward(level: Level, children: Float32[Array, "children H"]) -> jraph.GraphsTuple:
+    """Edges from every child to its parent; `children` are heard, the parents' nodes are empty."""
     count = children.shape[0]
     return _graph(children, level.parents, jnp.arange(count), count + level.parent, level.real)
 
 
-def downward(level: Level, parents: Array) -> jraph.GraphsTuple:
-    """Edges from every parent to its children; `parents: float32[D, H]` are heard, the children's nodes are empty."""
+def downward(level: Level, parents: Float32[Array, "parents H"]) -> jraph.GraphsTuple:
+    """Edges from every parent to its children; `parents` are heard, the children's nodes are empty."""
     count = level.parent.shape[0]
     return _graph(parents, count, level.parent, level.parents + jnp.arange(count), level.real)
 
 
-def exchange(real: Array, schedulers: Array) -> jraph.GraphsTuple:
-    """The complete graph of the schedulers `float32[S, H]` of each environment, through which they exchange views.
+def exchange(real: Bool[Array, "*batch P"], schedulers: Float32[Array, "S H"]) -> jraph.GraphsTuple:
+    """The complete graph of the schedulers of each environment, through which they exchange views.
 
-    Schedulers that are not `real: bool[..., P]`, because their partition only pads, are not heard.
+    Args: `schedulers` of all environments in a row. Those that are not `real`, because their partition only pads, are
+    not heard.
     """
     p = real.shape[-1]
     first = jnp.arange(0, schedulers.shape[0], p)[:, None]
@@ -61,14 +63,34 @@ def exchange(real: Array, schedulers: Array) -> jraph.GraphsTuple:
     return _graph(schedulers, 0, senders, receivers, weight.astype(jnp.float32))
 
 
-def _graph(speakers: Array, listeners: int, senders: Array, receivers: Array, weight: Array) -> jraph.GraphsTuple:
+def heard(graph: jraph.GraphsTuple, listeners: int) -> Float32[Array, "listeners H"]:
+    """What the last so many nodes hear: the sum of what others say to them, by the weights of the edges."""
+
+    def weighed(loudness: Any, sent: Any, received: Any, globals_: Any) -> Array:
+        return loudness * sent
+
+    def received_alone(nodes: Any, sent: Any, received: Any, globals_: Any) -> Array:
+        return received
+
+    nodes = jraph.GraphNetwork(update_edge_fn=weighed, update_node_fn=received_alone)(graph).nodes
+    assert isinstance(nodes, Array)
+    return nodes[-listeners:]
+
+
+def _graph(
+    speakers: Float32[Array, "speakers H"],
+    listeners: int,
+    senders: Int32[Array, "edges"],
+    receivers: Int32[Array, "edges"],
+    weight: Float32[Array, "edges"],
+) -> jraph.GraphsTuple:
     """Edges carry their weight over the square root of all that their receiver hears.
 
     So the sum of messages sees load, and stays in range as a level grows.
     """
     nodes = jnp.pad(speakers, ((0, listeners), (0, 0)))
-    heard = jraph.segment_sum(weight, receivers, nodes.shape[0])
-    loudness = weight / jnp.sqrt(jnp.maximum(heard, 1.0))[receivers]
+    total = jraph.segment_sum(weight, receivers, nodes.shape[0])
+    loudness = weight / jnp.sqrt(jnp.maximum(total, 1.0))[receivers]
     return jraph.GraphsTuple(
         nodes=nodes,
         edges=loudness[:, None],

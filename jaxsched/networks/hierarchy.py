@@ -7,17 +7,17 @@ which is there to compare with.
 import functools
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Bool, Float32, Int8, Int32, PyTree
 
 from jaxsched.env.observation import Observation
-from jaxsched.networks.graphs import Level, containment, downward, exchange, upward
+from jaxsched.networks.graphs import Level, containment, downward, exchange, heard, upward
 from jaxsched.pytree import Pytree
 
 T = TypeVar("T", bound=PyTree)
@@ -29,40 +29,40 @@ _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability
 
 
 class Menu(Pytree):
-    """Placements on offer; leading axes P and K, those of the window's first job first."""
+    """Placements on offer, K for every scheduler, those of the window's first job first."""
 
-    rank: Array  # int32[P, K], the job's place in the window
-    order: Array  # int32[P, K], place among the job's candidates in greedy-wait's order, 0 for its choice
-    workers: Array  # int8[P, K, NK], workers per group
-    features: Array  # float32[P, K, Fc], what the placement would do, see `policies.menu`
-    log_stake: Array  # float32[P, K], log of the seconds lost over those until the next completion, within +-4
-    brief: Array  # bool[P, K], the job would be done before the next completion
-    mask: Array  # bool[P, K]
+    rank: Int32[Array, "P K"]  # the job's place in the window
+    order: Int32[Array, "P K"]  # place among the job's candidates in greedy-wait's order, 0 for its choice
+    workers: Int8[Array, "P K NK"]  # per group
+    features: Float32[Array, "P K Fc"]  # what the placement would do, see `policies.menu`
+    log_stake: Float32[Array, "P K"]  # log of the seconds lost over those until the next completion, within +-4
+    brief: Bool[Array, "P K"]  # the job would be done before the next completion
+    mask: Bool[Array, "P K"]
 
 
 class Heads(Pytree):
-    """What the network says; leading axis P."""
+    """What the network says."""
 
-    place: Array  # float32[P, K], logits of placements
-    forward: Array  # float32[P, P], logits of forwarding the blocked job
-    act: Array  # float32[P], logit of acting at all rather than waiting
-    value: Array  # float32[P]
+    place: Float32[Array, "P K"]  # logits of placements
+    forward: Float32[Array, "P P"]  # logits of forwarding the blocked job
+    act: Float32[Array, "P"]  # logit of acting at all rather than waiting
+    value: Float32[Array, "P"]
 
 
 class Code(Pytree):
-    """Embeddings; leading axis P, or any number of schedulers."""
+    """Embeddings, of the schedulers of one environment or of any others in a row."""
 
-    group: Array  # float32[P, NK, H]
-    scheduler: Array  # float32[P, H]
-    window: Array  # float32[P, W, H], jobs
-    context: Array  # float32[P, 3 H], scheduler, window and blocked job
+    group: Float32[Array, "P NK H"]
+    scheduler: Float32[Array, "P H"]
+    window: Float32[Array, "P W H"]  # jobs
+    context: Float32[Array, "P 3*H"]  # scheduler, window and blocked job
 
 
 class Appraisal(Pytree):
-    """What the network thinks of the placements on a menu; leading axis P, or any number of schedulers."""
+    """What the network thinks of the placements on a menu, for the schedulers of a `Code`."""
 
-    place: Array  # float32[P, K], logits without the prior
-    best: Array  # float32[P, H], of all of them, by feature
+    place: Float32[Array, "P K"]  # logits without the prior
+    best: Float32[Array, "P H"]  # of all of them, by feature
 
 
 class Pass(nn.Module):
@@ -71,30 +71,31 @@ class Pass(nn.Module):
     width: int
 
     @nn.compact
-    def __call__(self, graph_of: Callable[[Array], jraph.GraphsTuple], speakers: Array, listeners: Array) -> Array:
+    def __call__(
+        self,
+        graph_of: Callable[[Array], jraph.GraphsTuple],
+        speakers: Float32[Array, "speakers F"],
+        listeners: Float32[Array, "listeners H"],
+    ) -> Float32[Array, "listeners H"]:
         weigh = nn.Dense(self.width, use_bias=False, name="heard")
         first = speakers.shape[0] < listeners.shape[0]  # linear, so it may as well weigh what the fewer nodes say
         signals = nn.relu(nn.Dense(self.width, name="message")(speakers))
         signals = weigh(signals) if first else signals
-        listen = jraph.GraphNetwork(
-            update_edge_fn=lambda loudness, sent, received, globals_: loudness * sent,
-            update_node_fn=lambda nodes, sent, received, globals_: received,
-        )
-        heard = listen(graph_of(signals)).nodes[-listeners.shape[0] :]
+        sums = heard(graph_of(signals), listeners.shape[0])
         own = nn.Dense(self.width, name="own")(listeners)
-        return listeners + nn.relu(own + (heard if first else weigh(heard)))
+        return listeners + nn.relu(own + (sums if first else weigh(sums)))
 
 
 class Encoder(nn.Module):
-    """Embeddings of groups `[P, NK, H]` and schedulers `[P, H]`: up the hierarchy, across schedulers, down again."""
+    """Embeddings of groups and schedulers: up the hierarchy, across schedulers, down again."""
 
     width: int
     exchange_rounds: int
     hierarchy: bool
 
     @nn.compact
-    def __call__(self, obs: Observation) -> tuple[Array, Array]:
-        def embed(name: str, features: Array) -> Array:
+    def __call__(self, obs: Observation) -> tuple[Float32[Array, "*batch P NK H"], Float32[Array, "*batch P H"]]:
+        def embed(name: str, features: Float32[Array, "*nodes F"]) -> Float32[Array, "all H"]:
             return nn.relu(nn.Dense(self.width, name=name)(features.reshape(-1, features.shape[-1])))
 
         group, server = embed("group", obs.group), embed("server", obs.server)
@@ -114,10 +115,14 @@ class Encoder(nn.Module):
         lead = obs.group_mask.shape[:-2]
         return group.reshape(*lead, -1, self.width), scheduler.reshape(*lead, self.width)
 
-    def _up(self, name: str, level: Level, children: Array, parents: Array) -> Array:
+    def _up(
+        self, name: str, level: Level, children: Float32[Array, "children H"], parents: Float32[Array, "parents H"]
+    ) -> Float32[Array, "parents H"]:
         return Pass(self.width, name=name)(functools.partial(upward, level), children, parents)
 
-    def _down(self, name: str, level: Level, children: Array, parents: Array) -> Array:
+    def _down(
+        self, name: str, level: Level, children: Float32[Array, "children H"], parents: Float32[Array, "parents H"]
+    ) -> Float32[Array, "children H"]:
         return Pass(self.width, name=name)(functools.partial(downward, level), parents, children)
 
 
@@ -132,7 +137,7 @@ class FlatEncoder(nn.Module):
     exchange_rounds: int
 
     @nn.compact
-    def __call__(self, obs: Observation) -> tuple[Array, Array]:
+    def __call__(self, obs: Observation) -> tuple[Float32[Array, "*batch P NK H"], Float32[Array, "*batch P H"]]:
         *lead, p, n, k = obs.group_mask.shape
         schedulers = jnp.arange(p)
         in_rack = obs.server_rack[..., None] == jnp.arange(obs.rack.shape[-2])
@@ -232,19 +237,19 @@ class SchedulerNetwork(nn.Module):
 
 def apply_packed(
     network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float
-) -> tuple[Heads, Array]:
+) -> tuple[Heads, Bool[Array, "B P"]]:
     """`network` on a batch of environments, without appraising the menus that are empty.
 
     Args: `obs`, `menu` with leading axes B, P. There is room for `share` of the B * P menus; those of schedulers
     beyond it are not appraised.
-    Returns: heads with leading axes B, P, and which of them are whole, `bool[B, P]`.
+    Returns: heads with leading axes B, P, and which of them are whole.
     """
-    code = network.apply(weights, obs, method="encode")
+    code: Code = _apply(network, "encode", weights, obs)
     some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
     chosen = _those(some, math.ceil(some.size * share))
     appraisal = _put(_unappraised(network, weights, flat), chosen, _appraised(network, weights, flat, chosen))
     lead = menu.mask.shape[:2]
-    heads = network.apply(weights, obs, menu, code, _unflat(appraisal, lead), method="decide")
+    heads: Heads = _apply(network, "decide", weights, obs, menu, code, _unflat(appraisal, lead))
     return heads, _unflat(jnp.zeros(some.size, bool).at[chosen].set(True, mode="drop") | ~some, lead)
 
 
@@ -255,7 +260,7 @@ def apply_in_blocks(
 
     It has no gradient, since how many times is known only then. Args: `obs`, `menu` with leading axes B, P.
     """
-    code = network.apply(weights, obs, method="encode")
+    code: Code = _apply(network, "encode", weights, obs)
     some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
     size = math.ceil(some.size * share)
 
@@ -267,16 +272,23 @@ def apply_in_blocks(
 
     start = (some, _unappraised(network, weights, flat))
     _, appraisal = lax.while_loop(lambda carry: carry[0].any(), block, start)
-    return network.apply(weights, obs, menu, code, _unflat(appraisal, menu.mask.shape[:2]), method="decide")
+    return _apply(network, "decide", weights, obs, menu, code, _unflat(appraisal, menu.mask.shape[:2]))
 
 
-def _those(some: Array, size: int) -> Array:
-    """int32[size]: the first indices where `some`, then ones beyond the end, read as the last and written nowhere."""
+def _apply(network: SchedulerNetwork, method: str, weights: PyTree, *inputs: Any) -> Any:
+    """One part of the network; flax cannot know the type of what it returns."""
+    return network.apply(weights, *inputs, method=method)
+
+
+def _those(some: Bool[Array, "S"], size: int) -> Int32[Array, "size"]:
+    """The first indices where `some`, then ones beyond the end, read as the last and written nowhere."""
     return jnp.nonzero(some, size=size, fill_value=some.size)[0]
 
 
-def _appraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu], chosen: Array) -> Appraisal:
-    return network.apply(weights, *jax.tree.map(lambda leaf: leaf[chosen], flat), method="appraise")
+def _appraised(
+    network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu], chosen: Int32[Array, "size"]
+) -> Appraisal:
+    return _apply(network, "appraise", weights, *jax.tree.map(lambda leaf: leaf[chosen], flat))
 
 
 def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu]) -> Appraisal:
@@ -284,7 +296,7 @@ def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, M
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def _put(all_of_them: Appraisal, chosen: Array, some: Appraisal) -> Appraisal:
+def _put(all_of_them: Appraisal, chosen: Int32[Array, "size"], some: Appraisal) -> Appraisal:
     return jax.tree.map(lambda full, part: full.at[chosen].set(part, mode="drop"), all_of_them, some)
 
 

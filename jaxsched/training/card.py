@@ -8,14 +8,16 @@ from pathlib import Path
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
 from jaxsched.policies.checkpoint import add_to_card, read_card
-from jaxsched.training.config import TrainConfig
+from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
 
 
-def limits(config: TrainConfig) -> str:
-    """What the policy was trained on, in a few sentences: beyond it nothing is known until it is measured."""
-    env, jobs = config.env, config.workload
+def limits(env: EnvironmentConfig, jobs: WorkloadConfig, *, any_size: bool) -> str:
+    """What the policy was trained on, in a few sentences: beyond it nothing is known until it is measured.
+
+    `any_size`: it can be asked on clusters of other sizes.
+    """
 
     def span(limits: tuple[float, float]) -> str:
         low, high = limits
@@ -28,7 +30,7 @@ def limits(config: TrainConfig) -> str:
         f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
         f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
         " durations. Beyond these nothing is known but what is measured."
-        + (" For clusters of the same sizes only." if config.network.kind == "flat" else "")
+        + ("" if any_size else " For clusters of the same sizes only.")
     )
 
 

@@ -175,7 +175,7 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         raise UserError(f"{where}: YAML reads {value} as text; write it with a point and a sign, for instance 1.0e-3")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise UserError(f"{where}: {value!r} should be of type {hint.__name__}")
-    if hint is float and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{where}: {'NaN' if value != value else value} should be a finite number")
     return value
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
@@ -13,25 +13,27 @@ from jaxsched.training.config import PPOConfig
 from jaxsched.training.rollout import Experience
 from jaxsched.training.shards import mean_over_shards, sum_over_shards
 
+Learner = tuple[PyTree, optax.OptState]  # weights and the optimizer's moments
+
 
 class Batch(Pytree):
-    """Rounds to learn from, one leading axis B."""
+    """B rounds to learn from."""
 
-    experience: Experience
-    advantage: Array  # float32[B, P], normalised
-    target: Array  # float32[B, P], returns in units of the return scale
+    experience: Experience  # one leading axis B
+    advantage: Float32[Array, "B P"]  # normalised
+    target: Float32[Array, "B P"]  # returns in units of the return scale
 
 
 class Losses(Pytree):
     """Means over a chunk's minibatches, for the log."""
 
-    policy: Array
-    value: Array
-    entropy: Array
-    kl: Array
-    clipped: Array
-    gradient: Array
-    left_out: Array  # share of the real decisions for which a minibatch had no room
+    policy: Float32[Array, ""]
+    value: Float32[Array, ""]
+    entropy: Float32[Array, ""]
+    kl: Float32[Array, ""]
+    clipped: Float32[Array, ""]
+    gradient: Float32[Array, ""]
+    left_out: Float32[Array, ""]  # share of the real decisions for which a minibatch had no room
 
 
 def optimizer(config: PPOConfig) -> optax.GradientTransformation:
@@ -41,9 +43,15 @@ def optimizer(config: PPOConfig) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=1e-5))
 
 
-def select(key: Array, config: PPOConfig, experience: Experience, advantage: Array, returns: Array,
-           return_scale: Array) -> Batch:  # fmt: skip
-    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to [B].
+def select(
+    key: PRNGKeyArray,
+    config: PPOConfig,
+    experience: Experience,
+    advantage: Float32[Array, "T E P"],
+    returns: Float32[Array, "T E P"],
+    return_scale: Float32[Array, ""],
+) -> Batch:
+    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to one axis B.
 
     Advantages are normalised over all shards.
     """
@@ -55,7 +63,7 @@ def select(key: Array, config: PPOConfig, experience: Experience, advantage: Arr
     rounds, advantage, returns = jax.tree.map(lambda leaf: leaf[chosen], (rounds, advantage, returns))
     weight = rounds.real.astype(jnp.float32)
 
-    def total(array: Array) -> Array:
+    def total(array: Float32[Array, "B P"]) -> Float32[Array, ""]:
         return sum_over_shards((weight * array).sum(), config.shards)
 
     count = jnp.maximum(total(jnp.ones_like(advantage)), 1.0)
@@ -65,8 +73,8 @@ def select(key: Array, config: PPOConfig, experience: Experience, advantage: Arr
 
 
 def loss(
-    weights: PyTree, network: SchedulerNetwork, config: PPOConfig, batch: Batch, learn_policy: Array
-) -> tuple[Array, Losses]:
+    weights: PyTree, network: SchedulerNetwork, config: PPOConfig, batch: Batch, learn_policy: Float32[Array, ""]
+) -> tuple[Float32[Array, ""], Losses]:
     """Clipped surrogate, Huber value loss and entropy bonus; `learn_policy` 0 trains the critic alone."""
     rounds = batch.experience
 
@@ -94,19 +102,19 @@ def loss(
 
 
 def update(
-    key: Array,
+    key: PRNGKeyArray,
     network: SchedulerNetwork,
     config: PPOConfig,
     weights: PyTree,
     moments: optax.OptState,
     batch: Batch,
-    learn_policy: Array,
+    learn_policy: Float32[Array, ""],
 ) -> tuple[PyTree, optax.OptState, Losses]:
     """`epochs` passes over `batch` in `minibatches` shuffled parts, with the mean gradient of all shards."""
     transform = optimizer(config)
     size = batch.advantage.shape[0]
 
-    def minibatch(carry, index: Array):
+    def minibatch(carry: Learner, index: Int32[Array, "M"]) -> tuple[Learner, Losses]:
         weights, moments = carry
         part = jax.tree.map(lambda leaf: leaf[index], batch)
         gradient, losses = jax.grad(loss, has_aux=True)(weights, network, config, part, learn_policy)
@@ -115,7 +123,7 @@ def update(
         weights = optax.apply_updates(weights, change)
         return (weights, moments), losses.replace(gradient=optax.global_norm(gradient))
 
-    def epoch(carry, key: Array):
+    def epoch(carry: Learner, key: PRNGKeyArray) -> tuple[Learner, Losses]:
         order = jax.random.permutation(key, size).reshape(config.minibatches, -1)
         return lax.scan(minibatch, carry, order)
 

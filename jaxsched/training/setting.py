@@ -1,4 +1,4 @@
-"""What stays the same over a training run: where environments are drawn from, and the network."""
+"""What stays the same over a training run: its config, where environments are drawn from, and the network."""
 
 import dataclasses
 from typing import NamedTuple
@@ -10,14 +10,11 @@ from jaxsched.training.worlds import Worlds, make_worlds
 
 
 class Setting(NamedTuple):
-    """Worlds and network of a config."""
+    """A config with its worlds and its network."""
 
+    config: TrainConfig
     worlds: Worlds
     network: SchedulerNetwork
-
-    @property
-    def config(self) -> TrainConfig:
-        return self.worlds.config
 
     @property
     def static(self) -> EnvConfig:
@@ -26,4 +23,5 @@ class Setting(NamedTuple):
 
 def make_setting(config: TrainConfig) -> Setting:
     """The setting of a config. UserError on a cluster or an interference model that does not exist."""
-    return Setting(make_worlds(config), SchedulerNetwork(**dataclasses.asdict(config.network)))
+    worlds = make_worlds(config.env, config.workload, config.reward)
+    return Setting(config, worlds, SchedulerNetwork(**dataclasses.asdict(config.network)))

@@ -8,13 +8,16 @@ left out of `Phi'`: nobody's decision brought them.
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float32
 
 from jaxsched.env.state import EnvParams, State
 from jaxsched.training.config import RewardConfig
 
 
-def potential(config: RewardConfig, params: EnvParams, state: State, without_arrivals: Array) -> Array:
-    """float32[P]: Phi; `without_arrivals: bool` leaves out the jobs that arrived at this boundary."""
+def potential(
+    config: RewardConfig, params: EnvParams, state: State, without_arrivals: Bool[Array, ""]
+) -> Float32[Array, "P"]:
+    """Phi; `without_arrivals` leaves out the jobs that arrived at this boundary."""
     running = state.running
     active = running.job >= 0
     late = jnp.where(active & config.interference, running.remaining_s * (running.slowdown - 1.0), 0.0).sum(-1)

@@ -1,7 +1,7 @@
 """Data parallelism: environments in equal shards, each on a device of its own where there are enough devices.
 
 A shard collects experience and estimates gradients by itself; what all of them share is a mean over the shards. Where
-there are too few devices the shards are lanes of one program: the same up to rounding.
+there are too few devices the shards are vmapped in one program: the same up to rounding.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched.machine import cores
 
@@ -83,6 +83,6 @@ def sum_over_shards(tree: T, shards: int) -> T:
     return tree if shards == 1 else lax.psum(tree, AXIS)
 
 
-def own_key(key: Array, shards: int) -> Array:
+def own_key(key: PRNGKeyArray, shards: int) -> PRNGKeyArray:
     """A key for this shard alone; inside `per_shard`."""
     return key if shards == 1 else jax.random.fold_in(key, lax.axis_index(AXIS))

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, Int32, PyTree, UInt32
 
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
@@ -28,12 +28,12 @@ class TrainState(Pytree):
     weights: PyTree
     optimizer: optax.OptState
     best_weights: PyTree
-    best_jct_s: Array  # float32, validation
+    best_jct_s: Float32[Array, ""]  # validation
     worlds: State  # leading axis E
     draws: Draw  # likewise, what tells them apart
-    return_scale: Array  # float32
-    key_data: Array  # uint32[2], of a typed key
-    chunk: Array  # int32, chunks done
+    return_scale: Float32[Array, ""]
+    key_data: UInt32[Array, "2"]  # of a typed key
+    chunk: Int32[Array, ""]  # chunks done
 
 
 def _manager(folder: Path) -> ocp.CheckpointManager:

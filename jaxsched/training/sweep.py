@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxsched.files import write_text
+from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.config import to_dict
 from jaxsched.training.json_lines import append, mend, read_rows
-from jaxsched.training.leaves import Shared, shape_key
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.training.measure import BASELINES_FILE, measure
-from jaxsched.training.side_by_side import seconds_of, train_side_by_side
+from jaxsched.training.shared_programs import SharedPrograms, shape_key
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
 from jaxsched.versions import versions
@@ -30,10 +30,10 @@ Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many
 
 
 class Program(NamedTuple):
-    """Points that share a program, and how many of them run side by side."""
+    """Points that share a program, and how many of them are trained at once."""
 
     points: list[Point]
-    lanes: int
+    runs_at_once: int
 
     @property
     def differing(self) -> list[str]:
@@ -47,7 +47,7 @@ def programs(sweep: Sweep) -> list[Program]:
     groups: dict[Any, list[Point]] = {}
     for point in sweep.points:
         groups.setdefault(shape_key(point.config), []).append(point)
-    most = sweep.lanes or (1 if jax.default_backend() == "cpu" else len(sweep.points))
+    most = sweep.runs_at_once or (1 if jax.default_backend() == "cpu" else len(sweep.points))
     return [Program(points, min(most, len(points))) for points in groups.values()]
 
 
@@ -57,12 +57,12 @@ def plan(sweep: Sweep) -> Iterator[str]:
     for number, program in enumerate(programs(sweep), 1):
         names = list(dict.fromkeys(point.group for point in program.points))
         done = sum(sweep.id_of(point) in finished for point in program.points)
-        shared = Shared([point.config for point in program.points[:1]])
-        how = "one after the other" if program.lanes == 1 else f"{program.lanes} side by side"
+        shared = SharedPrograms([point.config for point in program.points[:1]])
+        how = "one after the other" if program.runs_at_once == 1 else f"{program.runs_at_once} at once"
         differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
         yield (
             f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how};"
-            f" at least {program.lanes * shared.memory_bytes() / 2**20:,.0f} MiB"
+            f" at least {program.runs_at_once * shared.memory_bytes() / 2**20:,.0f} MiB"
         )
 
 
@@ -75,11 +75,12 @@ def run(sweep: Sweep, report: Report | None = None) -> None:
     for program in programs(sweep):
         points = [point for point in program.points if sweep.id_of(point) not in finished]
         untrained = [point for point in points if not (_folder(sweep, point) / DONE_FILE).exists()]
-        shared = Shared([point.config for point in untrained]) if untrained else None
-        for first in range(0, len(untrained), program.lanes):
-            part = range(first, min(first + program.lanes, len(untrained)))
-            _train(sweep, shared, [untrained[i] for i in part], part, report)
-            _measure(sweep, [untrained[i] for i in part])
+        if untrained:
+            shared = SharedPrograms([point.config for point in untrained])
+            for first in range(0, len(untrained), program.runs_at_once):
+                part = range(first, min(first + program.runs_at_once, len(untrained)))
+                _train(sweep, shared, [untrained[i] for i in part], part, report)
+                _measure(sweep, [untrained[i] for i in part])
         _measure(sweep, [point for point in points if point not in untrained])
 
 
@@ -94,7 +95,7 @@ def _folder(sweep: Sweep, point: Point) -> Path:
     return sweep.out / "points" / digest(_flat(point.config))
 
 
-def _train(sweep: Sweep, shared: Shared, points: Sequence[Point], part: range, report: Report | None) -> None:
+def _train(sweep: Sweep, shared: SharedPrograms, points: Sequence[Point], part: range, report: Report | None) -> None:
     folders = [_folder(sweep, point) for point in points]
     chunks = points[0].config.ppo.chunks
     if len(points) == 1:
@@ -102,12 +103,12 @@ def _train(sweep: Sweep, shared: Shared, points: Sequence[Point], part: range, r
         state = folder / STATE_FOLDER
         resume = has_step(state) and saved_config(state) == point.config
         tell = None if report is None else lambda row: report(point.name, int(row["chunk"]), chunks, row["wall_s"])
-        train(point.config, folder, resume=resume, report=tell, programs=shared.one(part[0]))
+        train(point.config, folder, resume=resume, report=tell, programs=shared.of_run(part[0]))
     else:
         state = sweep.out / STATE_FOLDER / digest([_flat(point.config) for point in points])
         name = f"{points[0].name} and {len(points) - 1} more"
         tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
-        train_side_by_side(shared, part, folders, state, report=tell)
+        train_batched(shared, part, folders, state, report=tell)
     for folder in folders:
         write_text(folder / DONE_FILE, f"{len(points)}\n")
     shutil.rmtree(state)
@@ -119,7 +120,7 @@ def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
         folder = _folder(sweep, point)
         policy = folder / POLICY_FOLDER
         wall, cpu = time.perf_counter(), time.process_time()
-        tests = measure(sweep, point.config, policy)
+        tests = measure(sweep, point.config.env, point.config.workload, policy)
         curve = [
             {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
             for row in read_rows(folder / METRICS_FILE)
@@ -134,7 +135,7 @@ def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
             "seed": point.config.seed,
             "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
             "tests": tests,
-            "training": {"lanes": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
+            "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
             "measuring": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
             "versions": versions(),
             "folder": str(folder),

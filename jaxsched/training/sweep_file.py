@@ -63,7 +63,7 @@ class Sweep:
     points: tuple[Point, ...]
     tests: Tests
     out: Path
-    lanes: int  # runs side by side at most; 0: all that share a program on an accelerator, 1 on a CPU
+    runs_at_once: int  # in one vmapped program, at most; 0: all that share a program on an accelerator, 1 on a CPU
 
     def id_of(self, point: Point) -> str:
         """A digest of all that the point's row depends on but for versions."""
@@ -83,7 +83,7 @@ class _Top:
     seeds: tuple[int, ...] = (0,)
     evaluate: Tests = Tests()
     out: str = ""
-    lanes: int = 0
+    runs_at_once: int = 0
 
 
 def load_sweep(path: str | Path) -> Sweep:
@@ -117,7 +117,7 @@ def load_sweep(path: str | Path) -> Sweep:
     names = [point.name for point in points]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: the point {twice[0]!r} stands twice; name every value and seed once")
-    return Sweep(path, tuple(points), top.evaluate, Path(top.out), top.lanes)
+    return Sweep(path, tuple(points), top.evaluate, Path(top.out), top.runs_at_once)
 
 
 def changed(config: TrainConfig, changes: dict[str, Any], where: str) -> TrainConfig:
@@ -137,7 +137,7 @@ def changed(config: TrainConfig, changes: dict[str, Any], where: str) -> TrainCo
 def _check(top: _Top, where: str) -> None:
     tests = top.evaluate
     rules = [
-        (top.lanes >= 0, "lanes: should be at least 0"),
+        (top.runs_at_once >= 0, "runs_at_once: should be at least 0"),
         (len(top.seeds) > 0, "seeds: should be a list of at least one"),
         (all(0 <= seed < 2**31 for seed in top.seeds), "seeds: should be at least 0 and less than 2^31"),
         (len(tests.loads) > 0 and all(load > 0 for load in tests.loads), "evaluate: loads should be numbers above 0"),

@@ -3,27 +3,29 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, PyTree
 
 from jaxsched.env.environment import is_finished
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import learned_policy
+from jaxsched.training.setting import Setting
 from jaxsched.training.shards import per_shard
-from jaxsched.training.worlds import Draw, Worlds, draw_some, draw_state, params_axes, params_of_all
+from jaxsched.training.worlds import Draw, draw_some, draw_state, params_axes, params_of_all
 
 MOST_ROUNDS = 20_000
 
 
-def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State) -> Array:
-    """float32[E]: mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
+def mean_jct_s(
+    static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State
+) -> Float32[Array, "E"]:
+    """Mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
 
     Args: `params` batched where `axes` say so, `states` with a leading axis.
     """
 
-    def one(params: EnvParams, state: State) -> Array:
+    def one(params: EnvParams, state: State) -> Float32[Array, ""]:
         def play(state: State, key: Array) -> tuple[State, None]:
             return one_round(static, params, policy, state, key), None
 
@@ -39,22 +41,22 @@ def mean_jct_s(static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Po
     return jax.vmap(one, in_axes=(axes, 0))(params, states)
 
 
-def validation_jct_s(worlds: Worlds, network: SchedulerNetwork, weights: PyTree) -> Array:
-    """float32[]: mean JCT on worlds that training never draws; infinite if a run did not end.
+def validation_jct_s(setting: Setting, weights: PyTree) -> Float32[Array, ""]:
+    """Mean JCT on worlds that training never draws; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
-    rule, seed = worlds.config.validation, worlds.config.seed
-    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
+    config, worlds, rule = setting.config, setting.worlds, setting.config.validation
+    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1))
     draws = draw_some(draw_key, worlds, rule.seeds)
     start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
     states = start(jax.random.split(job_key, rule.seeds), draws)
 
-    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Array]:
+    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
         draws, states = own
-        policy = learned_policy("validation", network, weights, worlds.config.queue)
+        policy = learned_policy("validation", setting.network, weights, config.queue)
         params, axes = params_of_all(worlds, draws), params_axes(worlds)
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 
-    _, jct = per_shard(measured, worlds.config.ppo.shards)(weights, (draws, states))
+    _, jct = per_shard(measured, config.ppo.shards)(weights, (draws, states))
     return jct.mean()

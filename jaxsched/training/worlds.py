@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float32, Int32, PRNGKeyArray
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, total_gpus
@@ -13,43 +14,45 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
 from jaxsched.pytree import Pytree
-from jaxsched.training.config import TrainConfig
+from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
+
+Limits = tuple[float | Array, float | Array]  # numbers of a config, or what a shared program has in their place
 
 
 class Draw(Pytree):
-    """What tells one environment from another, for as long as it lives; leaves [E]."""
+    """What tells one environment from another, for as long as it lives."""
 
-    strength: Array  # float32, contention in units of the model's own
-    pace: Array  # float32, factor of all times: run times, gaps and the interval
-    interval_factor: Array  # float32, a further factor of the interval alone
-    cluster: Array  # int32, index into `Worlds.clusters`
+    strength: Float32[Array, ""]  # contention in units of the model's own
+    pace: Float32[Array, ""]  # factor of all times: run times, gaps and the interval
+    interval_factor: Float32[Array, ""]  # a further factor of the interval alone
+    cluster: Int32[Array, ""]  # index into `Worlds.clusters`
 
 
 class Worlds(NamedTuple):
     """Where environments are drawn from."""
 
-    config: TrainConfig
+    env: EnvironmentConfig
+    workload: WorkloadConfig
     static: EnvConfig
     params: EnvParams  # those of an average environment on the first cluster
     clusters: Cluster  # leading axis C, padded to one shape
-    gpus: Array  # float32[C]
+    gpus: Float32[Array, "C"]
     jobs: SamplerParams  # at offered load 1 on the first cluster
 
 
-def make_worlds(config: TrainConfig) -> Worlds:
-    """The worlds of a config."""
-    clusters = [get_cluster(name, config.env.schedulers) for name in (config.env.cluster, *config.env.more_clusters)]
+def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardConfig) -> Worlds:
+    """The worlds of a config. UserError on a cluster or an interference model that does not exist."""
+    clusters = [get_cluster(name, env.schedulers) for name in (env.cluster, *env.more_clusters)]
     shape = common_shape(clusters)
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
-    params = base_params(config, pad(clusters[0], shape))
-    jobs = sampler(config, total_gpus(clusters[0]))
-    return Worlds(config, env_config(config), params, stack(clusters, shape), gpus, jobs)
+    params = base_params(env, reward, pad(clusters[0], shape))
+    jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
+    return Worlds(env, workload, env_config(env), params, stack(clusters, shape), gpus, jobs)
 
 
-def env_config(config: TrainConfig) -> EnvConfig:
+def env_config(env: EnvironmentConfig) -> EnvConfig:
     """Static shapes; rounds end early, because most boundaries need few of them."""
-    env = config.env
     return EnvConfig(
         running_slots=env.running_slots,
         queue_slots=env.queue_slots,
@@ -59,27 +62,25 @@ def env_config(config: TrainConfig) -> EnvConfig:
     )
 
 
-def base_params(config: TrainConfig, cluster: Cluster) -> EnvParams:
+def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    scale = config.reward.scale
-    rule = config.reward
+    scale = rule.scale
     reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
     return make_params(
         cluster,
-        interval_s=config.env.interval_s,
+        interval_s=env.interval_s,
         reward=reward,
-        interference=interference_model(config.env.interference),
-        max_forwards=jnp.int32(config.env.max_forwards),
+        interference=interference_model(env.interference),
+        max_forwards=jnp.int32(env.max_forwards),
     )
 
 
-def sampler(config: TrainConfig, gpus: int) -> SamplerParams:
+def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams:
     """The job sampler at offered load 1 on `gpus` GPUs."""
-    jobs = config.workload
     return sampler_for_load(
         1.0,
         gpus,
-        config.env.interval_s,
+        interval_s,
         mean_duration_s=jobs.mean_duration_s,
         duration_cap_s=jobs.duration_cap_s,
         gpu_counts=dict(jobs.gpu_counts),
@@ -109,15 +110,15 @@ def params_axes(worlds: Worlds) -> EnvParams:
 
 
 def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
-    """`params_of` for `draws` with leaves [E], batched where `params_axes` says so."""
+    """`params_of` for many `draws`, batched where `params_axes` says so."""
     many = jax.vmap(lambda draw: params_of(worlds, draw))(draws)
     keep = lambda axis, leaf, base: base if axis is None else leaf
     return jax.tree.map(keep, params_axes(worlds), many, worlds.params, is_leaf=lambda axis: axis is None)
 
 
-def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) -> State:
+def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Array, ""], count: int) -> State:
     """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
-    rule, base = worlds.config.workload, worlds.jobs
+    rule, base = worlds.workload, worlds.jobs
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
     jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
@@ -135,22 +136,22 @@ def draw_state(key: Array, worlds: Worlds, draw: Draw, load: Array, count: int) 
     return initial_state(worlds.static, params, sample_table(job_key, jobs, count, homes, worlds.static.tenants))
 
 
-def draw_worlds(key: Array, worlds: Worlds, count: int) -> tuple[State, Draw]:
-    """`count` fresh environments, everything about them drawn from the ranges of the config; leading axis `[count]`."""
+def draw_worlds(key: PRNGKeyArray, worlds: Worlds, count: int) -> tuple[State, Draw]:
+    """`count` fresh environments, everything about them drawn from the ranges of the config, on a leading axis."""
     load_key, draw_key, job_key = jax.random.split(key, 3)
-    loads = _within(load_key, worlds.config.workload.load, (count,))
+    loads = _within(load_key, worlds.workload.load, (count,))
     draws = draw_some(draw_key, worlds, count)
 
-    def one(key: Array, draw: Draw, load: Array) -> State:
-        return draw_state(key, worlds, draw, load, worlds.config.workload.jobs)
+    def one(key: PRNGKeyArray, draw: Draw, load: Float32[Array, ""]) -> State:
+        return draw_state(key, worlds, draw, load, worlds.workload.jobs)
 
     return jax.vmap(one)(jax.random.split(job_key, count), draws, loads), draws
 
 
-def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
-    """`count` draws; leaves [count]."""
+def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
+    """`count` draws, on a leading axis."""
     strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
-    env, jobs = worlds.config.env, worlds.config.workload
+    env, jobs = worlds.env, worlds.workload
     return Draw(
         strength=_within(strength_key, env.contention, (count,)),
         pace=_log_within(pace_key, jobs.pace, count),
@@ -159,10 +160,10 @@ def draw_some(key: Array, worlds: Worlds, count: int) -> Draw:
     )
 
 
-def _log_within(key: Array, limits: tuple, count: int) -> Array:
+def _log_within(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:
     low, high = limits
     return jnp.exp(_within(key, (jnp.log(low), jnp.log(high)), (count,)))
 
 
-def _within(key: Array, limits: tuple, shape: tuple[int, ...]) -> Array:
+def _within(key: PRNGKeyArray, limits: Limits, shape: tuple[int, ...]) -> Float32[Array, "*shape"]:
     return jax.random.uniform(key, shape, minval=limits[0], maxval=limits[1])

@@ -69,8 +69,7 @@ def test_host_map_with_another_server_scales_its_links(write):
 
 def edited(line: int, text: str) -> str:
     lines = NODES.splitlines()
-    lines[line - 1] = text
-    return "\n".join(lines)
+    return "\n".join([*lines[: line - 1], text, *lines[line:]])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from jaxsched.cli.main import main
 from jaxsched.cluster.presets import get_inventory
@@ -53,6 +54,7 @@ def test_every_network_has_a_picture_with_its_links(name, inventory_of):
 def test_what_is_drawn_are_the_links():
     topology = get_inventory("vl2-20").topology
     lines = draw(topology, "it").axes[0].collections[0]
+    assert isinstance(lines, LineCollection)
     place = layers(topology)
     expected = {frozenset(map(tuple, place[ends])) for ends in link_ends(topology)}
     assert {frozenset(map(tuple, segment)) for segment in lines.get_segments()} == expected

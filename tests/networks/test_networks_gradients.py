@@ -1,6 +1,7 @@
 """The network's gradients, and the network under vmap."""
 
 import functools
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 
 from jaxsched.env.observation import Observation
-from jaxsched.networks.hierarchy import Menu
+from jaxsched.networks.hierarchy import Heads, Menu
 from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 
 def summed(weights, obs: Observation, menu: Menu) -> jax.Array:
-    heads = NET.apply(weights, obs, menu)
+    heads = cast(Heads, NET.apply(weights, obs, menu))
     place = jnp.where(menu.mask, jnp.tanh(heads.place / 20), 0.0).sum()
     return place + sum(jnp.tanh(leaf / 20).sum() for leaf in (heads.forward, heads.act, heads.value))
 

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jraph
 import numpy as np
 
 from jaxsched.networks.graphs import containment, downward, exchange, upward
@@ -36,8 +37,8 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
     obs, _ = make(SIZES[2])
     _, level, _ = containment(obs)
     rng = np.random.default_rng(3)
-    children = rng.normal(size=(level.parent.shape[0], 8)).astype(np.float32)
-    parents = rng.normal(size=(level.parents, 8)).astype(np.float32)
+    children = jnp.asarray(rng.normal(size=(level.parent.shape[0], 8)), jnp.float32)
+    parents = jnp.asarray(rng.normal(size=(level.parents, 8)), jnp.float32)
     up, down = functools.partial(upward, level), functools.partial(downward, level)
     module = Pass(8)
     weights = module.init(jax.random.key(0), up, children, parents)
@@ -47,35 +48,39 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
         def message(x):
             return np.maximum(x @ np.asarray(dense["message"]["kernel"]) + np.asarray(dense["message"]["bias"]), 0)
 
-        nodes = children if child_hears else parents
+        nodes = np.asarray(children if child_hears else parents)
         heard = np.zeros_like(nodes)
         for i in range(len(nodes)):
             if child_hears:
-                senders = parents[[int(level.parent[i])]]
+                senders = np.asarray(parents)[[int(level.parent[i])]]
             else:
-                senders = children[np.asarray(level.parent) == i]
+                senders = np.asarray(children)[np.asarray(level.parent) == i]
             if len(senders):
                 heard[i] = message(senders).sum(0) / np.sqrt(len(senders))
         own = nodes @ np.asarray(dense["own"]["kernel"]) + np.asarray(dense["own"]["bias"])
         return nodes + np.maximum(own + heard @ np.asarray(dense["heard"]["kernel"]), 0)
 
     for graph_of, speakers, listeners in ((up, children, parents), (down, parents, children)):
-        heard = module.apply(weights, graph_of, speakers, listeners)
+        heard = np.asarray(module.apply(weights, graph_of, speakers, listeners))
         np.testing.assert_allclose(heard, reference(graph_of is down), rtol=1e-4, atol=1e-5)
+
+
+def heard_edges(graph: jraph.GraphsTuple) -> set[tuple[int, int]]:
+    """Sender and receiver of every edge of some weight."""
+    weights = np.asarray(graph.edges)[:, 0]
+    return {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, weights, strict=True) if w > 0}
 
 
 def test_the_graph_of_schedulers_is_complete_and_without_loops():
     graph = exchange(jnp.ones(4, bool), jnp.zeros((4, 8)))
-    edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
-    assert edges == {(i, j) for i in range(4) for j in range(4) if i != j}
+    assert heard_edges(graph) == {(i, j) for i in range(4) for j in range(4) if i != j}
 
 
 def test_a_scheduler_that_only_pads_is_not_heard():
     graph = exchange(jnp.array([True, True, False, True]), jnp.zeros((4, 8)))
-    assert {int(s) for s, w in zip(graph.senders, graph.edges[:, 0]) if w > 0} == {0, 1, 3}
+    assert {sender for sender, _ in heard_edges(graph)} == {0, 1, 3}
 
 
 def test_schedulers_of_different_environments_are_not_connected():
     graph = exchange(jnp.ones((3, 2), bool), jnp.zeros((6, 8)))
-    edges = {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, graph.edges[:, 0]) if w > 0}
-    assert edges == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
+    assert heard_edges(graph) == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}

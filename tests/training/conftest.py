@@ -25,7 +25,7 @@ from jaxsched.training.config import (
     WorkloadConfig,
 )
 from jaxsched.training.setting import Setting, make_setting
-from jaxsched.training.worlds import params_axes, params_of, params_of_all
+from jaxsched.training.worlds import params_of
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 ENVIRONMENTS, STEPS = 4, 16
@@ -64,7 +64,7 @@ def start(setting) -> Callable:
     """`seed -> TrainState`, by the very program that `train` runs."""
 
     def run(seed: int):
-        seeded = setting._replace(worlds=setting.worlds._replace(config=dataclasses.replace(CONFIG, seed=seed)))
+        seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
         return jax.jit(lambda: loop.initial(seeded))()
 
     return run
@@ -93,9 +93,8 @@ def play(setting) -> Callable:
     """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, counts)`."""
 
     def run(key, weights, states, params, draws):
-        worlds = setting.worlds._replace(params=params)
-        many, axes = params_of_all(worlds, draws), params_axes(worlds)
-        return rollout.collect(key, setting, weights, many, axes, draws.interval_factor, states)
+        own = setting._replace(worlds=setting.worlds._replace(params=params))
+        return rollout.collect(key, own, weights, draws, states)
 
     return jax.jit(run)
 

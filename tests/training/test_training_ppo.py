@@ -237,6 +237,6 @@ def test_the_learning_rate_falls_to_a_twentieth(config):
     moments, sizes = transform.init(weights), []
     for _ in range(updates + 1):
         change, moments = transform.update(jnp.ones(3), moments, weights)
-        sizes.append(float(-change[0]))
+        sizes.append(-float(jnp.asarray(change)[0]))
     np.testing.assert_allclose([sizes[0], sizes[-1]], [rule.learning_rate, rule.learning_rate / 20], rtol=1e-2)
     assert (np.diff(sizes) < 0).all()

@@ -27,7 +27,7 @@ if sys.argv[2] == "each":
     provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
 programs = loop.programs_of(make_setting(config))
-state, metrics = programs.step(loop.placed(programs.initial(), config))
+state, metrics = programs.step(loop.placed(programs.initial(), config.ppo.shards))
 jct = programs.validate(state.weights)
 state, _ = programs.step(state)
 out = {

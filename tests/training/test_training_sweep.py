@@ -1,7 +1,8 @@
-"""Sweeps: rows like single trainings, killed and resumed, side by side, planned; checkpoints trained anew."""
+"""Sweeps: rows like single trainings, killed and resumed, in batches, planned; checkpoints trained anew."""
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.training import sweep, sweep_table
+from jaxsched.training.batched import seconds_of
 from jaxsched.training.json_lines import append, mend, read_rows, truncate
-from jaxsched.training.leaves import HOST_LEAVES, LEAVES, Shared, replaced, shape_key, value_of
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
-from jaxsched.training.side_by_side import seconds_of
-from jaxsched.training.sweep_file import changed, load_sweep
+from jaxsched.training.shared_programs import SWEEPABLE, SharedPrograms, replaced, shape_key, value_of
+from jaxsched.training.sweep_file import Sweep, changed, load_sweep
 
 BASE = {
     "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4},
@@ -51,9 +52,14 @@ def write(tmp_path_factory):
 @pytest.fixture(scope="module")
 def swept(write):
     """A sweep of two variants and two seeds that nobody disturbs, one point after the other."""
-    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], lanes=1))
+    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=1))
     sweep.run(plan)
     return plan, sweep.rows_of(plan)
+
+
+def metrics_of(plan: Sweep, row: dict) -> list[dict]:
+    """What was logged of the run of a row."""
+    return read_rows(plan.out / "points" / Path(row["folder"]).name / METRICS_FILE)
 
 
 def close(one: list[dict], other: list[dict], rtol: float) -> None:
@@ -82,7 +88,7 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
         assert test["ratio"] == pytest.approx(ratios.mean())
         assert [one["chunk"] for one in row["validation"]["curve"]] == [2, 3]
         assert row["validation"]["best_jct_s"] == min(one["jct_s"] for one in row["validation"]["curve"])
-        assert row["training"]["cpu_s"] > 0 and row["training"]["lanes"] == 1
+        assert row["training"]["cpu_s"] > 0 and row["training"]["runs_at_once"] == 1
         assert {"jaxsched", "jax", "python", "device"} <= set(row["versions"])
     assert len({row["validation"]["curve"][-1]["jct_s"] for row in rows}) > 1
 
@@ -95,7 +101,7 @@ def test_a_point_is_a_single_training(swept, tmp_path):
     assert rows[index]["point"] == "bold seed=1"
     train(plan.points[index].config, tmp_path / "alone")
     alone = read_rows(tmp_path / "alone" / METRICS_FILE)
-    close(read_rows(plan.out / "points" / rows[index]["folder"].rpartition("/")[2] / METRICS_FILE), alone, 1e-3)
+    close(metrics_of(plan, rows[index]), alone, 1e-3)
 
 
 class Killed(Exception):
@@ -103,10 +109,10 @@ class Killed(Exception):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("lanes", "rtol"), [(1, 0.0), (2, 1e-3)], ids=["one after the other", "side by side"])
-def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, lanes, rtol):
+@pytest.mark.parametrize(("at_once", "rtol"), [(1, 0.0), (2, 1e-3)], ids=["one after the other", "two at once"])
+def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_once, rtol):
     whole, rows = swept
-    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], lanes=lanes))
+    plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=at_once))
     steps = []
 
     def kill(name: str, done: int, chunks: int, passed_s: float) -> None:
@@ -116,20 +122,18 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, lan
 
     with pytest.raises(Killed):
         sweep.run(plan, kill)
-    assert len(sweep.rows_of(plan)) == lanes
+    assert len(sweep.rows_of(plan)) == at_once
     with (plan.out / "rows.jsonl").open("a") as file:
         file.write('{"id": "tor')
-    assert len(sweep.rows_of(plan)) == lanes
+    assert len(sweep.rows_of(plan)) == at_once
     first, steps = steps[0][0], []
     sweep.run(plan, lambda name, done, chunks, passed_s: steps.append((name, done)))
-    assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // lanes - 1)
+    assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // at_once - 1)
     again = sweep.rows_of(plan)
     assert [row["point"] for row in again] == [row["point"] for row in rows]
     for one, other in zip(again, rows, strict=True):
-        assert one["training"]["lanes"] == lanes
-        metrics = [read_rows(p.out / "points" / r["folder"].rpartition("/")[2] / METRICS_FILE)
-                   for p, r in ((plan, one), (whole, other))]  # fmt: skip
-        close(*metrics, rtol)
+        assert one["training"]["runs_at_once"] == at_once
+        close(metrics_of(plan, one), metrics_of(whole, other), rtol)
         np.testing.assert_allclose(one["validation"]["best_jct_s"], other["validation"]["best_jct_s"], rtol=rtol)
     steps = []
     sweep.run(plan, lambda *about: steps.append(about))
@@ -180,7 +184,7 @@ def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
     assert [line.split()[0] for line in lines] == ["validation", "first-fit", str(policy)]
 
 
-# ------------------------------------------------------------------------------------------------------ plan and leaves
+# --------------------------------------------------------------------------------------------------- plan and programs
 
 
 @pytest.mark.slow
@@ -196,9 +200,9 @@ def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
 
 
 @pytest.mark.slow
-def test_leaves_are_numbers_of_the_config_and_share_a_program(write):
+def test_sweepable_numbers_are_of_the_config_and_share_a_program(write):
     base = load_sweep(write()).points[0].config
-    for name in LEAVES + HOST_LEAVES:
+    for name in SWEEPABLE:
         value_of(base, name)
     moved = replaced(base, {"seed": 5, "env.interval_s": 60.0, "reward.potential": 0.0, "workload.pace": (0.5, 2.0)})
     assert moved.seed == 5 and moved.workload.pace == (0.5, 2.0) and moved.env.cluster == base.env.cluster
@@ -206,7 +210,8 @@ def test_leaves_are_numbers_of_the_config_and_share_a_program(write):
     for name, value in {"ppo.steps": 16, "network.prior": False, "env.rounds": 3, "ppo.restart_share": 0.5}.items():
         assert shape_key(replaced(base, {name: value})) != shape_key(base)
     double = replaced(base, {"ppo.steps": 2 * base.ppo.steps})
-    assert Shared([base]).memory_bytes() < Shared([double]).memory_bytes() < 2 * Shared([base]).memory_bytes()
+    one, two = (SharedPrograms([config]).memory_bytes() for config in (base, double))
+    assert one < two < 2 * one
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes
@@ -224,7 +229,7 @@ MISTAKES = [  # content of the file, what the message must say
     ({"seeds": [0, 0]}, ["seed=0", "twice"]),
     ({"seeds": []}, ["seeds"]),
     ({"seeds": [-1]}, ["seeds"]),
-    ({"lanes": -1}, ["lanes"]),
+    ({"runs_at_once": -1}, ["runs_at_once"]),
     ({"evaluate": {"loads": [0.0]}}, ["evaluate", "loads"]),
     ({"evaluate": {"policies": ["pak"]}}, ["pak"]),
     ({"evaluate": {"lods": [0.5]}}, ["evaluate", "'lods'", "'loads'"]),

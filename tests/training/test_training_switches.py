@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxsched.training.config import RewardConfig
-from jaxsched.training.leaves import replaced
 from jaxsched.training.loop import initial
 from jaxsched.training.setting import make_setting
 from jaxsched.training.shaping import potential
+from jaxsched.training.shared_programs import replaced
 from jaxsched.training.sweep_file import load_sweep
 
 ROOT = Path(__file__).parents[2]

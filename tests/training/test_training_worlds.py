@@ -17,7 +17,7 @@ COUNT, JOBS, LOAD = 64, 2000, 0.8
 
 @pytest.fixture(scope="module")
 def worlds(config):
-    return make_worlds(config)
+    return make_worlds(config.env, config.workload, config.reward)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def draws_of(strength=1.0, pace=1.0, interval_factor=1.0, cluster=0, count: int 
 
 def states_of(config, draws: Draw):
     """States of many jobs at load `LOAD`, one per draw, by keys that depend on nothing else."""
-    many = make_worlds(config)
+    many = make_worlds(config.env, config.workload, config.reward)
     keys = jax.random.split(jax.random.key(5), draws.pace.shape[0])
     return jax.device_get(jax.jit(jax.vmap(lambda k, d: draw_state(k, many, d, jnp.float32(LOAD), JOBS)))(keys, draws))
 
@@ -70,8 +70,8 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
         np.testing.assert_allclose(
             params.interval_s[e], config.env.interval_s * draws.pace[e] * draws.interval_factor[e], rtol=1e-6
         )
-        kappa = worlds.params.interference.kappa * draws.strength[e]
-        np.testing.assert_allclose(params.interference.kappa[e], kappa, rtol=1e-6)
+        kappa = worlds.params.interference.weights.kappa * draws.strength[e]
+        np.testing.assert_allclose(params.interference.weights.kappa[e], kappa, rtol=1e-6)
     assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
 
 
@@ -82,7 +82,8 @@ def test_jobs_are_of_the_models_of_the_mix(config):
 
 
 def test_a_lone_cluster_is_shared(config):
-    alone = make_worlds(dataclasses.replace(config, env=dataclasses.replace(config.env, more_clusters=())))
+    env = dataclasses.replace(config.env, more_clusters=())
+    alone = make_worlds(env, config.workload, config.reward)
     params, axes = params_of_all(alone, draws_of(count=3)), params_axes(alone)
     assert axes.cluster.route is None and axes.interval_s == 0
     assert params.cluster.group_gpus.ndim == 3 and params.interval_s.shape == (3,)

@@ -1,4 +1,4 @@
-"""Several runs as lanes of one program: `loop.train` for all of them at once."""
+"""A batch of runs in one vmapped program: `loop.train` for all of them at once."""
 
 import itertools
 import statistics
@@ -9,15 +9,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float32, Shaped
 
-from jaxsched.training.json_lines import append, read_rows, truncate
-from jaxsched.training.leaves import Shared
-from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, finish, write_policy
+from jaxsched.training.json_lines import append, read_rows
+from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
+from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import TrainState, has_step, restore, save
 
 
-def train_side_by_side(
-    shared: Shared,
+def train_batched(
+    shared: SharedPrograms,
     indices: Sequence[int],
     run_dirs: Sequence[Path],
     state_folder: Path,
@@ -27,25 +29,19 @@ def train_side_by_side(
 ) -> None:
     """Train the runs `indices` of `shared` to their end, each into its own folder, or go on if `state_folder` has them.
 
-    Every folder gets `policy/`, `metrics.jsonl` and `timing.jsonl` as from `train`; seconds are a lane's share of all.
+    Every folder gets `policy/`, `metrics.jsonl` and `timing.jsonl` as from `train`; seconds are a run's share of all.
     `report` is called with the chunks done and the seconds so far.
     """
     config = shared.settings[indices[0]].config
-    programs = shared.many(indices)
-    state = programs.initial()
-    if has_step(state_folder):
-        state = restore(state_folder, state)
-    start, chunks = int(state.chunk[0]), config.ppo.chunks
-    for folder in run_dirs:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (METRICS_FILE, TIMING_FILE):
-            truncate(folder / name, start)
+    programs = shared.of_batch(indices)
+    state = _begun(programs, run_dirs, state_folder)
+    chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
-    for done in range(start + 1, chunks + 1):
+    for done in range(int(state.chunk[0]) + 1, chunks + 1):
         state, metrics = programs.step(state)
         rows = [
-            {"chunk": done, "chunks": chunks} | {name: value[lane].item() for name, value in metrics.items()}
-            for lane in range(len(indices))
+            {"chunk": done, "chunks": chunks} | {name: value[run].item() for name, value in metrics.items()}
+            for run in range(len(indices))
         ]
         if done % config.validation.every == 0 or done == chunks:
             state = _validated(shared, indices, run_dirs, state, np.asarray(programs.validate(state.weights)), rows)
@@ -60,37 +56,48 @@ def train_side_by_side(
             save(state_folder, state, config, chunks=done)
         if report:
             report(done, time.perf_counter() - wall)
-    for lane, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
-        finish(folder, shared.settings[index], _lane(state, lane))
+    for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
+        finish(folder, shared.settings[index], _state_of(state, run))
+
+
+def _begun(programs: Programs, run_dirs: Sequence[Path], state_folder: Path) -> TrainState:
+    """The states to go on from, the newest that were saved or fresh ones; every folder's logs end where they do."""
+    state = programs.initial()
+    if has_step(state_folder):
+        state = restore(state_folder, state)
+    for folder in run_dirs:
+        folder.mkdir(parents=True, exist_ok=True)
+        cut_logs(folder, int(state.chunk[0]))
+    return state
 
 
 def _validated(
-    shared: Shared,
+    shared: SharedPrograms,
     indices: Sequence[int],
     run_dirs: Sequence[Path],
     state: TrainState,
-    jct_s: np.ndarray,
+    jct_s: Float32[np.ndarray, "runs"],
     rows: list[dict],
 ) -> TrainState:
-    """The state with the best weights of every lane up to date; writes those that are new, and adds to the rows."""
+    """The state with the best weights of every run up to date; writes those that are new, and adds to the rows."""
     better = jct_s < np.asarray(state.best_jct_s)
 
-    def pick(new: jax.Array, old: jax.Array) -> jax.Array:
+    def pick(new: Shaped[Array, "runs *leaf"], old: Shaped[Array, "runs *leaf"]) -> Shaped[Array, "runs *leaf"]:
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     state = state.replace(
         best_weights=jax.tree.map(pick, state.weights, state.best_weights),
         best_jct_s=pick(jnp.asarray(jct_s), state.best_jct_s),
     )
-    for lane, index in enumerate(indices):
-        rows[lane]["validation_jct_s"] = float(jct_s[lane])
-        if better[lane]:
-            write_policy(run_dirs[lane], shared.settings[index], _lane(state, lane))
+    for run, index in enumerate(indices):
+        rows[run]["validation_jct_s"] = float(jct_s[run])
+        if better[run]:
+            write_policy(run_dirs[run], shared.settings[index], _state_of(state, run))
     return state
 
 
-def _lane(state: TrainState, lane: int) -> TrainState:
-    return jax.tree.map(lambda leaf: leaf[lane], state)
+def _state_of(states: TrainState, run: int) -> TrainState:
+    return jax.tree.map(lambda leaf: leaf[run], states)
 
 
 def seconds_of(run_dir: Path) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Runs that differ only in numbers: which numbers those are, and one program for all of them.
 
-A number is a leaf if no array's shape and no branch of the program depends on it. `LEAVES` are read by the program
-where it is traced; others (`HOST_LEAVES`) are read before, when the worlds are made, and differ in the worlds' arrays.
+A number is sweepable if no array's shape and no branch of the program depends on it. `TRACED` ones are arguments of the
+program; `IN_ARRAYS` ones are read before, when the worlds are made, whose arrays then are arguments.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float32, PyTree
 
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
@@ -22,9 +22,8 @@ from jaxsched.training.loop import Programs, chunk, initial
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState
 from jaxsched.training.validation import validation_jct_s
-from jaxsched.training.worlds import params_axes, params_of_all
 
-LEAVES = (
+TRACED = (
     "seed",
     "ppo.learning_rate",
     "ppo.gamma",
@@ -43,7 +42,7 @@ LEAVES = (
     "env.interval_factor",
     "validation.load",
 )
-HOST_LEAVES = (
+IN_ARRAYS = (
     "env.interval_s",
     "env.max_forwards",
     "workload.mean_duration_s",
@@ -52,12 +51,13 @@ HOST_LEAVES = (
     "workload.ps_fraction",
     "workload.burstiness",
 )
+SWEEPABLE = TRACED + IN_ARRAYS
 
 
-class Lane(NamedTuple):
-    """What tells one run from another; with several runs, every leaf has a leading axis over them."""
+class RunArguments(NamedTuple):
+    """What tells one run from another; of a batch of runs, every leaf has a leading axis over them."""
 
-    values: dict[str, PyTree]  # of `LEAVES`, by dotted name
+    values: dict[str, PyTree]  # of `TRACED`, by dotted name
     arrays: dict[int, Array]  # of the worlds' arrays, by their position
 
 
@@ -77,40 +77,40 @@ def replaced(config: TrainConfig, values: dict[str, Any]) -> TrainConfig:
 
 
 def shape_key(config: TrainConfig) -> TrainConfig:
-    """The same for all configs that share a program: every leaf is at its default."""
-    return replaced(config, {name: value_of(TrainConfig(), name) for name in LEAVES + HOST_LEAVES})
+    """The same for all configs that share a program: every sweepable number is at its default."""
+    return replaced(config, {name: value_of(TrainConfig(), name) for name in SWEEPABLE})
 
 
-class Shared:
-    """The programs of runs with one `shape_key`; each is compiled once for runs in turn, once for runs side by side."""
+class SharedPrograms:
+    """The programs of runs with one `shape_key`; each is compiled once for single runs, once for batches of a size."""
 
     def __init__(self, configs: Sequence[TrainConfig]) -> None:
         assert len({shape_key(config) for config in configs}) == 1
         self.settings = [make_setting(config) for config in configs]
         self._base = self.settings[0]
-        differing = [name for name in LEAVES if len({value_of(config, name) for config in configs}) > 1]
+        differing = [name for name in TRACED if len({value_of(config, name) for config in configs}) > 1]
         rows = [jax.tree.leaves(_arrays(setting)) for setting in self.settings]
         columns = {i: column for i, column in enumerate(zip(*rows, strict=True)) if not _equal(column)}
-        self._lanes = [
-            Lane(
+        self._arguments = [
+            RunArguments(
                 values={name: jax.tree.map(jnp.asarray, value_of(config, name)) for name in differing},
-                arrays={i: column[lane] for i, column in columns.items()},
+                arrays={i: column[run] for i, column in columns.items()},
             )
-            for lane, config in enumerate(configs)
+            for run, config in enumerate(configs)
         ]
         self._one = self._programs(lambda function: function)
-        self._many = self._programs(jax.vmap)
+        self._batch = self._programs(jax.vmap)
 
-    def one(self, index: int) -> Programs:
+    def of_run(self, index: int) -> Programs:
         """The programs of one run."""
-        return self._bound(self._one, self._lanes[index])
+        return self._bound(self._one, self._arguments[index])
 
-    def many(self, indices: Sequence[int]) -> Programs:
-        """Those of several runs side by side: every argument and result has a leading axis over them."""
-        lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self._lanes[i] for i in indices))
-        if not jax.tree.leaves(lanes):
-            raise ValueError("runs side by side must differ in something")
-        return self._bound(self._many, lanes)
+    def of_batch(self, indices: Sequence[int]) -> Programs:
+        """Those of a batch of runs: every argument and result has a leading axis over them."""
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self._arguments[i] for i in indices))
+        if not jax.tree.leaves(stacked):
+            raise ValueError("the runs of a batch must differ in something")
+        return self._bound(self._batch, stacked)
 
     def memory_bytes(self) -> int:
         """What one run holds at least: its state twice (of weights, moments and environments) and a chunk's experience.
@@ -118,40 +118,36 @@ class Shared:
         From shapes, nothing is compiled; what XLA needs in between comes on top.
         """
         setting = self._base
-        worlds = setting.worlds
         state = jax.eval_shape(lambda: initial(setting))
 
         def play(state: TrainState) -> rollout.Experience:
-            params, axes = params_of_all(worlds, state.draws), params_axes(worlds)
-            key = jax.random.key(0)
-            start = (state.weights, params, axes, state.draws.interval_factor, state.worlds)
-            return rollout.collect(key, setting, *start)[1]
+            return rollout.collect(jax.random.key(0), setting, state.weights, state.draws, state.worlds)[1]
 
         experience = _bytes(jax.eval_shape(play, state))
         return 2 * _bytes(state) + int((1 + setting.config.ppo.keep) * experience)
 
-    def _setting(self, lane: Lane) -> Setting:
+    def _setting(self, own: RunArguments) -> Setting:
         base = self._base
         leaves, tree = jax.tree.flatten(_arrays(base))
-        params, clusters, gpus, jobs = tree.unflatten([lane.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-        config = replaced(base.config, lane.values)
-        worlds = base.worlds._replace(config=config, params=params, clusters=clusters, gpus=gpus, jobs=jobs)
-        return base._replace(worlds=worlds)
+        params, clusters, gpus, jobs = tree.unflatten([own.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
+        config = replaced(base.config, own.values)
+        arrays = {"params": params, "clusters": clusters, "gpus": gpus, "jobs": jobs}
+        worlds = base.worlds._replace(env=config.env, workload=config.workload, **arrays)
+        return base._replace(config=config, worlds=worlds)
 
-    def _programs(self, over_lanes: Callable) -> tuple[Callable, Callable, Callable]:
-        def validate(lane: Lane, weights: PyTree) -> Array:
-            setting = self._setting(lane)
-            return validation_jct_s(setting.worlds, setting.network, weights)
+    def _programs(self, over_runs: Callable) -> tuple[Callable, Callable, Callable]:
+        def validate(own: RunArguments, weights: PyTree) -> Float32[Array, ""]:
+            return validation_jct_s(self._setting(own), weights)
 
         jit = functools.partial(jax.jit, compiler_options=loop_options())
         return (
-            jax.jit(over_lanes(lambda lane: initial(self._setting(lane)))),
-            jit(over_lanes(lambda lane, state: chunk(self._setting(lane), state)), donate_argnums=1),
-            jit(over_lanes(validate)),
+            jax.jit(over_runs(lambda own: initial(self._setting(own)))),
+            jit(over_runs(lambda own, state: chunk(self._setting(own), state)), donate_argnums=1),
+            jit(over_runs(validate)),
         )
 
-    def _bound(self, programs: tuple[Callable, Callable, Callable], lane: Lane) -> Programs:
-        return Programs(*(functools.partial(program, lane) for program in programs))
+    def _bound(self, programs: tuple[Callable, Callable, Callable], own: RunArguments) -> Programs:
+        return Programs(*(functools.partial(program, own) for program in programs))
 
 
 def _arrays(setting: Setting) -> tuple:
