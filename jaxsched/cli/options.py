@@ -24,8 +24,8 @@ class ScenarioOptions:
     """The cluster, the jobs, and the rules of the simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "leaf-spine-8"
-    """leaf-spine-N, fat-tree-N, vl2-N, bcube-N, dragonfly-N, torus2d-N, torus3d-N, rail-N (N servers of 8 GPUs),
-    philly, or a .csv (node list, host map) or .yaml file."""
+    """A preset such as leaf-spine-N with N servers of 8 GPUs (`jaxsched cluster --help` names all), or a .csv (node
+    list, host map) or .yaml file."""
     schedulers: Annotated[int | None, optional("P")] = None
     """Schedulers, each with its own partition of the servers (default: the cluster's)."""
     workload: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "philly-like"

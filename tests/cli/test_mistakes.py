@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxsched.cli import evaluate
+from jaxsched.cli import cluster, evaluate
 from jaxsched.cli.errors import first_paragraph
 from jaxsched.cli.main import main
+from jaxsched.cluster.presets import preset_names
 from jaxsched.env.queues import ORDERS, SWITCHES
 from jaxsched.policies.base import FORWARDS
 from jaxsched.policies.registry import NAMES
@@ -136,6 +137,10 @@ def test_every_command_explains_itself_with_examples(capsys, command):
 def test_the_help_names_all_policies_and_options():
     words = set(re.findall(r"[\w-]+", evaluate.HELP))
     assert words >= {*NAMES, *ORDERS, *SWITCHES, *FORWARDS}
+
+
+def test_the_help_names_all_presets():
+    assert all(name in cluster.HELP for name in preset_names())
 
 
 def test_boxes_become_a_line():
