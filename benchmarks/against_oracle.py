@@ -1,4 +1,4 @@
-"""Jobs per CPU second beside a pure-Python event simulator of the same semantics (tests/oracle.py), on the same jobs.
+"""Jobs per CPU second beside a pure-Python event simulator of the same semantics (tests/oracle/), on the same jobs.
 
     python benchmarks/against_oracle.py [--workload philly.csv] [--jobs 1000] [--json FILE]
 

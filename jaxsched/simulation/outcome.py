@@ -74,7 +74,7 @@ class Outcome:
 
 
 def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
-    """The outcome of `jobs` from the last state of their run (NumPy leaves, without lanes; its table may be padded)."""
+    """The outcome of `jobs` from the last state of their run (NumPy leaves, one run; its table may be padded)."""
     count = len(jobs)
     records, interval_s = state.records, float(settings.interval_s)
     status = np.where(np.asarray(state.jobs.home)[:count] < 0, REJECTED, records.status[:count])
