@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from jaxsched.simulation.settings import Settings
 
 
+INTERFERENCE = "default|none|analytic|fitted|DIR"
+
+
 def optional(metavar: str):
     """A tyro argument that may be left out, and whose help text says what then happens."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
@@ -24,8 +27,8 @@ class ScenarioOptions:
     """The cluster, the jobs, and the rules of the simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "leaf-spine-8"
-    """leaf-spine-N, fat-tree-N, vl2-N, bcube-N, dragonfly-N, torus2d-N, torus3d-N, rail-N (N servers of 8 GPUs),
-    philly, or a .csv (node list, host map) or .yaml file."""
+    """A preset such as leaf-spine-N with N servers of 8 GPUs (`jaxsched cluster --help` names all), or a .csv (node
+    list, host map) or .yaml file."""
     schedulers: Annotated[int | None, optional("P")] = None
     """Schedulers, each with its own partition of the servers (default: the cluster's)."""
     workload: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "philly-like"
@@ -45,7 +48,7 @@ class ScenarioOptions:
     of models with commas between."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
-    interference: Annotated[str, tyro.conf.arg(metavar="default|none|analytic|fitted|DIR")] = "default"
+    interference: Annotated[str, tyro.conf.arg(metavar=INTERFERENCE)] = "default"
     """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
     V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high
     are the ends of its range, DIR is a folder that `jaxsched interference fit` wrote."""

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from jaxsched.cli.options import optional
+from jaxsched.cli.options import INTERFERENCE, optional
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
@@ -46,7 +46,7 @@ class Train:
     """Schedulers, each with its own partition of the servers."""
     load: Annotated[float | None, optional("X")] = None
     """Offered load of all environments, instead of a range."""
-    interference: Annotated[str | None, optional("default|none|analytic|fitted|DIR")] = None
+    interference: Annotated[str | None, optional(INTERFERENCE)] = None
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""

@@ -18,8 +18,6 @@ from jaxsched.env.state import (
     job_spec,
 )
 
-LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
-
 
 def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
     """Queue every job that has arrived by the state's clock, if `enabled`; jobs that fit nowhere are rejected."""

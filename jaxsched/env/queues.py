@@ -35,6 +35,16 @@ class Discipline:
         if self.reserve and not self.backfill:
             raise UserError("reserve: needs backfill, it holds back jobs that would pass a blocked gang")
 
+    @property
+    def timeless(self) -> bool:
+        """Which jobs may start, and which of them is first, depends on what is queued and free, not on the time."""
+        plain = Discipline(self.order, self.backfill, window=self.window)
+        return self == plain and self.order in ("fifo", "sjf", "area")
+
+
+# What is on or off in a discipline: options in the names of policies, entries in the cards of checkpoints.
+SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)
+
 
 def order_keys(order: Order, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
     """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots."""

@@ -13,7 +13,7 @@ from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.queues import Discipline
+from jaxsched.env.queues import SWITCHES, Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import KINDS, Menu, SchedulerNetwork
@@ -58,13 +58,12 @@ def _checked(path: str, card: dict) -> tuple[SchedulerNetwork, Discipline, int |
     network, queue, most, sizes = card["network"], card["queue"], card["max_forwards"], card["sizes"]
     rules = [
         (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
-        (set(queue) == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
+        ({*queue, *SWITCHES} == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
         (network.get("kind") in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
         (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
         (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),
         (_whole(queue.get("window"), 1), "queue: window must be a whole number of at least 1"),
-        (type(queue.get("backfill")) is bool, "queue: backfill must be true or false"),
-        (type(queue.get("reserve")) is bool, "queue: reserve must be true or false"),
+        *((type(queue.get(name, False)) is bool, f"queue: {name} must be true or false") for name in SWITCHES),
         (most is None or _whole(most, 0), "max_forwards must be a whole number of at least 0"),
         (network.get("kind") != "flat" or _are_sizes(sizes), "sizes of a flat network must be four whole numbers"),
     ]

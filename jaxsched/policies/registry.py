@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxsched.env.queues import ORDERS, Discipline
+from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
 from jaxsched.env.state import CHANGE, POSSIBLE
 from jaxsched.errors import UserError
 from jaxsched.policies.base import FORWARDS, TO_IDLE, Options, Policy
@@ -22,7 +22,6 @@ GREEDY_WAIT, RANDOM = "greedy-wait", "random"
 NAMES = (*RULES, GREEDY_WAIT)
 LIFETIME = "lifetime"
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
-_SWITCHES = ("backfill", "reserve", *FORWARDS)
 
 
 def parse(policy: str | Path | Rule | Policy) -> Policy:
@@ -65,8 +64,8 @@ def hand_written(name: str, of: Options) -> Policy:
     if of.rule == GREEDY_WAIT:
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
         return Policy(name, act, asked=POSSIBLE, options=of)
-    timeless = of.rule != RANDOM and of.queue.order != "las" and not of.queue.reserve
-    return Policy(name, heuristic(of.rule, of.queue, of.forward), asked=CHANGE if timeless else POSSIBLE, options=of)
+    asked = CHANGE if of.queue.timeless and of.rule != RANDOM else POSSIBLE
+    return Policy(name, heuristic(of.rule, of.queue, of.forward), asked=asked, options=of)
 
 
 def options_of(spec: str) -> Options:
@@ -78,7 +77,7 @@ def options_of(spec: str) -> Options:
     for option in given:
         if option in ORDERS:
             queue["order"] = option
-        elif option in ("backfill", "reserve"):
+        elif option in SWITCHES:
             queue[option] = True
         elif option in FORWARDS:
             of = dataclasses.replace(of, forward=option)
@@ -89,7 +88,7 @@ def options_of(spec: str) -> Options:
         elif greedy and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            known = (*ORDERS, *_SWITCHES, *((LIFETIME, "tX", "pX") if greedy else ()))
+            known = (*ORDERS, *SWITCHES, *FORWARDS, *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if "reserve" in queue and (name == RANDOM or not (greedy or "backfill" in queue)):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")

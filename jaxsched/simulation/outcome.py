@@ -76,7 +76,7 @@ class Outcome:
 
 
 def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
-    """The outcome of `jobs` from the last state of their run (NumPy leaves, without lanes; its table may be padded)."""
+    """The outcome of `jobs` from the last state of their run (NumPy leaves, one run; its table may be padded)."""
     count = len(jobs)
     records: Any = state.records  # of NumPy arrays
     interval_s = float(settings.interval_s)

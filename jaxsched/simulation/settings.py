@@ -70,7 +70,7 @@ def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
 
 
 def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> EnvConfig:
-    """The environment of a comparison, with the smallest tables; `rollout` grows them before they bind.
+    """The environment of a comparison, with the smallest tables; engines grow them before they bind.
 
     UserError if every job is larger than any partition, or the interval too short for int32 boundaries.
     """

@@ -1,13 +1,19 @@
 """A mistake is one line on stderr, exit code 2, no traceback, and no file left behind."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jaxsched.cli import cluster, evaluate
 from jaxsched.cli.errors import first_paragraph
 from jaxsched.cli.main import main
+from jaxsched.cluster.presets import preset_names
+from jaxsched.env.queues import ORDERS, SWITCHES
+from jaxsched.policies.base import FORWARDS
+from jaxsched.policies.registry import NAMES
 
 HEADER = "job_id,submit_time_s,num_gpus,duration_s,model\n"
 GOOD = HEADER + "a,0,1,60,vgg16\nb,30,2,60,vgg16\n"
@@ -126,6 +132,15 @@ def test_every_command_explains_itself_with_examples(capsys, command):
         main([command, "--help"])
     assert end.value.code == 0
     assert "Examples:" in capsys.readouterr().out
+
+
+def test_the_help_names_all_policies_and_options():
+    words = set(re.findall(r"[\w-]+", evaluate.HELP))
+    assert words >= {*NAMES, *ORDERS, *SWITCHES, *FORWARDS}
+
+
+def test_the_help_names_all_presets():
+    assert all(name in cluster.HELP for name in preset_names())
 
 
 def test_boxes_become_a_line():

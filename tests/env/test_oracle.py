@@ -1,7 +1,7 @@
 """The JAX environment against the oracle: every job of every case starts, finishes and is placed alike.
 
-`tests/oracle/` is an event loop in plain NumPy and float64, written from
-docs/semantics.md and not from the code it judges.
+`tests/oracle/` is an event loop in plain NumPy and float64, written from docs/semantics.md and not from the code it
+judges.
 """
 
 import dataclasses

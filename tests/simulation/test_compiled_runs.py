@@ -4,11 +4,13 @@ import dataclasses
 import sys
 import threading
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
@@ -127,10 +129,13 @@ def test_auto_takes_the_loop_where_it_can(monkeypatch):
 def test_what_it_cannot_play_is_said(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 20)
-    own = Policy("mine", parse("pack").act)
+    pack = parse("pack")
+    own, queue = Policy("mine", pack.act), Discipline(order=lambda state, params: state.queue.astype(jnp.float32))
+    ordered = dataclasses.replace(pack, options=dataclasses.replace(pack.options, queue=queue))
     for spec, reason in (
         ("random", "it has the policies first-fit, pack, "),
         (own, "it has the policies first-fit, pack, "),
+        (ordered, "it has the queue orders fifo, sjf, area, las only"),
     ):
         with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
             outcomes("compiled", cluster, jobs, [spec])

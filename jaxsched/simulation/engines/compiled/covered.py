@@ -1,19 +1,30 @@
 """What the compiled event loop has: what a run must not ask for if it is to be played by it. Needs no Numba."""
 
+import dataclasses
 import functools
 
 from jaxsched.dynamics import interference
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
+QUEUE = ("order", "backfill", "reserve", "window")  # of a discipline
+ORDERS = ("fifo", "sjf", "area", "las")
 LAWS = (interference.none, interference.analytic, interference.fitted)
 
 
 def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
     """What is missing for a run of a policy; None if nothing is."""
-    if policy.options is None or policy.options.rule not in POLICIES or callable(policy.options.queue.order):
+    if policy.options is None or policy.options.rule not in POLICIES:
         return f"it has the policies {', '.join(POLICIES)} only"
+    queue = policy.options.queue
+    if queue.order not in ORDERS:
+        return f"it has the queue orders {', '.join(ORDERS)} only"
+    beyond = [field for field in dataclasses.fields(Discipline) if field.name not in QUEUE]
+    asked = [field.name for field in beyond if getattr(queue, field.name) != field.default]
+    if asked:
+        return f"it has no queues with {', '.join(asked)}"
     if config.shared_gpus:
         return "it has no jobs that share a GPU"
     if params.interference.law not in LAWS:
