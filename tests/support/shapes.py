@@ -11,8 +11,10 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
 from beartype import BeartypeConf, beartype
 from beartype.door import is_bearable
+from jax import Array
 from jaxtyping import AbstractArray, jaxtyped
 
 from jaxsched.pytree import Pytree
@@ -31,10 +33,10 @@ def checked(function: F) -> F:
     if not shapes:
         return function
     copy = FunctionType(function.__code__, function.__globals__, None, function.__defaults__, function.__closure__)
-    only_shapes = functools.update_wrapper(copy, function)
+    only_shapes: Any = functools.update_wrapper(copy, function)
     only_shapes.__kwdefaults__, only_shapes.__annotations__ = function.__kwdefaults__, shapes
     del only_shapes.__wrapped__
-    found = jaxtyped(only_shapes, typechecker=_CHECK)
+    found: Any = jaxtyped(only_shapes, typechecker=_CHECK)
     found.__annotations__ = annotations
     return found
 
@@ -66,7 +68,7 @@ def _assert_fields(tree: Pytree, path: str) -> None:
         value, hint = getattr(tree, field.name), hints[field.name]
         if isinstance(value, Pytree):
             _assert_fields(value, f"{path}.{field.name}")
-        found = f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
+        found = f"{value.dtype}{list(value.shape)}" if isinstance(value, Array | np.ndarray) else type(value).__name__
         assert is_bearable(value, hint), f"{path}.{field.name}: should be {hint}, is {found}"
 
 
