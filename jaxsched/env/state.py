@@ -1,7 +1,8 @@
 """The environment's types: static configuration, sweepable parameters, state and action.
 
 Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots per partition, `J` jobs of the job table,
-`M` resources, `V` tenants, `S` GPUs per group that jobs may share.
+`M` resources, `V` tenants, `S` GPUs per group that jobs may share; `NK` all groups of a partition on one
+axis.
 """
 
 import dataclasses
