@@ -28,7 +28,7 @@ class Cluster(Pytree):
     server_id: Int32[Array, "P N"]  # row in the inventory, -1 = padding
     server_rack: Int32[Array, "P N"]  # rack index local to the partition, 0..T-1
     rack_id: Int32[Array, "P T"]  # global rack number, -1 = padding
-    link_bytes_s: Float32[Array, "L+1"]  # the last entry is a dummy of capacity 1
+    link_bytes_s: Float32[Array, "links"]  # the last entry is a dummy of capacity 1
     link_id: Int32[Array, "P E"]  # global link of a local link, L = padding (the dummy)
     route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
 

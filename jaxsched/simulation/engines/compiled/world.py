@@ -68,7 +68,7 @@ class World(NamedTuple):
 
     groups: Records  # SITE_GROUP[P, NK]
     servers: Records  # SITE_SERVER[P, N]
-    links: Float64[np.ndarray, "L+1"]  # bytes/s
+    links: Float64[np.ndarray, "links"]  # bytes/s
     link_id: Int64[np.ndarray, "P E"]
     route: Float32[np.ndarray, "P T T E"]
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`

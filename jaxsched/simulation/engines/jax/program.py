@@ -13,7 +13,7 @@ import time
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Int32, Key, PyTree
 
 from jaxsched.env.actions import admit
 from jaxsched.env.environment import is_finished
@@ -75,7 +75,7 @@ class Program:
         with self._lock:
             return list(self._chunks.values())
 
-    def chunk(self, slots: Slots, state: State, params: EnvParams, key: PRNGKeyArray) -> Chunk:
+    def chunk(self, slots: Slots, state: State, params: EnvParams, key: Key[Array, "..."]) -> Chunk:
         """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
         with self._lock:
             if slots not in self._chunks:
@@ -106,7 +106,11 @@ class Program:
         begin, running_now = over_batch(begin), over_batch(running_now)
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
 
-        def chunk(state: State, params: EnvParams, key: PRNGKeyArray, weights: PyTree) -> tuple[State, ChunkSummary]:
+        def chunk(
+            state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
+        ) -> tuple[State, ChunkSummary]:
+            state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
+        ) -> tuple[State, ChunkSummary]:
             policy = dataclasses.replace(self.policy, weights=weights)
             step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
 
@@ -114,7 +118,7 @@ class Program:
                 done, queue_full, running_full = signals(state, params)
                 return ~done.all() & ~(queue_full | running_full).any()
 
-            def play(state: State, key: PRNGKeyArray) -> tuple[State, Int32[Array, "*seeds"]]:
+            def play(state: State, key: Key[Array, "..."]) -> tuple[State, Int32[Array, "*seeds"]]:
                 state = step(state, key)
                 return state, running_now(state).max(-1)
 
