@@ -20,11 +20,7 @@ from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD = range(3)
-ALWAYS, POSSIBLE, CHANGE = (
-    "always",
-    "possible",
-    "change",
-)  # at which boundaries a policy is asked
+ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # boundaries at which a policy is asked: `intervals_ahead`
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 

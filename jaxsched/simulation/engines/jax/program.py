@@ -109,8 +109,6 @@ class Program:
         def chunk(
             state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
         ) -> tuple[State, ChunkSummary]:
-            state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
-        ) -> tuple[State, ChunkSummary]:
             policy = dataclasses.replace(self.policy, weights=weights)
             step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
 
