@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxsched.workload.models import profiles
 from tests.oracle import policies, simulator
 from tests.support import strategies
+from tests.support.strategies import GREEDY, SPECS
 
 
 def oracle_policy(spec: str):
@@ -35,10 +36,10 @@ def oracle_policy(spec: str):
     return policies.make_policy(name, **values)
 
 
-def assert_same(case: strategies.Case, spec: str, interference: str = "analytic") -> None:
+def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
     """Run both and compare."""
     case = dataclasses.replace(case, law=interference)
-    state = strategies.run(case, spec, case.shape.config())
+    state = strategies.run(case, spec, case.shape.config(), specs)
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,
@@ -66,57 +67,64 @@ def assert_same(case: strategies.Case, spec: str, interference: str = "analytic"
     )
 
 
-HEURISTICS, GREEDY = strategies.SPECS, strategies.GREEDY
-
-
-def check_some(data: st.DataObject, shape: str, specs: dict[str, tuple[str, ...]]) -> None:
-    assert_same(data.draw(strategies.cases(shape)), data.draw(st.sampled_from(specs[shape])))
+# Hypothesis draws by the source of a test: one that is reworded has other cases.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", HEURISTICS)
+@pytest.mark.parametrize("shape", SPECS)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_heuristics(shape, data):
-    check_some(data, shape, HEURISTICS)
+def test_some_heuristics(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
+    assert_same(case, spec, SPECS[shape], "analytic")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", GREEDY)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_greedy_wait(shape, data):
-    check_some(data, shape, GREEDY)
+def test_some_greedy_wait(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
+    assert_same(case, spec, GREEDY[shape], "analytic")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", HEURISTICS)
-@settings(max_examples=100)
+@pytest.mark.parametrize("shape", SPECS)
+@settings(max_examples=120)
 @given(data=st.data())
-def test_heuristics_in_more_cases(shape, data):
-    check_some(data, shape, HEURISTICS)
+def test_heuristics(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
+    assert_same(case, spec, SPECS[shape], "analytic")
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS["two"]))
+def test_heuristics_without_interference(case, spec):
+    assert_same(case, spec, SPECS["two"], "none")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", GREEDY)
-@settings(max_examples=20)
+@settings(max_examples=25)
 @given(data=st.data())
-def test_greedy_wait_in_more_cases(shape, data):
-    check_some(data, shape, GREEDY)
-
-
-@pytest.mark.long
-@settings(max_examples=100)
-@given(case=strategies.cases("two"), spec=st.sampled_from(HEURISTICS["two"]))
-def test_heuristics_without_interference(case, spec):
-    assert_same(case, spec, "none")
+def test_greedy_wait(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
+    assert_same(case, spec, GREEDY[shape], "analytic")
 
 
 @pytest.mark.long
 @settings(max_examples=15)
 @given(case=strategies.cases("one"))
 def test_greedy_wait_without_interference(case):
-    assert_same(case, "greedy-wait:t1.2+p0.5", "none")
+    assert_same(case, "greedy-wait:t1.2+p0.5", ("greedy-wait:t1.2+p0.5",), "none")
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="two groups of nearly equal slowdown: one takes each")
+def test_a_case_in_which_they_part():
+    case = strategies.random_case(6012, "one", interval_s=7.3, fractions=0.5)
+    assert_same(case, "greedy-wait:fifo+t1.3+p0.5", GREEDY["one"], "analytic")
 
 
 @pytest.mark.slow
