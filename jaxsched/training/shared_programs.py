@@ -17,8 +17,9 @@ from jaxtyping import Float32, PyTree
 
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
+from jaxsched.training.chunk import chunk, initial
 from jaxsched.training.config import TrainConfig
-from jaxsched.training.loop import Programs, chunk, initial
+from jaxsched.training.loop import Programs
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState
 from jaxsched.training.validation import validation_jct_s

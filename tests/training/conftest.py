@@ -15,6 +15,7 @@ import pytest
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.learned import to_action
 from jaxsched.training import loop, ppo, rollout
+from jaxsched.training.chunk import initial
 from jaxsched.training.config import (
     SEEN,
     EnvironmentConfig,
@@ -65,7 +66,7 @@ def start(setting) -> Callable:
 
     def run(seed: int):
         seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
-        return jax.jit(lambda: loop.initial(seeded))()
+        return jax.jit(lambda: initial(seeded))()
 
     return run
 

@@ -14,8 +14,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxsched.env.environment import ClusterEnv
 from jaxsched.env.state import wait_action
 from jaxsched.machine import loop_options
+from jaxsched.training.chunk import chunk, initial
 from jaxsched.training.config import quickstart_config
-from jaxsched.training.loop import chunk, initial
 from jaxsched.training.setting import make_setting
 
 STEP_S, CHUNK_S = 20.0, 90.0

@@ -19,6 +19,7 @@ CHUNK = """
 import json, sys
 import jax, numpy as np
 from jaxsched.training import loop
+from jaxsched.training.chunk import placed
 from jaxsched.training.config import TrainConfig, from_dict
 from jaxsched.training.setting import make_setting
 from jaxsched.training.shards import mesh_of, provide_devices
@@ -27,7 +28,7 @@ if sys.argv[2] == "each":
     provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
 programs = loop.programs_of(make_setting(config))
-state, metrics = programs.step(loop.placed(programs.initial(), config.ppo.shards))
+state, metrics = programs.step(placed(programs.initial(), config.ppo.shards))
 jct = programs.validate(state.weights)
 state, _ = programs.step(state)
 out = {

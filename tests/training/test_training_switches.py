@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.training.chunk import initial
 from jaxsched.training.config import RewardConfig
-from jaxsched.training.loop import initial
 from jaxsched.training.setting import make_setting
 from jaxsched.training.shaping import potential
 from jaxsched.training.shared_programs import replaced
