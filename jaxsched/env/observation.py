@@ -98,79 +98,87 @@ def job_features(
     return jnp.stack(features, -1) * mask[..., None]
 
 
+def _excess(state: State) -> Float32[Array, "P R"]:
+    """By how much each running job's slowdown is above 1; 0 in free slots."""
+    return (state.running.job >= 0).astype(jnp.float32) * (state.running.slowdown - 1.0)
+
+
+def group_features(params: EnvParams, state: State) -> Float32[Array, "P N K Fg"]:
+    """Of GPU groups: what is free, hardware, load, and how slow and how long their jobs are."""
+    cluster, layout = params.cluster, layout_of(params.cluster)
+    gpus = cluster.group_gpus.astype(jnp.float32)
+    here = (state.running.workers > 0).astype(jnp.float32)
+    left = jnp.einsum("pr,prnk->pnk", estimated_left_s(state), here) / jnp.maximum(here.sum(1), 1.0)
+    features = [
+        state.free / jnp.maximum(gpus, 1.0),
+        state.free / 4.0,
+        gpus / 8.0,
+        cluster.group_speed * (gpus > 0),
+        jnp.log1p(state.total[:, layout.cpu].reshape(cluster.shape)),
+        jnp.log1p(state.total[:, layout.pcie].reshape(cluster.shape)),
+        jnp.log1p(jnp.einsum("pr,prnk->pnk", _excess(state), here)),
+        log_ratio(left, 60.0) / 4,
+    ]
+    return jnp.stack(features, -1)
+
+
+def server_features(params: EnvParams, state: State) -> Float32[Array, "P N Fs"]:
+    """Of servers: what is free, whether all is, load of QPI and NIC."""
+    cluster, layout = params.cluster, layout_of(params.cluster)
+    features = [
+        state.free.sum(-1) / jnp.maximum(cluster.group_gpus.astype(jnp.float32).sum(-1), 1.0),
+        (state.free == cluster.group_gpus).all(-1).astype(jnp.float32),
+        jnp.log1p(state.total[:, layout.qpi]),
+        jnp.log1p(state.total[:, layout.nic]),
+    ]
+    return jnp.stack(features, -1)
+
+
+def rack_features(params: EnvParams, state: State) -> Float32[Array, "P T Fr"]:
+    """Of racks: load of the busiest link that they send over, and what is free."""
+    cluster, layout = params.cluster, layout_of(params.cluster)
+    crosses = (cluster.route.max(2) > 0).astype(jnp.float32)  # [P, T, E], links that rack t sends over
+    busiest = (crosses * state.total[:, None, layout.link]).max(-1)
+    in_rack = (cluster.server_rack[..., None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
+    gpus = jnp.einsum("pn,pnt->pt", cluster.group_gpus.astype(jnp.float32).sum(-1), in_rack)
+    free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
+    return jnp.stack([jnp.log1p(busiest), free / jnp.maximum(gpus, 1.0)], -1)
+
+
+def scheduler_features(params: EnvParams, state: State) -> Float32[Array, "P Fp"]:
+    """Of whole partitions, for all schedulers: what is free, the queue, the running jobs, load of NICs and links."""
+    cluster, layout = params.cluster, layout_of(params.cluster)
+    gpus = cluster.group_gpus.astype(jnp.float32)
+    all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
+    queued = state.queue >= 0
+    count = jnp.maximum((state.running.job >= 0).astype(jnp.float32).sum(-1), 1.0)
+    features = [
+        state.free.sum((1, 2)) / all_gpus,
+        log_ratio(queued.sum(-1).astype(jnp.float32), 1.0) / 4,
+        log_ratio((queued * area_s(state)).sum(-1) / all_gpus, 60.0) / 4,
+        _excess(state).sum(-1) / count,
+        log_ratio(estimated_left_s(state).sum(-1) / count, 60.0) / 4,
+        jnp.log1p(state.total[:, layout.nic].sum(-1) / jnp.maximum((gpus > 0).any(-1).sum(-1), 1)),
+        jnp.log1p(state.total[:, layout.link].max(-1)),
+    ]
+    return jnp.stack(features, -1)
+
+
 def observe(queue: Discipline, params: EnvParams, state: State) -> Observation:
     """The observation of every scheduler whose queue has this discipline."""
-    cluster, running = params.cluster, state.running
-    layout = layout_of(cluster)
-    p, n, k = cluster.shape
-    gpus = cluster.group_gpus.astype(jnp.float32)
-    some = jnp.maximum(gpus, 1.0)
-    free = state.free / some
-    total = state.total
-    active = (running.job >= 0).astype(jnp.float32)
-    excess = active * (running.slowdown - 1.0)
-    left = estimated_left_s(state)
-    here = (running.workers > 0).astype(jnp.float32)
-    group_left = jnp.einsum("pr,prnk->pnk", left, here) / jnp.maximum(here.sum(1), 1.0)
-    group_excess = jnp.einsum("pr,prnk->pnk", excess, here)
-    group = jnp.stack(
-        [
-            free,
-            state.free / 4.0,
-            gpus / 8.0,
-            cluster.group_speed * (gpus > 0),
-            jnp.log1p(total[:, layout.cpu].reshape(p, n, k)),
-            jnp.log1p(total[:, layout.pcie].reshape(p, n, k)),
-            jnp.log1p(group_excess),
-            log_ratio(group_left, 60.0) / 4,
-        ],
-        -1,
-    )
-    server_gpus = jnp.maximum(gpus.sum(-1), 1.0)
-    server = jnp.stack(
-        [
-            state.free.sum(-1) / server_gpus,
-            (state.free == cluster.group_gpus).all(-1).astype(jnp.float32),
-            jnp.log1p(total[:, layout.qpi]),
-            jnp.log1p(total[:, layout.nic]),
-        ],
-        -1,
-    )
-    crosses = (cluster.route.max(2) > 0).astype(jnp.float32)  # [P, T, E], links that rack t sends over
-    busiest = (crosses * total[:, None, layout.link]).max(-1)
-    in_rack = (cluster.server_rack[..., None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
-    rack_gpus = jnp.einsum("pn,pnt->pt", gpus.sum(-1), in_rack)
-    rack_free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)
-    rack = jnp.stack([jnp.log1p(busiest), rack_free / jnp.maximum(rack_gpus, 1.0)], -1)
-
+    cluster = params.cluster
     keys = order_keys(queue.order, state, params)
     can_start, open_to = openings(queue, params, state, keys)
     slots, mask = window_slots(queue, keys, state, can_start, open_to.any(-1))
-    queued = state.queue >= 0
-    area = queued * area_s(state)
-    all_gpus = jnp.maximum(gpus.sum((1, 2)), 1.0)
-    count = jnp.maximum(active.sum(-1), 1.0)
-    scheduler = jnp.stack(
-        [
-            state.free.sum((1, 2)) / all_gpus,
-            log_ratio(queued.sum(-1).astype(jnp.float32), 1.0) / 4,
-            log_ratio(area.sum(-1) / all_gpus, 60.0) / 4,
-            excess.sum(-1) / count,
-            log_ratio(left.sum(-1) / count, 60.0) / 4,
-            jnp.log1p(total[:, layout.nic].sum(-1) / jnp.maximum((gpus > 0).any(-1).sum(-1), 1)),
-            jnp.log1p(total[:, layout.link].max(-1)),
-        ],
-        -1,
-    )
     return Observation(
-        group=group,
+        group=group_features(params, state),
         group_mask=cluster.group_gpus > 0,
-        server=server,
+        server=server_features(params, state),
         server_rack=cluster.server_rack,
-        rack=rack,
-        scheduler=scheduler,
+        rack=rack_features(params, state),
+        scheduler=scheduler_features(params, state),
         job=job_features(params, state, slots, mask),
         job_slot=slots,
         job_mask=mask,
-        forward_mask=open_to[jnp.arange(p), slots[:, -1]] & mask[:, -1:],
+        forward_mask=open_to[jnp.arange(cluster.shape[0]), slots[:, -1]] & mask[:, -1:],
     )
