@@ -86,7 +86,7 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert any((tmp_path / "cache" / "xla").rglob("*-cache")) and any((tmp_path / "cache" / "numba").rglob("*.nbc"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bench_writes_rows(tmp_path):
     report = tmp_path / "bench.json"
     main(
@@ -127,7 +127,7 @@ validation: {every: 1, seeds: 1, jobs: 8}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("jaxsched.cli.quickstart.POLICIES", ("first-fit",))

@@ -146,7 +146,7 @@ def test_the_recursion_has_erlang_c_as_its_mean(load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", [pytest.param(x, marks=[pytest.mark.long] if x < 0.9 else []) for x in LOADS])
 def test_mean_wait(load):
     against_exact, against_erlang, scatter = compare(seed=1, load=load, interval=0.001)
     assert scatter < 0.003
