@@ -13,8 +13,9 @@ the weights: slowdown >= 1, never falling in any pressure, exactly 1 without pre
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float, Float32
 
 from jaxsched.pytree import Pytree
 
@@ -31,7 +32,7 @@ class Law(Pytree):
 
 
 def slowdown(
-    law: Law, sensitivity: Float32[Array, "*#jobs C"], pressure: Float32[Array, "*#jobs C"]
+    law: Law, sensitivity: Float[Array | np.ndarray, "*#jobs C"], pressure: Float[Array | np.ndarray, "*#jobs C"]
 ) -> Float32[Array, "*#jobs"]:
     """Step time among co-runners over step time alone.
 
