@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.queues import ORDERS
+from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
+from jaxsched.policies.heuristics import heuristic
 from jaxsched.policies.registry import NAMES, parse
-from jaxsched.policies.rules import RULES
+from jaxsched.policies.rules import RULES, pack
 from tests.support import strategies
 
 
@@ -86,6 +87,26 @@ def test_the_last_order_counts_and_switches_are_independent():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_an_order_and_a_rule_may_be_functions():
+    """They decide as those of the same meaning that have names."""
+    case = strategies.random_case(5, "two", interval_s=1000.0)
+    state = strategies.jit_start(case.shape.config())(case.params, case.table)
+
+    def shortest(state, params):
+        return state.jobs.estimate_s[jnp.maximum(state.queue, 0)]
+
+    def by_functions(key, state, params):
+        return heuristic(pack, Discipline(order=shortest, backfill=True))(key, state, params, None)
+
+    key = jax.random.key(0)
+    named = jax.jit(parse("pack:sjf+backfill"))(key, state, case.params)
+    for one, other in zip(jax.tree.leaves(named), jax.tree.leaves(jax.jit(by_functions)(key, state, case.params))):
+        np.testing.assert_array_equal(one, other)
+    assert (np.asarray(named.kind) == PLACE).any()
+    assert parse(pack).name == "pack" and parse(pack).options is None
+
+
 def test_policies_jit_and_vmap():
     """One policy, a batch of environments, one program; a scheduler with an empty queue waits."""
     case = strategies.random_case(5, "two", interval_s=1000.0)
