@@ -79,6 +79,16 @@ def first(
     return slot.astype(jnp.int32), mask.any(-1)
 
 
+def next_job(
+    queue: Discipline, keys: Float32[Array, "P Q"], state: State, can_start: Bool[Array, "P Q"]
+) -> tuple[Int32[Array, "P"], Bool[Array, "P"]]:
+    """Slot of the job that each scheduler starts next, and whether it may start; see `env.reservations.openings`."""
+    if queue.backfill:
+        return first(keys, state.queue, can_start)
+    slot, _ = first(keys, state.queue, state.queue >= 0)
+    return slot, can_start[jnp.arange(slot.shape[0]), slot]
+
+
 def feasible(state: State) -> Bool[Array, "P Q"]:
     """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
     row = jnp.maximum(state.queue, 0)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from jaxsched.env.observation import window_slots
-from jaxsched.env.queues import Discipline, order_keys
+from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.policies.base import STAY, Act, forward_choice, place_or_forward, views
@@ -28,8 +27,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         drawn = rule == "random"
         keys = jax.random.uniform(job_key, state.queue.shape) if drawn else order_keys(queue.order, state, params)
         can_start, open_to = openings(queue, params, state, keys)
-        slots, found = window_slots(queue, keys, state, can_start)
-        slot, place = slots[:, 0], found[:, 0]
+        slot, place = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = views(state, params)
         place_all = jax.vmap(place_workers, in_axes=(0, axes, 0))
