@@ -30,7 +30,7 @@ def jct_lower_bound_s(cluster: Cluster, jobs: JobList, interval_s: float) -> flo
     slotted = Slotted(
         release=boundary - boundary[0],
         length=np.ceil(work_s / interval_s),
-        gpus=kept.num_gpus.astype(np.float64),
+        gpus=kept.gpu_demand,
         capacity=float(total_gpus(cluster)),
     )
     waits_s = (boundary[0] * interval_s - kept.submit_s).mean()

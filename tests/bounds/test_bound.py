@@ -153,6 +153,15 @@ def test_one_job_reaches_its_bound():
     assert comparison.rows[0].gap == pytest.approx(1, abs=1e-5) and comparison.rows[0].gap >= 1
 
 
+def test_jobs_that_share_a_gpu_run_at_the_same_time():
+    """Sixteen halves of eight GPUs: all end after 100 s, as eight jobs with a whole GPU each do."""
+    cluster = get_cluster("leaf-spine-1", 1)
+    wide = make_job_list([0] * 8, [100] * 8, [1] * 8)
+    halves = make_job_list([0] * 16, [100] * 16, [1] * 16, milli=[500] * 16)
+    assert jct_lower_bound_s(cluster, halves, 50.0) == pytest.approx(100, rel=1e-4)
+    assert jct_lower_bound_s(cluster, wide, 50.0) == pytest.approx(100, rel=1e-4)
+
+
 SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
 
 
