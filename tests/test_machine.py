@@ -65,7 +65,7 @@ def test_one_thread_is_fewer_than_the_cores_and_leaves_the_process_its_cores():
     assert threads_of_a_process("compute_on_one_thread()") < threads_of_a_process("pass")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_beside_the_oracle_agrees_with_it():
     script = Path(__file__).parents[1] / "benchmarks" / "against_oracle.py"
     done = subprocess.run(

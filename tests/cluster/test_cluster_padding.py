@@ -58,7 +58,7 @@ def assert_same(ours: strategies.Outcome, theirs: strategies.Outcome) -> None:
     np.testing.assert_allclose(ours.finish_s, theirs.finish_s, rtol=1e-6)  # sums over longer axes round differently
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_padded_cluster_gives_every_job_the_same_times(spec, seed):

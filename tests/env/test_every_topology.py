@@ -30,7 +30,7 @@ def cases(draw) -> strategies.Case:
     return dataclasses.replace(case, cluster=cluster, origin=f"{kind}-{servers} at {slow} with {case.origin}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=40)
 @given(case=cases())
 def test_every_job_ends_when_the_oracle_says(case):

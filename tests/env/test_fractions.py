@@ -144,7 +144,7 @@ def by_hand(table: SharingTable) -> contention.Law:
 SHARING = ("pack:backfill", "greedy-wait:t2.5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spec", SHARING)
 def test_the_fitted_law_agrees_with_the_oracle(spec):
     name = spec.partition(":")[0]

@@ -61,7 +61,7 @@ def test_what_is_no_recording_is_refused_with_its_line(tmp_path: Path, text: str
         list(read_recording(path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plans_are_made_again_offline(tmp_path: Path) -> None:
     *lines, last = plan_again(read_recording(write(tmp_path / "r")), PlanSettings(schedulers=2), "pack")
     assert len(lines) == 6 and all("1 gangs then, 1 now" in line for line in lines)
