@@ -13,3 +13,9 @@ SAME_RATIO = (GRID + 1.0 - GRID_OFFSET) / GRID  # the ratio of two times that co
 # Candidate placements of a job: anchor servers x most workers per GPU group.
 ANCHORS = 4  # servers of each of two lists, by packing and by pressure
 CAPS = (1024, 2, 1)  # the first is no limit
+
+# Preemption. Jobs are compared by levels, so many per factor e of what is left or received (at least SMALLEST seconds).
+LEVELS_PER_E, LEVEL_OFFSET, SMALLEST = 100.0, 0.123, 1e-3
+MLFQ_FIRST_S, MLFQ_RATIO, MLFQ_LEVELS = 3600.0, 4.0, 8  # run times at which a job falls to the next of the queues
+CHECKPOINT_TOLERANCE = 1e-3  # of a checkpoint interval: work that is short of a checkpoint by less counts as there
+STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time

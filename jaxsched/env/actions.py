@@ -12,11 +12,13 @@ from jaxsched.env.state import (
     FORWARD,
     PLACE,
     RUNNING,
+    STOP,
     Action,
     EnvParams,
     State,
     job_spec,
 )
+from jaxsched.env.stops import stop
 
 
 def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
@@ -92,14 +94,25 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         return old.at[j].set(new.astype(old.dtype), mode="drop")
 
     duration = state.jobs.duration_s[jnp.maximum(row, 0)]
+    left, left_low, service = duration, jnp.zeros_like(duration), state.service
+    if service is not None:
+        assert params.preemption is not None and running.restart_s is not None
+        at = jnp.maximum(row, 0)
+        left, left_low = service.left_s[at], service.left_low_s[at]
+        restart = jnp.where(service.stops[at] > 0, params.preemption.restart_s, 0.0)
+        running = running.replace(restart_s=put(running.restart_s, restart))
+        service = service.replace(
+            since=note(service.since, jnp.full_like(row, state.clock)),
+            restarting_s=service.restarting_s.at[j].add(restart, mode="drop"),
+        )
     running = running.replace(
         job=put(running.job, row),
         workers=put(running.workers, action.workers),
         ps=put(running.ps, action.ps),
         gpus_per_worker=put(running.gpus_per_worker, job.gpus_per_worker),
         duration_s=put(running.duration_s, duration),
-        remaining_s=put(running.remaining_s, duration),
-        remaining_low_s=put(running.remaining_low_s, jnp.zeros_like(duration)),
+        remaining_s=put(running.remaining_s, left),
+        remaining_low_s=put(running.remaining_low_s, left_low),
         footprint=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.footprint, footprints),
     )
     free = state.free - jnp.where(legal[:, None, None], taken, 0)
@@ -111,7 +124,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     records = records.replace(
         status=note(records.status, jnp.full_like(row, RUNNING)),
         partition=note(records.partition, p),
-        start=note(records.start, jnp.full_like(row, state.clock)),
+        start=note(records.start, _first_start(state, row)),
     )
     if records.workers is not None:
         assert records.ps is not None
@@ -125,8 +138,17 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
         running=running,
         records=records,
+        service=service,
     )
     return state, legal
+
+
+def _first_start(state: State, row: Int[Array, "P"]) -> Int[Array, "P"]:
+    """Boundary at which each job started first, if it starts now."""
+    if state.service is None:
+        return jnp.full_like(row, state.clock)
+    at = jnp.maximum(row, 0)
+    return jnp.where(state.service.stops[at] > 0, state.records.start[at], state.clock)
 
 
 def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "P"]) -> tuple[State, Bool[Array, "P"]]:
@@ -162,19 +184,23 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
 
 
 def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P R"]]:
-    """One decision round: placements, then forwards; a scheduler that did neither legally has waited.
+    """One decision round: stops, placements, then forwards; a scheduler that did none legally has waited.
 
-    Returns the state, whose totals and slowdowns are still those before the round, and the jobs started.
+    Returns the state, whose totals and slowdowns are still those before the round, and the running slots whose jobs
+    have come or gone.
     """
     waiting = state.waited
-    room = (state.queue < 0).sum(-1)
     running = state.running.job
+    stopped = jnp.zeros_like(waiting)
+    if action.stop is not None and params.preemption is not None:
+        state, stopped = stop(params, state, action)
+    room = (state.queue < 0).sum(-1)
     state, placed = _start(params, state, action)
-    started = state.running.job != running
+    changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
-    acted = placed | forwarded
-    refused = ((action.kind == PLACE) | (action.kind == FORWARD)) & ~acted & ~waiting
+    acted = stopped | placed | forwarded
+    refused = ((action.kind == PLACE) | (action.kind == FORWARD) | (action.kind == STOP)) & ~acted & ~waiting
     state = state.replace(
         waited=waiting | ~acted, round=state.round + 1, illegal=state.illegal + refused.sum(dtype=jnp.int32)
     )
-    return state, started
+    return state, changed

@@ -18,6 +18,7 @@ from jaxsched.env.state import (
     ALWAYS,
     FINISHED,
     POSSIBLE,
+    Asked,
     EnvConfig,
     EnvParams,
     State,
@@ -35,6 +36,7 @@ class IntervalState(Pytree):
     active: Bool[Array, "P R"]
     remaining_s: Float32[Array, "P R"]
     remaining_low_s: Float32[Array, "P R"]
+    restart_s: Float32[Array, "P R"] | None
     load: Load
     elapsed_s: Float32[Array, ""]  # since the boundary
     finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
@@ -51,7 +53,7 @@ class IntervalConstants(Pytree):
     of_tenant: Num[Array, "P R V"]  # int32, or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
     sharers: Sharers | None  # leaves [P, R]
     queued: Float32[Array, "P"]
-    started: Bool[Array, "P R"]  # jobs of which the load does not know yet
+    changed: Bool[Array, "P R"]  # jobs that have come or gone, of which the load does not know yet
     length_s: Float32[Array, ""]  # how long to run
 
 
@@ -64,13 +66,14 @@ def kahan_add(
     return total, change - (total - high)
 
 
-def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: str = ALWAYS) -> Int32[Array, ""]:
+def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: Asked = ALWAYS) -> Int32[Array, ""]:
     """How many intervals the clock may advance at once: 1, or up to the next arrival while no job is queued.
 
     Where jobs are queued, but no scheduler did anything at this boundary, none of the next ones differs until a job
     arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
-    depend on time need only be asked after that (`CHANGE`); one that would rather wait than take what there is, also
-    while something is possible (`POSSIBLE`): some queued job could start, or be forwarded to where it could.
+    depend on time need only be asked after that (`CHANGE`), or after as many intervals as it says. One that would
+    rather wait than take what there is must be asked also while something is possible (`POSSIBLE`): some queued job
+    could start, or be forwarded to where it could.
     """
     if not config.skip_idle:
         return jnp.int32(1)
@@ -83,7 +86,10 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: s
         same = queued & (state.round == 1) & state.waited.all()
         if asked == POSSIBLE:
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
-        ahead = jnp.where(same, jnp.minimum(arrival, _intervals_to_completion(params, state)), ahead)
+        quiet = jnp.minimum(arrival, _intervals_to_completion(params, state))
+        if callable(asked):
+            quiet = jnp.minimum(quiet, asked(params, state))
+        ahead = jnp.where(same, quiet, ahead)
     return jnp.maximum(ahead, 1).astype(jnp.int32)
 
 
@@ -97,16 +103,18 @@ def _intervals_to_completion(params: EnvParams, state: State) -> Int32[Array, ""
     """Whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
     running = state.running
     left = (running.remaining_s + running.remaining_low_s) * running.slowdown
+    if running.restart_s is not None:
+        left += running.restart_s
     first = jnp.where(running.job >= 0, left, jnp.inf).min()
     return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
 
 
 def advance(
-    params: EnvParams, state: State, started: Bool[Array, "P R"], intervals: Int32[Array, ""]
+    params: EnvParams, state: State, changed: Bool[Array, "P R"], intervals: Int32[Array, ""]
 ) -> tuple[State, RewardTerms]:
     """Run the cluster for so many `intervals` (0: no time passes), completion by completion.
 
-    Args: `started`, jobs that have started since totals and slowdowns were computed.
+    Args: `changed`, jobs that have come or gone since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     running = state.running
@@ -121,6 +129,7 @@ def advance(
         active=running.job >= 0,
         remaining_s=running.remaining_s,
         remaining_low_s=running.remaining_low_s,
+        restart_s=running.restart_s,
         load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
         elapsed_s=jnp.float32(0.0),
         finish_offset_s=jnp.zeros_like(running.remaining_s),
@@ -134,7 +143,7 @@ def advance(
         sharers=sharers,
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
         queued=queued,
-        started=started,
+        changed=changed,
         length_s=intervals.astype(jnp.float32) * params.interval_s,
     )
     shared_gpus = 0 if state.shared is None else state.shared.shape[-1]
@@ -161,6 +170,7 @@ def advance(
             job=jnp.where(finished, -1, running.job),
             remaining_s=end.remaining_s,
             remaining_low_s=end.remaining_low_s,
+            restart_s=end.restart_s,
             slowdown=end.load.slowdown,
             stretch=end.load.stretch,
         ),
@@ -200,10 +210,17 @@ def _run(
     def until_next_completion(now: IntervalState) -> IntervalState:
         slow = now.load.slowdown
         left = (now.remaining_s + now.remaining_low_s) * slow
+        if now.restart_s is not None:
+            left += now.restart_s
         step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
         elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
-        rate = reward_rates(now.active, slow, constants.duration_s, constants.queued, params.reward.interference)
-        high, low = kahan_add(now.remaining_s, now.remaining_low_s, -step / slow)
+        worked, restart_s, pace = step, now.restart_s, slow
+        if restart_s is not None:
+            restarting = jnp.minimum(restart_s, step)
+            worked, restart_s = step - restarting, restart_s - restarting
+            pace = jnp.where(worked > 0, slow * step / worked, jnp.inf)
+        rate = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
+        high, low = kahan_add(now.remaining_s, now.remaining_low_s, -worked / slow)
         finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
         active = now.active & ~finished
         holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
@@ -212,6 +229,7 @@ def _run(
             active=active,
             remaining_s=high,
             remaining_low_s=low,
+            restart_s=restart_s,
             load=load_when(active, finished, now.load, constants.sharers),
             elapsed_s=elapsed,
             finish_offset_s=jnp.where(finished, elapsed, now.finish_offset_s),
@@ -220,7 +238,7 @@ def _run(
             terms=accumulate(now.terms, rate, step, params.interval_s),
         )
 
-    start = start.replace(load=load_when(start.active, constants.started, start.load, constants.sharers))
+    start = start.replace(load=load_when(start.active, constants.changed, start.load, constants.sharers))
     end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
     idle = reward_rates(jnp.zeros_like(end.active), end.load.slowdown, constants.duration_s, constants.queued, True)

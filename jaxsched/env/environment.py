@@ -23,10 +23,12 @@ from jaxsched.env.reward import reward
 from jaxsched.env.state import (
     ALWAYS,
     Action,
+    Asked,
     EnvConfig,
     EnvParams,
     Records,
     Running,
+    Service,
     State,
     assign_homes,
     with_fractions,
@@ -68,6 +70,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         ),
         gpu=ints(p, r, fill=-1) if config.shared_gpus else None,
         stretch=floats(p, r) + 1.0 if config.shared_gpus else None,
+        restart_s=None if params.preemption is None else floats(p, r),
     )
     records = Records(
         status=ints(count, dtype=jnp.int8),
@@ -78,6 +81,15 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         forwards=ints(count, dtype=jnp.int8),
         workers=ints(count, n * k, dtype=jnp.int8) if config.record_placements else None,
         ps=ints(count, n * k, dtype=jnp.int16) if config.record_placements else None,
+    )
+    service = Service(
+        left_s=jobs.duration_s,
+        left_low_s=floats(count),
+        since=ints(count),
+        ran=ints(count),
+        stops=ints(count),
+        restarting_s=floats(count),
+        lost_s=floats(count),
     )
     state = State(
         jobs=assign_homes(cluster, with_fractions(config, jobs)),
@@ -97,24 +109,25 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         peak_queue=ints(),
         illegal=ints(),
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
+        service=None if params.preemption is None else service,
         largest_worker=config.largest_worker,
     )
     return admit(state)
 
 
 def transition(
-    config: EnvConfig, params: EnvParams, state: State, action: Action, asked: str = ALWAYS
+    config: EnvConfig, params: EnvParams, state: State, action: Action, asked: Asked = ALWAYS
 ) -> tuple[State, Float32[Array, "P"]]:
     """One decision round and, after the last one of the boundary, the clock. Returns state and reward.
 
     With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
     """
-    state, started = apply_actions(params, state, action)
+    state, changed = apply_actions(params, state, action)
     over = state.round >= config.rounds
     if config.early_stop:
         over |= state.waited.all()
     intervals = jnp.where(over, intervals_ahead(config, params, state, asked), 0)
-    state, terms = advance(params, state, started, intervals)
+    state, terms = advance(params, state, changed, intervals)
     state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
     return admit(state, over), reward(params.reward, terms)
 

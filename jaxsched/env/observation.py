@@ -167,7 +167,7 @@ def scheduler_features(params: EnvParams, state: State) -> Float32[Array, "P Fp"
 def observe(queue: Discipline, params: EnvParams, state: State) -> Observation:
     """The observation of every scheduler whose queue has this discipline."""
     cluster = params.cluster
-    keys = order_keys(queue.order, state, params)
+    keys = order_keys(queue, state, params)
     can_start, open_to = openings(queue, params, state, keys)
     slots, mask = window_slots(queue, keys, state, can_start, open_to.any(-1))
     return Observation(

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
+from jaxsched.env import levels
 from jaxsched.env.shares import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE
 
-ORDERS = ("fifo", "sjf", "area", "las")
+ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
 
 # One of `ORDERS`, or keys: the lowest comes first.
 Order = str | Callable[[State, EnvParams], Float32[Array, "P Q"]]
@@ -26,6 +27,9 @@ class Discipline:
     backfill: bool = False  # jobs behind one that cannot start may start
     reserve: bool = False  # GPUs are kept for the first blocked gang, see `env.reservations`
     window: int = 1  # so many jobs that may start are looked at
+    preempt: bool = False  # jobs that come first may take the place of running ones, see `policies.displacement`
+    hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
+    quantum: float = 18000.0  # of the order `tiresias`: GPU-seconds that a job receives before it falls behind
 
     def __post_init__(self) -> None:
         if isinstance(self.order, str) and self.order not in ORDERS:
@@ -34,22 +38,27 @@ class Discipline:
             raise UserError(f"window: {self.window} should be at least 1")
         if self.reserve and not self.backfill:
             raise UserError("reserve: needs backfill, it holds back jobs that would pass a blocked gang")
+        if self.preempt and (self.order not in levels.ORDERS or self.reserve):
+            raise UserError(
+                f"preempt: needs one of the orders {', '.join(levels.ORDERS)}, and does not go with reserve"
+            )
+        if not (0.0 <= self.hysteresis < 1e6 and 0.0 < self.quantum < 1e12):
+            raise UserError("hysteresis, quantum: should be numbers, hysteresis at least 0, quantum above 0")
 
     @property
     def timeless(self) -> bool:
         """Which jobs may start, and which of them is first, depends on what is queued and free, not on the time."""
-        plain = Discipline(self.order, self.backfill, window=self.window)
-        return self == plain and self.order in ("fifo", "sjf", "area")
+        return not self.reserve and self.order in ("fifo", "sjf", "area", *levels.ORDERS)
 
 
 # What is on or off in a discipline: options in the names of policies, entries in the cards of checkpoints.
 SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)
 
 
-def order_keys(order: Order, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
+def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
     """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots."""
     row = jnp.maximum(state.queue, 0)
-    jobs = state.jobs
+    jobs, order = state.jobs, queue.order
     if callable(order):
         key = order(state, params)
     elif order == "fifo":
@@ -58,6 +67,8 @@ def order_keys(order: Order, state: State, params: EnvParams) -> Float32[Array, 
         key = jobs.estimate_s[row]
     elif order == "area":
         key = area_s(state)
+    elif order in levels.ORDERS:
+        key = levels.of_queued(order, queue.quantum, params, state).astype(jnp.float32)
     else:
         key = state.attained_s[jobs.tenant[row]]
     return jnp.where(state.queue >= 0, key, jnp.inf)

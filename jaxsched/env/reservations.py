@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import Discipline, feasible, first, movable, order_keys
+from jaxsched.env.queues import Discipline, area_s, feasible, first, movable
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
@@ -38,7 +38,7 @@ def passing(
     start, or if it leaves enough for the gang; where no gang is blocked (by `can_start`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
-    gpus, area, estimate = _gpus(state, row), order_keys("area", state, params), state.jobs.estimate_s[row]
+    gpus, area, estimate = _gpus(state, row), area_s(state), state.jobs.estimate_s[row]
     slot, some = first(keys, state.queue, (state.queue >= 0) & ~can_start & (gpus > 1))
 
     def compared(values: Array) -> tuple[Array, Array]:  # the job's, and that of each partition's gang

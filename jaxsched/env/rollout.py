@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
-from jaxsched.env.state import Action, EnvConfig, EnvParams, State
+from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
 R = TypeVar("R")  # what a round leaves to be collected
@@ -20,7 +20,7 @@ class Decides(Protocol):
     """What plays: a policy."""
 
     @property
-    def asked(self) -> str: ...
+    def asked(self) -> Asked: ...
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action: ...
 

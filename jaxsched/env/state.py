@@ -6,6 +6,7 @@ axis.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,12 +16,14 @@ from jaxtyping import Bool, Float32, Int8, Int16, Int32
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.dynamics.speed import Footprint, JobSpec
+from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
-WAIT, PLACE, FORWARD = range(3)
+WAIT, PLACE, FORWARD, STOP = range(4)
 ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # boundaries at which a policy is asked: `intervals_ahead`
+LONGEST_S = 1e9  # that a restart may take, and the like
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -60,6 +63,23 @@ def reward_weights(
     )
 
 
+class Preemption(Pytree):
+    """What stopping a job costs (docs/semantics.md, section 8)."""
+
+    restart_s: Float32[Array, ""]  # from the second start on GPUs are held so long before work goes on
+    checkpoint_interval_s: Float32[Array, ""]  # of work, in ideal seconds; 0: at the stop
+    min_run_s: Float32[Array, ""]  # a job may not be stopped earlier after a start
+
+
+def preemption(restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0) -> Preemption:
+    """What stopping a job costs, from plain numbers. UserError if one is negative or not finite."""
+    values = {"restart_s": restart_s, "checkpoint_interval_s": checkpoint_interval_s, "min_run_s": min_run_s}
+    for name, value in values.items():
+        if not 0.0 <= value < LONGEST_S:
+            raise UserError(f"{name}: {value} should be a number of seconds from 0 to {LONGEST_S:g}")
+    return Preemption(**{name: jnp.float32(value) for name, value in values.items()})
+
+
 class EnvParams(Pytree):
     """Every number a user may sweep; all leaves vmap."""
 
@@ -70,6 +90,7 @@ class EnvParams(Pytree):
     reward: RewardWeights
     max_forwards: Int32[Array, ""]
     horizon: Int32[Array, ""]  # intervals after which an episode is truncated
+    preemption: Preemption | None = None  # None: running jobs are not stopped
 
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes: Any) -> EnvParams:
@@ -100,6 +121,7 @@ class Running(Pytree):
     footprint: Footprint  # leaves [P, ..., R]
     gpu: Int32[Array, "P R"] | None = None  # shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
     stretch: Float32[Array, "P R"] | None = None  # how much longer it computes for its co-runners there; likewise
+    restart_s: Float32[Array, "P R"] | None = None  # what is left of its restart; None without preemption
 
 
 class Records(Pytree):
@@ -113,6 +135,18 @@ class Records(Pytree):
     forwards: Int8[Array, "J"]
     workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
     ps: Int16[Array, "J NK"] | None = None  # likewise
+
+
+class Service(Pytree):
+    """What every job has had, up to its last start or stop; per row of the job table."""
+
+    left_s: Float32[Array, "J"]  # ideal seconds of work
+    left_low_s: Float32[Array, "J"]  # the part of it that float32 cannot hold (Kahan)
+    since: Int32[Array, "J"]  # boundary of the last start
+    ran: Int32[Array, "J"]  # intervals in which it held GPUs before that
+    stops: Int32[Array, "J"]
+    restarting_s: Float32[Array, "J"]  # spent on restarts; of a run that goes on, the whole restart
+    lost_s: Float32[Array, "J"]  # ideal seconds of work that were not kept
 
 
 class State(Pytree):
@@ -135,17 +169,19 @@ class State(Pytree):
     peak_queue: Int32[Array, ""]  # longest queue of any partition so far
     illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
+    service: Service | None = None  # None without preemption
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
 
 
 class Action(Pytree):
     """What every scheduler does in one round."""
 
-    kind: Int32[Array, "P"]  # WAIT, PLACE or FORWARD
+    kind: Int32[Array, "P"]  # WAIT, PLACE, FORWARD or STOP
     slot: Int32[Array, "P"]  # queue slot of the job
     workers: Int32[Array, "P N K"]
     ps: Int32[Array, "P N K"]
     target: Int32[Array, "P"]  # partition to forward to
+    stop: Bool[Array, "P R"] | None = None  # running slots whose jobs are stopped; None: nobody stops any
 
 
 def wait_action(cluster: Cluster) -> Action:
@@ -197,3 +233,7 @@ def next_home(cluster: Cluster, home: Int32[Array, "*jobs"], fits: Bool[Array, "
     p = fits.shape[-1]
     distance = jnp.where(fits, (jnp.arange(p) - home[..., None] % real_partitions(cluster)) % p, p)
     return jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
+
+
+# Boundaries at which a policy is asked: a name, or for how many intervals a policy that has waited everywhere waits on.
+Asked = str | Callable[[EnvParams, State], Int32[Array, ""]]

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.queues import Discipline, first
 from jaxsched.env.shares import room_of
-from jaxsched.env.state import ALWAYS, FORWARD, PLACE, WAIT, Action, EnvParams, State
+from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
 
@@ -43,7 +43,7 @@ class Policy:
     name: str
     act: Act
     weights: PyTree = None
-    asked: str = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
+    asked: Asked = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
     options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
@@ -115,3 +115,9 @@ def place_or_forward(
         ps=ps.reshape(shape),
         target=target,
     )
+
+
+def or_stop(action: Action, stop: Bool[Array, "P R"]) -> Action:
+    """The action in which schedulers that would wait stop the jobs in these running slots, if there are any."""
+    stops = (action.kind == WAIT) & stop.any(-1)
+    return action.replace(kind=jnp.where(stops, STOP, action.kind), stop=stop & stops[:, None])

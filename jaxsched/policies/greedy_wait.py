@@ -15,7 +15,8 @@ from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State
-from jaxsched.policies.base import TO_IDLE, Act, forward_choice, place_or_forward
+from jaxsched.policies.base import TO_IDLE, Act, forward_choice, or_stop, place_or_forward
+from jaxsched.policies.displacement import displaced
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Scene, choice_score, offers, present, scene_of
 
@@ -32,7 +33,7 @@ def greedy_wait(
     """
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        keys = order_keys(queue.order, state, params)
+        keys = order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slots, found = window_slots(queue, keys, state, can_start)
         scene = scene_of(state, params, slots[:, :-1], found[:, :-1], lifetimes)
@@ -40,7 +41,11 @@ def greedy_wait(
         place, window, workers = lane_by_lane(choose)(params, scene)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
-        return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+        if not queue.preempt:
+            return action
+        stop = displaced(queue, params, state, keys, ~place & ~possible & ~state.waited)
+        return or_stop(action, stop)
 
     return act
 

@@ -8,7 +8,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
-from jaxsched.policies.base import STAY, Act, forward_choice, place_or_forward, views
+from jaxsched.policies.base import STAY, Act, forward_choice, or_stop, place_or_forward, views
+from jaxsched.policies.displacement import displaced
 from jaxsched.policies.rules import RULES, Rule
 
 FIFO = Discipline()
@@ -25,7 +26,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         p = jnp.arange(state.queue.shape[0])
         job_key, group_key = jax.random.split(key)
         drawn = rule == "random"
-        keys = jax.random.uniform(job_key, state.queue.shape) if drawn else order_keys(queue.order, state, params)
+        keys = jax.random.uniform(job_key, state.queue.shape) if drawn else order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slot, place = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
@@ -35,6 +36,10 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         nowhere = jnp.zeros_like(view.free)
         workers = lax.cond(place.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
-        return place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+        if not queue.preempt:
+            return action
+        stop = displaced(queue, params, state, keys, ~place & ~possible & ~state.waited)
+        return or_stop(action, stop)
 
     return act

@@ -7,13 +7,15 @@ FIFO without backfilling, as published; `greedy-wait` always backfills, and has 
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
-from jaxsched.env.state import CHANGE, POSSIBLE
+from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
 from jaxsched.policies.base import FORWARDS, TO_IDLE, Options, Policy
+from jaxsched.policies.displacement import quiet_intervals
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import FIFO, heuristic
 from jaxsched.policies.rules import RULES, Rule
@@ -21,6 +23,8 @@ from jaxsched.policies.rules import RULES, Rule
 GREEDY_WAIT, RANDOM = "greedy-wait", "random"
 NAMES = (*RULES, GREEDY_WAIT)
 LIFETIME = "lifetime"
+NUMBERS = {"h": "hysteresis", "q": "quantum"}  # of a discipline
+NO_LIMIT = 1e9  # what no effective slowdown exceeds
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
 
 
@@ -61,11 +65,19 @@ def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
 
 def hand_written(name: str, of: Options) -> Policy:
     """The policy that options describe."""
+    asked: Asked = CHANGE if of.queue.timeless and of.rule != RANDOM else POSSIBLE
+    if of.queue.preempt:
+        asked = _quiet(of.queue)
     if of.rule == GREEDY_WAIT:
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        return Policy(name, act, asked=POSSIBLE, options=of)
-    asked = CHANGE if of.queue.timeless and of.rule != RANDOM else POSSIBLE
+        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of)
     return Policy(name, heuristic(of.rule, of.queue, of.forward), asked=asked, options=of)
+
+
+@functools.cache
+def _quiet(queue: Discipline) -> Asked:
+    """One function for each discipline, so that programs that take it as an argument are compiled once."""
+    return functools.partial(quiet_intervals, queue)
 
 
 def options_of(spec: str) -> Options:
@@ -79,6 +91,8 @@ def options_of(spec: str) -> Options:
             queue["order"] = option
         elif option in SWITCHES:
             queue[option] = True
+        elif option[0] in NUMBERS and option[1:2].isdigit():
+            queue[NUMBERS[option[0]]] = _number(spec, option, 0.0)
         elif option in FORWARDS:
             of = dataclasses.replace(of, forward=option)
         elif greedy and option == LIFETIME:
@@ -88,12 +102,14 @@ def options_of(spec: str) -> Options:
         elif greedy and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            known = (*ORDERS, *SWITCHES, *FORWARDS, *((LIFETIME, "tX", "pX") if greedy else ()))
+            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *((LIFETIME, "tX", "pX") if greedy else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if "reserve" in queue and (name == RANDOM or not (greedy or "backfill" in queue)):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start
+    if greedy and queue.get("preempt"):
+        of = dataclasses.replace(of, threshold=NO_LIMIT, queue=dataclasses.replace(of.queue, window=1))
     return dataclasses.replace(of, queue=dataclasses.replace(of.queue, **queue))
 
 
@@ -102,6 +118,6 @@ def _number(spec: str, option: str, lowest: float) -> float:
         value = float(option[1:])
     except ValueError:
         value = float("nan")
-    if not lowest <= value < 1e5:
+    if not lowest <= value < (1e12 if option[0] in NUMBERS else 1e5):
         raise UserError(f"policy {spec!r}: {option!r} should be {option[0]}X with a number X of at least {lowest:g}")
     return value

@@ -16,7 +16,7 @@ from tests.support import strategies
 
 SPECS = (
     "pack:area+backfill+forward",
-    "load-balance:las+backfill",
+    "load-balance:tenants+backfill",
     "tetris:sjf+spread",
     "contention-aware:sjf+backfill+spread",
     "greedy-wait",

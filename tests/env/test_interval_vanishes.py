@@ -26,7 +26,7 @@ def test_finish_times_converge_as_the_interval_vanishes(seed):
     finish = {}
     for interval in (100.0, 10.0, 1.0, 0.1, 0.01):
         now = dataclasses.replace(case, cluster=cluster, jobs=jobs, interval_s=interval)
-        done = strategies.outcome(now, strategies.run(now, "load-balance:las+backfill", case.shape.config()))
+        done = strategies.outcome(now, strategies.run(now, "load-balance:tenants+backfill", case.shape.config()))
         assert (done.start_s >= jobs.submit_s - 1e-6).all() and (done.start_s < jobs.submit_s + interval).all()
         finish[interval] = done.finish_s
     error = [np.abs(finish[interval] - finish[0.01]).max() for interval in (100.0, 10.0, 1.0, 0.1)]

@@ -18,14 +18,14 @@ from tests.support.invariants import check_state, host, jit_observe, watcher
 # test_oracle runs all the others, and looks at `illegal`, too.
 WATCHED = {
     "one": ("random:backfill",),
-    "two": ("pack:area+backfill+forward", "tetris:las", "greedy-wait"),
+    "two": ("pack:area+backfill+forward", "tetris:tenants", "greedy-wait"),
     "three": ("random:forward", "load-balance"),
 }
 RESERVING = "pack:sjf+backfill+spread+reserve"
 # Of the programs of `strategies.compiled_with`, so that only what is compared with them is compiled here.
 TIMELESS = ("pack", "pack:area+backfill+forward", "contention-aware:sjf+backfill+spread")
-WAITING = ("greedy-wait", "load-balance:las+backfill", "contention-aware:sjf+backfill+spread+reserve")
-TIMED = ("pack:area+backfill+forward", "load-balance:las+backfill", "greedy-wait")
+WAITING = ("greedy-wait", "load-balance:tenants+backfill", "contention-aware:sjf+backfill+spread+reserve")
+TIMED = ("pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait")
 
 
 @pytest.mark.slow
@@ -51,12 +51,12 @@ def test_every_policy_keeps_the_invariants(shape, data):
 def test_a_full_queue_holds_arrivals_back_and_says_so():
     case = strategies.random_case(2, "one", count=40, interval_s=60.0)
     crowd = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, submit_s=np.zeros(40)))
-    state = strategies.run(crowd, "first-fit:las", crowd.shape.config())
+    state = strategies.run(crowd, "first-fit:tenants", crowd.shape.config())
     assert int(state.peak_queue) == crowd.shape.queue_slots and int(state.backlogged) > 0
     status = strategies.outcome(crowd, state).status
     assert status.count("finished") + status.count("rejected") == 40 and status.count("finished") > 20
     few = dataclasses.replace(case, jobs=take(crowd.jobs, slice(5)))
-    state = strategies.run(few, "first-fit:las", few.shape.config())
+    state = strategies.run(few, "first-fit:tenants", few.shape.config())
     assert int(state.peak_queue) <= 5 and int(state.backlogged) == 0
 
 
@@ -122,7 +122,7 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:las+backfill", 0.8)]
+    ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:tenants+backfill", 0.8)]
 )
 def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share):
     """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsched.env.state import State
 from jaxsched.workload.models import profiles
 from tests.oracle import policies, simulator
 from tests.support import strategies
@@ -29,10 +30,11 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option in ("lifetime", "reserve"):
+        elif option in ("lifetime", "reserve", "preempt"):
             values[option] = True
         else:
-            values[{"t": "threshold", "p": "patience"}[option[0]]] = float(option[1:])
+            numbers = {"t": "threshold", "p": "patience", "h": "hysteresis", "q": "attained"}
+            values[numbers[option[0]]] = float(option[1:])
     return policies.make_policy(name, **values)
 
 
@@ -53,6 +55,7 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
         strengths=case.kappa,
         queue_slots=case.shape.queue_slots,
         running_slots=case.shape.running_slots,
+        preemption=case.preemption,
     )
     assert int(state.illegal) == 0
     assert ours.status == theirs.status
@@ -61,10 +64,24 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
     np.testing.assert_array_equal(ours.partition, theirs.partition)
     assert ours.workers == theirs.workers
     assert ours.ps == theirs.ps
+    if case.preemption is not None:
+        assert_same_service(case, state, theirs)
     # Stricter than finish times that agree: run times do.
     np.testing.assert_allclose(
         ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5, err_msg="run time"
     )
+
+
+def assert_same_service(case: strategies.Case, state: State, theirs: simulator.Result) -> None:
+    """Both stopped the same jobs as often, and what that cost is the same."""
+    assert state.service is not None
+    count = len(case.jobs)
+    for name in ("stops", "ran"):
+        ours = np.asarray(getattr(state.service, name))[:count]
+        np.testing.assert_array_equal(ours, getattr(theirs, name), err_msg=name)
+    for name in ("restarting_s", "lost_s"):
+        ours = np.asarray(getattr(state.service, name))[:count]
+        np.testing.assert_allclose(ours, getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)
 
 
 # Hypothesis draws by the source of a test: one that is reworded has other cases.

@@ -8,13 +8,14 @@ import math
 import numpy as np
 
 from jaxsched.semantics import ANCHORS, CAPS, GRID, GRID_LIMIT, GRID_OFFSET
+from tests.oracle import preemption
 from tests.oracle.cluster import Job
 from tests.oracle.contention import demand, slowdown
 from tests.oracle.state import State
 
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
 NAMES = (*RULES, "greedy-wait")
-ORDERS = ("fifo", "sjf", "area", "las")
+ORDERS = ("fifo", "sjf", "area", "tenants", *preemption.ORDERS)
 FORWARDS = ("stay", "forward", "spread")
 
 
@@ -33,13 +34,18 @@ def make_policy(
     patience: float = 1.0,
     lifetime: bool = False,
     reserve: bool = False,
+    preempt: bool = False,
+    hysteresis: float = 0.0,
+    attained: float = 18000.0,
 ):
     """The function `policy(state, p)` of that name."""
     if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
         raise ValueError((name, order, forward))
 
+    levels = preemption.Rule(order, backfill, hysteresis, attained)
+
     def policy(state: State, p: int):
-        queues = [sorted(q, key=lambda j: (order_key(state, order, j), j)) for q in state.queue]
+        queues = [sorted(q, key=lambda j: (order_key(state, order, j, levels), j)) for q in state.queue]
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 
         def may_start(t: int, j: int) -> bool:
@@ -50,13 +56,18 @@ def make_policy(
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
-            chosen = greedy_wait(state, p, ready[:window], threshold, patience, lifetime)
+            limits = (1, 1e9, 1e9) if preempt else (window, threshold, patience)
+            chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
             j, w = chosen
             return "place", j, w, ps_of(state.jobs[j], w)
-        return forward_action(state, p, queue, forward, may_start)
+        action = forward_action(state, p, queue, forward, may_start)
+        if preempt and action == ("wait",):
+            stopped = preemption.displaced(state, p, queue, levels)
+            return ("stop", stopped) if stopped else action
+        return action
 
     return policy
 
@@ -64,16 +75,19 @@ def make_policy(
 # -------------------------------------------------------------------------------------------------- order and forward
 
 
-def order_key(state: State, order: str, j: int) -> float:
+def order_key(state: State, order: str, j: int, levels: preemption.Rule | None = None) -> float:
     """Lower is earlier; ties by submit order are the caller's."""
     job = state.jobs[j]
+    if order in preemption.ORDERS:
+        assert levels is not None
+        return preemption.level(state, levels, j)
     if order == "fifo":
         return 0.0
     if order == "sjf":
         return float(np.float32(job.estimate_s))
     if order == "area":
         return float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
-    received = 0.0
+    received = sum(reserved(i) * n * state.interval_s for i, n in zip(state.jobs, state.ran) if i.tenant == job.tenant)
     for r in (r for runs in state.running for r in runs):
         if state.jobs[r.job].tenant == job.tenant:
             received += reserved(state.jobs[r.job]) * (state.now - r.start_s)

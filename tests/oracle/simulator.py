@@ -12,6 +12,7 @@ import numpy as np
 from jaxsched.semantics import WORK_TOLERANCE
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import demand, make_interference
+from tests.oracle.preemption import Preemption
 from tests.oracle.state import Running, State
 
 
@@ -25,6 +26,10 @@ class Result:
     partition: np.ndarray  # int[J], where it ran or is queued, else -1
     workers: list[dict[int, int]]  # group -> count, empty if it never started
     ps: list[dict[int, int]]
+    stops: np.ndarray  # int[J]
+    ran: np.ndarray  # int[J], intervals of runs that were stopped
+    restarting_s: np.ndarray  # float64[J]
+    lost_s: np.ndarray  # float64[J], ideal seconds
 
 
 def simulate(
@@ -42,6 +47,7 @@ def simulate(
     queue_slots=10**9,
     running_slots=10**9,
     horizon_s=None,
+    preemption: Preemption | None = None,
 ) -> Result:
     """Run the jobs. `running_slots` and `queue_slots` are per partition.
 
@@ -50,7 +56,7 @@ def simulate(
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
-    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law)
+    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption)
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),
@@ -58,6 +64,10 @@ def simulate(
         partition=np.full(len(table), -1),
         workers=[{} for _ in table],
         ps=[{} for _ in table],
+        stops=np.array(state.stops),
+        ran=np.array(state.ran),
+        restarting_s=np.array(state.restarting_s),
+        lost_s=np.array(state.lost_s),
     )
 
     backlog: list[int] = []  # in order of submission
@@ -72,7 +82,7 @@ def simulate(
 
     i = 0
     while horizon_s is None or i * interval_s < horizon_s:
-        state.now = i * interval_s
+        state.now, state.boundary = i * interval_s, i
         while backlog and table[backlog[0]].submit_s <= state.now:
             if len(state.queue[home[backlog[0]]]) >= queue_slots:
                 break
@@ -109,8 +119,11 @@ def simulate(
         ("finished", [r for r, _ in state.finished]),
     ):
         for r in runs:
-            result.status[r.job], result.start_s[r.job], result.partition[r.job] = status, r.start_s, r.partition
+            result.status[r.job], result.partition[r.job] = status, r.partition
             result.workers[r.job], result.ps[r.job] = r.w, r.u
+    result.start_s[:] = state.first_start_s
+    result.stops[:], result.ran[:] = state.stops, state.ran
+    result.restarting_s[:], result.lost_s[:] = state.restarting_s, state.lost_s
     for p in range(hw.P):
         for j in state.queue[p]:
             result.status[j], result.partition[j] = "queued", p
@@ -126,11 +139,17 @@ def _decide(state: State, policy, rounds: int) -> bool:
         if len(waited) == hw.P:
             break
         actions = {p: policy(state, p) for p in range(hw.P) if p not in waited}  # all on the state before the round
-        slots = [state.queue_slots - len(q) for q in state.queue]
         legal = {p: _legal(state, p, action) for p, action in actions.items()}
+        for p, action in actions.items():
+            if legal[p] and action[0] == "stop":
+                _stop(state, p, action[1])
+                acted = True
+        slots = [state.queue_slots - len(q) for q in state.queue]
         for p, action in actions.items():  # in order of the scheduler's number
             if not legal[p] or action[0] == "wait":
                 waited.add(p)
+            elif action[0] == "stop":
+                continue
             elif action[0] == "forward":
                 _, j, target = action
                 if slots[target] <= 0:
@@ -155,11 +174,33 @@ def _decide(state: State, policy, rounds: int) -> bool:
                         u=u,
                         demand=demand(hw, p, state.jobs[j], w, u),
                         start_s=state.now,
-                        remaining_s=state.jobs[j].duration_s,
+                        remaining_s=state.left_s[j],
+                        since=state.boundary,
+                        restart_s=0.0,
                     )
                 )
+                if state.preemption is not None and state.stops[j]:
+                    state.running[p][-1].restart_s = state.preemption.restart_s
+                    state.restarting_s[j] += state.preemption.restart_s
+                if math.isnan(state.first_start_s[j]):
+                    state.first_start_s[j] = state.now
                 acted = True
     return acted
+
+
+def _stop(state: State, p: int, jobs: list[int]) -> None:
+    """Section 8, what is kept."""
+    assert state.preemption is not None
+    for r in [r for r in state.running[p] if r.job in jobs]:
+        duration, before = state.jobs[r.job].duration_s, state.left_s[r.job]
+        kept = state.preemption.kept_s(duration - r.remaining_s, duration - before)
+        state.left_s[r.job] = duration - kept
+        state.lost_s[r.job] += state.left_s[r.job] - r.remaining_s
+        state.ran[r.job] += state.boundary - r.since
+        state.stops[r.job] += 1
+        state.restarting_s[r.job] -= r.restart_s
+        state.running[p].remove(r)
+        state.queue[p].append(r.job)
 
 
 def _legal(state: State, p: int, action) -> bool:
@@ -167,6 +208,10 @@ def _legal(state: State, p: int, action) -> bool:
     if action[0] == "wait":
         return True
     j = action[1]
+    if action[0] == "stop":
+        runs = {r.job: r for r in state.running[p]}
+        room = len(state.queue[p]) + len(j) <= state.queue_slots
+        return len(j) > 0 and room and all(i in runs and state.may_stop(runs[i]) for i in j)
     if j not in state.queue[p]:
         return False
     if action[0] == "forward":
@@ -192,10 +237,12 @@ def _advance(state: State, end: float) -> None:
     while any(state.running):
         slow = state.slowdowns()
         runs = [r for rs in state.running for r in rs]
-        next_s = min(state.now + r.remaining_s * slow[r.job] for r in runs)
+        next_s = min(state.now + r.restart_s + r.remaining_s * slow[r.job] for r in runs)
         until = min(next_s, end)
         for r in runs:
-            r.remaining_s -= (until - state.now) / slow[r.job]
+            restarting = min(r.restart_s, until - state.now)
+            r.restart_s -= restarting
+            r.remaining_s -= (until - state.now - restarting) / slow[r.job]
         state.now = until
         for p in range(state.hw.P):
             for r in list(state.running[p]):

@@ -2,12 +2,15 @@
 
 import dataclasses
 import itertools
+import math
+from collections.abc import Collection
 
 import numpy as np
 
-from jaxsched.semantics import OVERDUE
+from jaxsched.semantics import OVERDUE, WORK_TOLERANCE
 from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
+from tests.oracle.preemption import Preemption
 
 
 @dataclasses.dataclass
@@ -22,6 +25,8 @@ class Running:
     start_s: float
     remaining_s: float  # ideal seconds
     gpu: int | None = None  # index of its shared GPU in its group
+    since: int = 0  # boundary of its last start
+    restart_s: float = 0.0  # what is left of its restart
 
     @property
     def group(self) -> int:
@@ -43,42 +48,50 @@ class State:
         max_forwards,
         interval_s=1.0,
         law: Law | None = None,
+        preemption: Preemption | None = None,
     ):
         """An empty cluster at time 0."""
         self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
-        self.now, self.interval_s = 0.0, interval_s
+        self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
+        self.preemption = preemption
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
         self.forwards = [0] * len(jobs)
+        self.first_start_s = [math.nan] * len(jobs)
+        self.left_s = [job.duration_s for job in jobs]  # at the last start or stop
+        self.ran = [0] * len(jobs)  # intervals, up to the last stop
+        self.stops = [0] * len(jobs)
+        self.restarting_s = [0.0] * len(jobs)  # seconds spent on restarts
+        self.lost_s = [0.0] * len(jobs)  # ideal seconds of work that were not kept
 
-    def free(self, p: int) -> np.ndarray:
-        """Free, that is whole, GPUs of each group of a partition."""
+    def free(self, p: int, without: Collection[int] = ()) -> np.ndarray:
+        """Free, that is whole, GPUs of each group of a partition, or as they were without some jobs."""
         free = self.hw.gpus[p].copy()
         for r in self.running[p]:
-            if r.gpu is None:
+            if r.gpu is None and r.job not in without:
                 for a, count in r.w.items():
                     free[a] -= count * self.jobs[r.job].g
         for a in range(len(free)):
-            free[a] -= len(self.shared(p, a))
+            free[a] -= len(self.shared(p, a, without))
         return free
 
-    def shared(self, p: int, a: int) -> dict[int, int]:
+    def shared(self, p: int, a: int, without: Collection[int] = ()) -> dict[int, int]:
         """The shared GPUs of a group: index -> thousandths in use."""
         used: dict[int, int] = {}
         for r in self.running[p]:
-            if r.gpu is not None and r.group == a:
+            if r.gpu is not None and r.group == a and r.job not in without:
                 used[r.gpu] = used.get(r.gpu, 0) + self.jobs[r.job].milli
         return used
 
-    def capacity(self, p: int, j: int) -> list[int]:
+    def capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
         """`cap_a` of section 7 for every group."""
-        job, free = self.jobs[j], [int(x) for x in self.free(p)]
+        job, free = self.jobs[j], [int(x) for x in self.free(p, without)]
         if not job.fraction:
             return [x // job.g for x in free]
         return [
-            int(free[a] > 0 or any(used + job.milli <= WHOLE for used in self.shared(p, a).values()))
+            int(free[a] > 0 or any(used + job.milli <= WHOLE for used in self.shared(p, a, without).values()))
             for a in range(len(free))
         ]
 
@@ -121,9 +134,22 @@ class State:
 
     def estimated_left_s(self, r: Running) -> float:
         """What a policy knows of a running job's remaining ideal seconds (section 7)."""
-        done = self.jobs[r.job].duration_s - r.remaining_s
-        left = self.jobs[r.job].estimate_s - done
+        return self.left_by_estimate_s(r.job, r.remaining_s)
+
+    def left_by_estimate_s(self, j: int, remaining_s: float) -> float:
+        """The same for any job that has so many ideal seconds left."""
+        done = self.jobs[j].duration_s - remaining_s
+        left = self.jobs[j].estimate_s - done
         return left if left > 0 else OVERDUE * done
+
+    def may_stop(self, r: Running) -> bool:
+        """Whether a running job may be stopped at this boundary (section 8)."""
+        world = self.preemption
+        if world is None or self.boundary - r.since < world.min_run_s / self.interval_s - 1e-6:
+            return False
+        duration = self.jobs[r.job].duration_s
+        before = duration - self.left_s[r.job]
+        return world.kept_s(duration - r.remaining_s, before) - before > WORK_TOLERANCE * duration
 
     def slowdowns(self) -> dict[int, float]:
         """Slowdown of every running job."""
@@ -138,7 +164,7 @@ class State:
         """Whether the gang fits the empty partition."""
         return sum(int(x) // self.jobs[j].g for x in self.hw.gpus[p]) >= self.jobs[j].W
 
-    def feasible(self, p: int, j: int) -> bool:
-        """Whether the gang fits the partition now (section 7)."""
-        fits = sum(self.capacity(p, j)) >= self.jobs[j].W
-        return fits and len(self.running[p]) < self.running_slots
+    def feasible(self, p: int, j: int, without: Collection[int] = ()) -> bool:
+        """Whether the gang fits the partition now (section 7), or would without some running jobs."""
+        fits = sum(self.capacity(p, j, without)) >= self.jobs[j].W
+        return fits and len(self.running[p]) - len(without) < self.running_slots

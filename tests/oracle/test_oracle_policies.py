@@ -32,7 +32,7 @@ def test_orders_and_backfill():
     assert starts(make_policy("pack", "sjf"), jobs) == [0, 60, 120]
     # las: tenant 0 has had 4 * 50 GPU-seconds, tenant 1 none.
     jobs = make_jobs(first, {"g": 4, "submit": 1, "duration": 40}, {"g": 4, "submit": 2, "duration": 50, "tenant": 1})
-    assert starts(make_policy("pack", "las"), jobs) == [0, 120, 60]
+    assert starts(make_policy("pack", "tenants"), jobs) == [0, 120, 60]
     # Backfill: 2 GPUs are free, the first in the queue needs 4.
     jobs = make_jobs({"g": 2}, {"g": 4}, {"g": 1})
     assert starts(make_policy("pack", "fifo"), jobs) == [0, 120, 240]

@@ -31,7 +31,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", ["", ":fifo", ":las+backfill", ":area+backfill+forward", ":"])
+@pytest.mark.parametrize("options", ["", ":fifo", ":tenants+backfill", ":area+backfill+forward", ":"])
 def test_understood(name, options):
     policy = parse(name + options)
     assert isinstance(policy, Policy) and policy.name == name + options and callable(policy)

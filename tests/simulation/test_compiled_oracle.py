@@ -11,8 +11,9 @@ from jaxsched.policies.registry import GREEDY_WAIT, parse
 from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.workload.models import profiles
-from tests.oracle import policies, simulator
+from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
+from tests.support.strategies import COSTS
 
 
 def spec_of(rule: str, *options: str) -> str:
@@ -38,6 +39,18 @@ SPECS = st.builds(
 )
 
 
+PREEMPTIVE = st.builds(
+    spec_of,
+    st.sampled_from(POLICIES),
+    st.sampled_from(preemption.ORDERS),
+    st.sampled_from(("", "backfill")),
+    FORWARDS,
+    st.just("preempt"),
+    st.sampled_from(("", "h0.2", "h1")),
+    st.sampled_from(("", "q700", "q5000")),
+)
+
+
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare; the loop goes on in chunks of so many rounds."""
     case = dataclasses.replace(case, law=interference)
@@ -52,7 +65,15 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         case.cluster,
         case.jobs,
         profiles(),
-        policies.make_policy(of.rule, *options, lifetime=of.lifetimes, reserve=of.queue.reserve),
+        policies.make_policy(
+            of.rule,
+            *options,
+            lifetime=of.lifetimes,
+            reserve=of.queue.reserve,
+            preempt=of.queue.preempt,
+            hysteresis=of.queue.hysteresis,
+            attained=of.queue.quantum,
+        ),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,
@@ -60,6 +81,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         strengths=case.kappa,
         queue_slots=case.shape.queue_slots,
         running_slots=case.shape.running_slots,
+        preemption=case.preemption,
     )
     count = len(case.jobs)
     ours = run.tables.records[:count]
@@ -72,6 +94,11 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     # Both reckon in float64; durations and step times on the ideal placement are float32 here, and a job is as good as
     # done from 1e-6 of its duration before its end on.
     np.testing.assert_allclose(ours["finish_s"] - start_s, theirs.finish_s - theirs.start_s, rtol=5e-6)
+    service = run.tables.service[:count]
+    np.testing.assert_array_equal(service["stops"], theirs.stops)
+    np.testing.assert_array_equal(service["ran"], theirs.ran)
+    for name in ("restarting_s", "lost_s"):
+        np.testing.assert_allclose(service[name], getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)
 
 
 # Hypothesis draws by the source of a test: one that is reworded has other cases.
@@ -100,3 +127,23 @@ def test_every_policy_order_and_option(shape, data):
 @given(case=strategies.cases("two", fractions=0.0), spec=SPECS)
 def test_without_interference(case, spec):
     same(case, spec, "none", 10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_some_runs_with_stops(shape, data):
+    case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
+    case = dataclasses.replace(case, preemption=data.draw(COSTS))
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=400)
+@given(data=st.data())
+def test_runs_with_stops(shape, data):
+    case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
+    case = dataclasses.replace(case, preemption=data.draw(COSTS))
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))

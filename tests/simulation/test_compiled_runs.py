@@ -27,7 +27,7 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
-SPECS = ("pack:area+backfill+spread", "tetris:las", "greedy-wait:sjf+spread+lifetime+reserve")
+SPECS = ("pack:area+backfill+spread", "tetris:tenants", "greedy-wait:sjf+spread+lifetime+reserve")
 
 
 def jobs_for(cluster, count: int = 300) -> JobList:

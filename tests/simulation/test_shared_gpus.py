@@ -112,7 +112,7 @@ def test_openb_pods_on_openb_nodes():
     cluster = build(servers, leaf_spine(len(servers)), 2, inventory.gpu_speeds)
     jobs = take(read_trace(real_file("openb"))[0], slice(3000, 3300))
     assert 50 < (jobs.milli < 1000).sum() < 250
-    table = compare(cluster, [jobs], ["pack:backfill+forward", "load-balance:las+backfill", "greedy-wait:t2.5"])
+    table = compare(cluster, [jobs], ["pack:backfill+forward", "load-balance:tenants+backfill", "greedy-wait:t2.5"])
     for row in table.rows:
         assert row.jobs.arrived == len(jobs) == row.jobs.finished + row.jobs.rejected and row.jobs.running == 0
         result = row.outcomes[0]

@@ -22,11 +22,12 @@ from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.load import FEW
 from jaxsched.env.rollout import play_while
-from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State, make_params
+from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State, make_params, preemption
 from jaxsched.policies.registry import parse
 from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
+from tests.oracle.preemption import Preemption
 
 STATUS = ("queued", "running", "finished")  # of Records.status; queued covers backlog and not yet arrived
 
@@ -182,6 +183,7 @@ class Case:
     kappa: tuple[float, ...] = (1.0,) * 6
     max_forwards: int = 2
     law: str = "analytic"  # of interference
+    preemption: Preemption | None = None
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -194,12 +196,16 @@ class Case:
     @property
     def params(self) -> EnvParams:
         """As the environment takes it."""
+        costs = self.preemption
+        if costs is not None:
+            costs = preemption(costs.restart_s, costs.checkpoint_interval_s, costs.min_run_s)
         weights = Strengths(kappa=jnp.asarray(self.kappa, jnp.float32))
         return make_params(
             self.cluster,
             interval_s=self.interval_s,
             interference=Interference(law=LAWS[self.law], weights=weights),
             max_forwards=jnp.int32(self.max_forwards),
+            preemption=costs,
         )
 
     @property
@@ -250,6 +256,15 @@ def cases(draw, shape: str, **fixed) -> Case:
     return random_case(draw(st.integers(0, 2**32 - 1)), shape, **(values | fixed))
 
 
+# What stopping jobs costs.
+COSTS = st.builds(
+    Preemption,
+    restart_s=st.sampled_from([0.0, 13.7, 60.0, 900.0]),
+    checkpoint_interval_s=st.sampled_from([0.0, 0.0, 41.3, 600.0]),
+    min_run_s=st.sampled_from([0.0, 0.0, 120.0, 1000.0]),
+)
+
+
 # -------------------------------------------------------------------------------------------------------------- running
 
 
@@ -257,11 +272,11 @@ def cases(draw, shape: str, **fixed) -> Case:
 # other tests, too, are from here if they can be. Every rule, order and switch is in there.
 SPECS = {
     "one": (
-        "first-fit:las",
+        "first-fit:tenants",
         "pack:area+backfill",
         "load-balance",
-        "tetris:las+backfill",
-        "tetris:las+backfill+reserve",
+        "tetris:tenants+backfill",
+        "tetris:tenants+backfill+reserve",
         "least-interference:sjf+backfill",
         "contention-aware:area",
     ),
@@ -270,25 +285,25 @@ SPECS = {
         "first-fit:sjf+backfill",
         "pack",
         "pack:area+backfill+forward",
-        "load-balance:las+backfill",
+        "load-balance:tenants+backfill",
         "load-balance:area+forward",
         "tetris:sjf+spread",
         "tetris:fifo+backfill+spread+reserve",
         "tetris:area+backfill",
         "least-interference",
-        "least-interference:las+backfill+forward",
+        "least-interference:tenants+backfill+forward",
         "contention-aware",
         "contention-aware:sjf+backfill+spread",
         "contention-aware:sjf+backfill+spread+reserve",
     ),
     "three": (
         "first-fit:area+forward",
-        "pack:las+backfill+spread",
+        "pack:tenants+backfill+spread",
         "load-balance:sjf+backfill",
         "tetris",
         "least-interference:area+forward",
         "least-interference:area+backfill+forward+reserve",
-        "contention-aware:las+backfill+forward",
+        "contention-aware:tenants+backfill+forward",
     ),
 }
 GREEDY = {
@@ -301,17 +316,41 @@ GREEDY = {
     ),
     "three": (
         "greedy-wait:t1.5+p2",
-        "greedy-wait:las+t1.2",
+        "greedy-wait:tenants+t1.2",
         "greedy-wait:sjf+spread",
         "greedy-wait:sjf+spread+reserve",
         "greedy-wait:lifetime+p2",
+    ),
+}
+# All of these stop jobs; they are played in worlds that allow it.
+PREEMPTIVE = {
+    "one": (
+        "pack:srtf+backfill+preempt",
+        "first-fit:las+preempt+h0.2",
+        "load-balance:tiresias+backfill+preempt+q900",
+        "greedy-wait:srsf+preempt+lifetime",
+    ),
+    "two": (
+        "pack:srsf+backfill+preempt",
+        "pack:las+backfill+preempt+h0.1+spread",
+        "tetris:mlfq+backfill+preempt+forward",
+        "greedy-wait:tiresias+preempt+q2000+spread",
+        "contention-aware:srtf+preempt+h1",
+    ),
+    "three": (
+        "first-fit:las+backfill+preempt",
+        "pack:srtf+backfill+preempt+spread+h0.3",
+        "pack:tiresias+backfill+preempt+q5000",
+        "greedy-wait:las+preempt+h0.5",
     ),
 }
 
 
 def compiled_with(spec: str, shape: Shape) -> tuple[str, ...]:
     """The policies that are compiled together with `spec` for `shape`."""
-    rows = [row for name, one in SHAPES.items() if one == shape for row in (SPECS[name], GREEDY[name])]
+    rows = [
+        row for name, one in SHAPES.items() if one == shape for row in (SPECS[name], GREEDY[name], PREEMPTIVE[name])
+    ]
     return next((row for row in rows if spec in row), (spec,))
 
 

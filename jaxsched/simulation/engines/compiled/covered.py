@@ -4,13 +4,12 @@ import dataclasses
 import functools
 
 from jaxsched.dynamics import interference
-from jaxsched.env.queues import Discipline
+from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
-QUEUE = ("order", "backfill", "reserve", "window")  # of a discipline
-ORDERS = ("fifo", "sjf", "area", "las")
+QUEUE = ("order", "backfill", "reserve", "window", "preempt", "hysteresis", "quantum")  # of a discipline
 LAWS = (interference.none, interference.analytic, interference.fitted)
 
 

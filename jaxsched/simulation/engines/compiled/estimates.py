@@ -13,11 +13,22 @@ def foresee(w: World, t: Tables, p: int) -> float:
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
         run = t.running[p, i]
-        job = w.jobs[run.job]
-        remaining_s = (run.finish_s - t.now_s[0]) / run.slowdown
-        left_s = remaining_s + (job.estimate_s - job.duration_s)
-        if left_s <= 0.0:
-            left_s = OVERDUE * (job.duration_s - remaining_s)
+        left_s = left_by_estimate_s(w, run.job, remaining_s(t, p, i))
         t.left_s[i], t.end_s[i] = left_s, left_s * run.slowdown
         earliest_s = min(earliest_s, t.end_s[i])
     return earliest_s
+
+
+@compiled
+def remaining_s(t: Tables, p: int, i: int) -> float:
+    """Ideal seconds that a running job has left; its slowdown must be current."""
+    run = t.running[p, i]
+    return (run.finish_s - max(t.now_s[0], run.resume_s)) / run.slowdown
+
+
+@compiled
+def left_by_estimate_s(w: World, j: int, remaining_s: float) -> float:
+    """Ideal seconds that a job has left by its estimate, of which so many are truly left."""
+    job = w.jobs[j]
+    left_s = remaining_s + (job.estimate_s - job.duration_s)
+    return left_s if left_s > 0.0 else OVERDUE * (job.duration_s - remaining_s)

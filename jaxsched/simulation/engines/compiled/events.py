@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxsched.simulation.engines.compiled.displacement import halt_marked, mark_displaced, quiet_intervals
 from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
@@ -15,6 +16,8 @@ from jaxsched.simulation.engines.compiled.openings import (
 from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, reorder
 from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_JOB, ROUNDS, Tables, World
+
+STOPS = -2  # as the `target` of a partition: it stops jobs
 
 
 @compiled_for_python
@@ -56,11 +59,11 @@ def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
     for p in range(len(t.partitions)):
         t.partitions[p].waited = 0
-        if w.las:
+        if w.by_tenant:
             reorder(w, t, p)
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
-        if w.reserve or w.rule == GREEDY_WAIT:
+        if w.reserve or w.preempts or w.rule == GREEDY_WAIT:
             refresh(w, t)
         if w.reserve:
             for p in range(len(t.partitions)):
@@ -84,15 +87,19 @@ def _choose(w: World, t: Tables, p: int) -> None:
         partition.target = p
     elif w.forward != STAY:
         partition.chosen, partition.target = forward_choice(w, t, p)
+    if w.preempts and partition.target < 0 and mark_displaced(w, t, p):
+        partition.target = STOPS
 
 
 @compiled
 def _act(w: World, t: Tables) -> bool:
     """Placements, then forwards, lower numbered schedulers first; whether somebody did something."""
-    acted = False
+    acted = w.preempts and _stop(w, t)
     for p in range(len(t.partitions)):
         partition = t.partitions[p]
         target = partition.target
+        if target == STOPS:
+            continue
         if target == p:
             j = dequeue(t, p, partition.chosen)
             greedy = w.rule == GREEDY_WAIT
@@ -111,6 +118,20 @@ def _act(w: World, t: Tables) -> bool:
             t.records[partition.chosen].forwards += 1
             enqueue(w, t, partition.target, partition.chosen)
     return acted
+
+
+@compiled
+def _stop(w: World, t: Tables) -> bool:
+    """The stops of a round; whether there are any."""
+    stopped = False
+    for p in range(len(t.partitions)):
+        if t.partitions[p].target == STOPS:
+            halt_marked(w, t, p)
+            stopped = True
+    if stopped:
+        for p in range(len(t.partitions)):
+            t.partitions[p].room = w.queue_slots - t.partitions[p].queued
+    return stopped
 
 
 @compiled
@@ -133,6 +154,8 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
         following = max(following, arrival)
     elif not acted and not (w.timed and something_possible(w, t)):
         following = max(following, _boundary_after(w, end_s))
+        if w.preempts:
+            following = min(following, now + quiet_intervals(w, t))
         if arrival > now:
             following = min(following, arrival)
     return min(following, w.horizon)
@@ -157,7 +180,7 @@ def _advance(w: World, t: Tables, until_s: float) -> None:
         stop_s = until_s
         for p in range(len(t.partitions)):
             stop_s = min(stop_s, t.partitions[p].next_finish_s)
-        if w.las:
+        if w.by_tenant:
             for tenant in range(len(t.tenants)):
                 t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
         t.now_s[0] = stop_s

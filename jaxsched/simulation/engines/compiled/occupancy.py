@@ -46,12 +46,21 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
     partition = t.partitions[p]
     run = t.running[p, partition.running]
     partition.running += 1
-    run.job, run.finish_s, run.slowdown = j, w.jobs[j].duration_s, 0.0
+    service = t.service[j]
+    run.job, run.finish_s, run.resume_s, run.slowdown = j, service.left_s, 0.0, 0.0
+    service.since = t.numbers[BOUNDARY]
+    if service.stops > 0:
+        run.resume_s = t.now_s[0] + w.restart_s
+        service.restarting_s += w.restart_s
     footprint(w, t, p, run.slot, j, used)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
-    t.records[j].start, t.records[j].partition = t.numbers[BOUNDARY], p
+    t.records[j].partition = p
+    if service.stops == 0:
+        t.records[j].start = t.numbers[BOUNDARY]
     if len(t.placement) > 0:
+        for a in range(t.placement.shape[1]):
+            t.placement[j, a] = 0
         for i in range(used):
             t.placement[j, t.place[i].group] = t.place[i].workers
 
@@ -64,14 +73,21 @@ def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
         run = t.running[p, i]
         if run.early_s > now_s:
             continue
-        j, slot = run.job, run.slot
-        _hold(w, t, p, slot, j, -1)
-        partition.running -= 1
-        last = t.running[p, partition.running]
-        run.finish_s, run.early_s, run.slowdown = last.finish_s, last.early_s, last.slowdown
-        run.job, run.slot, last.slot = last.job, last.slot, slot
-        t.records[j].finish_s = now_s
+        t.records[run.job].finish_s = now_s
+        leave(w, t, p, i)
         t.numbers[FINISHED] += 1
+
+
+@compiled
+def leave(w: World, t: Tables, p: int, i: int) -> None:
+    """A running job gives back what it holds; the last one of the partition takes its place in the table."""
+    partition, run = t.partitions[p], t.running[p, i]
+    slot = run.slot
+    _hold(w, t, p, slot, run.job, -1)
+    partition.running -= 1
+    last = t.running[p, partition.running]
+    run.finish_s, run.early_s, run.slowdown = last.finish_s, last.early_s, last.slowdown
+    run.job, run.slot, run.resume_s, last.slot = last.job, last.slot, last.resume_s, slot
 
 
 @compiled
@@ -134,8 +150,9 @@ def refresh(w: World, t: Tables) -> None:
             if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
                 rate = slowdown(w, t, p, run.slot, run.job)
                 if rate != run.slowdown:
-                    left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - now_s) / run.slowdown
-                    run.slowdown, run.finish_s = rate, now_s + left_s * rate
+                    work_from_s = max(now_s, run.resume_s)
+                    left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - work_from_s) / run.slowdown
+                    run.slowdown, run.finish_s = rate, work_from_s + left_s * rate
                     run.early_s = run.finish_s - WORK_TOLERANCE * w.jobs[run.job].duration_s * rate
             next_finish_s, next_early_s = min(next_finish_s, run.finish_s), min(next_early_s, run.early_s)
         partition.next_finish_s, partition.next_early_s, partition.stale = next_finish_s, next_early_s, 0

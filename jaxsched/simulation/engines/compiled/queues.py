@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.levels import level_of_queued
 from jaxsched.simulation.engines.compiled.world import PEAK_QUEUE, Tables, World
 
 
@@ -16,9 +17,9 @@ def comes_before(w: World, t: Tables, j: int, other: int) -> bool:
 @compiled
 def _key(w: World, t: Tables, j: int) -> float:
     """Lower comes first; a 32-bit float."""
-    if w.las:
+    if w.by_tenant:
         return float(np.float32(t.tenants[w.jobs[j].tenant].attained_s))
-    return float(w.jobs[j].key)
+    return float(t.service[j].level) if w.order >= 0 else float(w.jobs[j].key)
 
 
 @compiled
@@ -34,6 +35,8 @@ def _settle(w: World, t: Tables, p: int, at: int, j: int) -> None:
 def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     """Put a job into a queue."""
     partition = t.partitions[p]
+    if w.order >= 0:
+        t.service[j].level = level_of_queued(w, t, j)
     _settle(w, t, p, partition.queued, j)
     partition.queued += 1
     t.numbers[PEAK_QUEUE] = max(t.numbers[PEAK_QUEUE], partition.queued)

@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jaxsched.dynamics import interference
+from jaxsched.env import levels
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
@@ -58,13 +59,20 @@ class Run:
             rule=POLICIES.index(of.rule),
             backfill=queue.backfill,
             forward=_FORWARDS[of.forward],
-            las=queue.order == "las",
+            by_tenant=queue.order == "tenants",
             reserve=queue.reserve,
             timed=policy.asked == POSSIBLE,
             window=queue.window,
             threshold=of.threshold,
             patience=of.patience,
             lifetimes=of.lifetimes,
+            order=levels.ORDERS.index(queue.order) if queue.order in levels.ORDERS else -1,
+            quantum=queue.quantum,
+            margin=levels.margin(queue.order, queue.hysteresis),
+            preempts=queue.preempt and params.preemption is not None,
+            restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
+            checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),
+            min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),
         )
         self.tables: Tables = tables_of(self.world, config.record_placements)
 

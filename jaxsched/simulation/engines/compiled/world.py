@@ -49,7 +49,8 @@ PARTITION = _record(
     target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
 )  # fmt: skip
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
-RUNNING = _record(finish_s="f8", early_s="f8", slowdown="f8", job="i8", slot="i8")
+# `resume_s`: when its restart is over.
+RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
 SLOT = _record(groups="i8", wires="i8")  # how many a footprint has
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
 WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
@@ -58,6 +59,8 @@ ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="i8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
+# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job.
+SERVICE = _record(left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8")
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
 NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, COUNT = range(8)  # places in `Tables.numbers`
@@ -85,13 +88,20 @@ class World(NamedTuple):
     rule: int  # as in `rules`
     backfill: bool
     forward: int  # as in `queues`
-    las: bool  # queues are in order of what tenants have received, not of `key`
+    by_tenant: bool  # queues are in order of what tenants have received, not of `key`
     reserve: bool  # GPUs are kept for blocked gangs
     timed: bool  # what is chosen depends on the clock
     window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
     threshold: float
     patience: float
     lifetimes: bool
+    order: int  # as in `levels`; -1: queues are not in order of levels
+    quantum: float
+    margin: int  # levels
+    preempts: bool  # the rule stops jobs, as the world allows
+    restart_s: float
+    checkpoint_s: float
+    min_run_s: float
 
 
 class Tables(NamedTuple):
@@ -119,6 +129,10 @@ class Tables(NamedTuple):
     end_s: Float64[np.ndarray, "R"]  # seconds until they end
     exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
     anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
+    service: Records  # SERVICE[J]
+    level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
+    stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
+    without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
     kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
     kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
@@ -215,6 +229,8 @@ def tables_of(w: World, record: bool) -> Tables:
     records = np.zeros(jobs, RECORD)
     records["start"] = records["partition"] = -1
     records["finish_s"] = np.nan
+    service = np.zeros(jobs, SERVICE)
+    service["left_s"] = w.jobs["duration_s"]
     return Tables(
         numbers=np.zeros(COUNT, np.int64),
         now_s=np.zeros(1),
@@ -238,6 +254,10 @@ def tables_of(w: World, record: bool) -> Tables:
         end_s=np.zeros(r),
         exit_s=np.zeros(n),
         anchors=np.zeros(2 * ANCHORS, np.int64),
+        service=service,
+        level=np.zeros(r, np.int64),
+        stops=np.zeros((p, r), np.int8),
+        without=np.zeros(nk, np.int64),
         kept_groups=np.zeros(gang, ON_GROUP),
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,

@@ -1,0 +1,81 @@
+"""Levels by which running and queued jobs compare (docs/semantics.md, section 8, "Orders")."""
+
+import math
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float32, Int32
+
+from jaxsched.env.estimates import estimated_left_s, left_by_estimate_s
+from jaxsched.env.shares import gpus_of
+from jaxsched.env.state import EnvParams, State
+from jaxsched.env.stops import intervals_run
+from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
+
+SRTF, SRSF, LAS = CONTINUOUS = ("srtf", "srsf", "las")
+MLFQ, TIRESIAS = ("mlfq", "tiresias")
+ORDERS = (*CONTINUOUS, MLFQ, TIRESIAS)
+
+
+def margin(order: str, hysteresis: float) -> int:
+    """By how many levels more than a queued job a running one may exceed it before it is displaced."""
+    return math.floor(LEVELS_PER_E * math.log1p(hysteresis) + 0.5) if order in CONTINUOUS else 0
+
+
+def of_queued(order: str, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P Q"]:
+    """Levels of the queued jobs; arbitrary in empty slots."""
+    row = jnp.maximum(state.queue, 0)
+    if order not in (SRTF, SRSF):
+        return _by_service(order, quantum, params, state, row, running=False)
+    jobs, service = state.jobs, state.service
+    left = jobs.estimate_s[row]
+    if service is not None:
+        left = left_by_estimate_s(left, jobs.duration_s[row], service.left_s[row])
+    return _level(left if order == SRTF else left * gpus_of(jobs, row))
+
+
+def of_running(order: str, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P R"]:
+    """Levels of the running jobs; arbitrary in free slots."""
+    row = jnp.maximum(state.running.job, 0)
+    if order not in (SRTF, SRSF):
+        return _by_service(order, quantum, params, state, row, running=True)
+    left = estimated_left_s(state)
+    return _level(left if order == SRTF else left * gpus_of(state.jobs, row))
+
+
+def attained_s(
+    params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
+) -> Float32[Array, "*jobs"]:
+    """GPU-seconds that jobs, all running or all not, have received."""
+    return run_s(params, state, row, running=running) * gpus_of(state.jobs, row).astype(jnp.float32)
+
+
+def run_s(params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool) -> Float32[Array, "*jobs"]:
+    """Seconds for which jobs, all running or all not, have held GPUs."""
+    return intervals_run(state, row, running=running).astype(jnp.float32) * params.interval_s
+
+
+def _by_service(
+    order: str, quantum: float, params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
+) -> Int32[Array, "*jobs"]:
+    """By what jobs have received."""
+    if order == LAS:
+        return _level(attained_s(params, state, row, running=running))
+    if order == TIRESIAS:
+        return (attained_s(params, state, row, running=running) >= quantum).astype(jnp.int32)
+    reached = run_s(params, state, row, running=running)[..., None] >= jnp.asarray(mlfq_limits_s(), jnp.float32)
+    return reached.sum(-1, dtype=jnp.int32)
+
+
+def mlfq_limits_s() -> list[float]:
+    """Run times at which a job falls to the next of the queues of `mlfq`."""
+    return [MLFQ_FIRST_S * MLFQ_RATIO**i for i in range(MLFQ_LEVELS)]
+
+
+def _level(x: Float32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+    return jnp.floor(LEVELS_PER_E * jnp.log(jnp.maximum(x, SMALLEST)) + LEVEL_OFFSET).astype(jnp.int32)
+
+
+def value_at(level: Int32[Array, "*jobs"]) -> Float32[Array, "*jobs"]:
+    """The least value of a level of a continuous order."""
+    return jnp.exp((level - LEVEL_OFFSET) / LEVELS_PER_E)

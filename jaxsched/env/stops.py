@@ -1,0 +1,137 @@
+"""Running jobs that schedulers stop, and what these jobs keep (docs/semantics.md, section 8)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Int16, Int32
+
+from jaxsched.env import shares
+from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
+from jaxsched.semantics import CHECKPOINT_TOLERANCE, STOP_TOLERANCE, WORK_TOLERANCE
+
+
+def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
+    """Which running jobs have run for long enough to be stopped, and would keep some of the work done since."""
+    running, service, preemption = state.running, state.service, params.preemption
+    if preemption is None or service is None:
+        return jnp.zeros_like(running.job, bool)
+    at = jnp.maximum(running.job, 0)
+    enough = state.clock - service.since[at] >= preemption.min_run_s / params.interval_s - STOP_TOLERANCE
+    gained = service.left_s[at] - _left_if_stopped(preemption, service, state)[0]
+    return (running.job >= 0) & enough & (gained > WORK_TOLERANCE * running.duration_s)
+
+
+def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
+    """Stop the jobs that `action` names, which go back to their queues; also for which schedulers that was legal."""
+    preemption, service, asked = params.preemption, state.service, action.stop
+    assert preemption is not None and service is not None and asked is not None
+    legal = (action.kind == STOP) & ~state.waited & asked.any(-1) & (~asked | may_stop(params, state)).all(-1)
+    legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
+    stopped = asked & legal[:, None]
+
+    def some() -> tuple[Array, Array | None, Array, Array, Service, Array]:
+        free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(stopped)), stopped)
+        row = jnp.where(stopped, state.running.job, state.jobs.arrival.shape[-1])
+        return (
+            free,
+            shared,
+            _queued(state.queue, state.running.job, stopped),
+            jnp.where(stopped, -1, state.running.job),
+            _kept(preemption, service, state, row),
+            state.records.status.at[row].set(jnp.int8(WAITING), mode="drop"),
+        )
+
+    def none() -> tuple[Array, Array | None, Array, Array, Service, Array]:
+        return state.free, state.shared, state.queue, state.running.job, service, state.records.status
+
+    free, shared, queue, job, service, status = lax.cond(stopped.any(), some, none)
+    state = state.replace(
+        free=free,
+        shared=shared,
+        queue=queue,
+        running=state.running.replace(job=job),
+        service=service,
+        records=state.records.replace(status=status),
+    )
+    return state, legal
+
+
+def released(
+    state: State, p: Int32[Array, ""], gone: Bool[Array, "R"]
+) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"] | None]:
+    """`free` and `shared` of partition `p` without the jobs in these running slots."""
+    running, shared = state.running, state.shared
+    whole = running.gpus_per_worker[p]
+    if shared is not None:
+        assert running.gpu is not None
+        whole = jnp.where(running.gpu[p] >= 0, 0, whole)
+    gpus = jnp.where(gone, whole, 0)
+    free = state.free[p] + jnp.einsum("r,rnk->nk", gpus, running.workers[p].astype(jnp.int32))
+    if shared is None:
+        return free, None
+    assert running.gpu is not None and state.jobs.milli is not None
+    milli = state.jobs.milli[jnp.maximum(running.job[p], 0)]
+    after, more = shares.take(shared[p][None], jnp.where(gone, running.gpu[p], -1)[None], -milli[None])
+    return free + more[0], after[0]
+
+
+def _queued(queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[Array, "P R"]) -> Int32[Array, "P Q"]:
+    """The queues with the stopped jobs in their first free slots, of which there are enough."""
+    p = jnp.arange(queue.shape[0])[:, None]
+    turn = jnp.cumsum(stopped, -1, dtype=jnp.int32)
+    slot = jax.vmap(jnp.searchsorted)(jnp.cumsum(queue < 0, -1, dtype=jnp.int32), turn)
+    return queue.at[p, jnp.where(stopped, slot, queue.shape[1])].set(job, mode="drop")
+
+
+def _kept(preemption: Preemption, service: Service, state: State, row: Int32[Array, "P R"]) -> Service:
+    """What the stopped jobs have had; `row` of the job table, out of range where none is stopped."""
+    running, at = state.running, jnp.maximum(state.running.job, 0)
+    assert running.restart_s is not None
+    left, low = _left_if_stopped(preemption, service, state)
+
+    def note(old: Array, new: Array) -> Array:
+        return old.at[row].set(new.astype(old.dtype), mode="drop")
+
+    return service.replace(
+        left_s=note(service.left_s, left),
+        left_low_s=note(service.left_low_s, low),
+        ran=note(service.ran, service.ran[at] + state.clock - service.since[at]),
+        stops=service.stops.at[row].add(1, mode="drop"),
+        restarting_s=service.restarting_s.at[row].add(-running.restart_s, mode="drop"),
+        lost_s=service.lost_s.at[row].add((left - running.remaining_s) + (low - running.remaining_low_s), mode="drop"),
+    )
+
+
+def _left_if_stopped(
+    preemption: Preemption, service: Service, state: State
+) -> tuple[Float32[Array, "P R"], Float32[Array, "P R"]]:
+    """Ideal seconds that running jobs have left at their last checkpoint, and what float32 cannot hold of them."""
+    running, every = state.running, preemption.checkpoint_interval_s
+    done = running.duration_s - running.remaining_s - running.remaining_low_s
+    last = every * jnp.floor(done / jnp.maximum(every, 1e-9) + CHECKPOINT_TOLERANCE)
+    had = running.duration_s - service.left_s[jnp.maximum(running.job, 0)]
+    left = running.duration_s - jnp.maximum(had, jnp.minimum(done, last))
+    saved = every > 0
+    return jnp.where(saved, left, running.remaining_s), jnp.where(saved, 0.0, running.remaining_low_s)
+
+
+def intervals_run(state: State, row: Int32[Array, "*jobs"], *, running: bool) -> Int32[Array, "*jobs"]:
+    """Intervals in which jobs that are (or are not) `running` have held GPUs up to now; 0 without preemption."""
+    at = jnp.maximum(row, 0)
+    if state.service is None:
+        return state.clock - state.records.start[at] if running else jnp.zeros_like(row)
+    ran = state.service.ran[at]
+    return ran + state.clock - state.service.since[at] if running else ran
+
+
+def until_stoppable_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
+    """At least so many seconds pass before running jobs that may not be stopped now may be."""
+    running, service, preemption = state.running, state.service, params.preemption
+    assert preemption is not None and service is not None and running.restart_s is not None
+    every = jnp.maximum(preemption.checkpoint_interval_s, 1e-9)
+    at = jnp.maximum(running.job, 0)
+    done, had = running.duration_s - running.remaining_s, running.duration_s - service.left_s[at]
+    work_s = every * (jnp.floor(had / every + CHECKPOINT_TOLERANCE) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE) - done
+    work_s = jnp.where(preemption.checkpoint_interval_s > 0, jnp.maximum(work_s, 0.0), 0.0)
+    ran_s = (state.clock - service.since[at]) * params.interval_s
+    return jnp.maximum(preemption.min_run_s - ran_s, running.restart_s + work_s)

@@ -1,0 +1,80 @@
+"""Levels by which running and queued jobs compare (docs/semantics.md, section 8, "Orders")."""
+
+import numpy as np
+
+from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
+from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
+
+SRTF, SRSF, LAS, MLFQ, TIRESIAS = range(5)  # places in `env.levels.ORDERS`
+
+
+@compiled
+def level_of_queued(w: World, t: Tables, j: int) -> int:
+    """Of a job that does not run."""
+    if w.order == SRTF or w.order == SRSF:
+        return _by_work(w, j, t.service[j].left_s)
+    return _by_service(w, t, j, t.service[j].ran)
+
+
+@compiled
+def level_of_running(w: World, t: Tables, p: int, i: int) -> int:
+    """Of a job that runs; slowdowns must be current."""
+    j = t.running[p, i].job
+    if w.order == SRTF or w.order == SRSF:
+        return _by_work(w, j, remaining_s(t, p, i))
+    return _by_service(w, t, j, intervals_run(t, j))
+
+
+@compiled
+def intervals_run(t: Tables, j: int) -> int:
+    """Intervals in which a running job has held GPUs up to now."""
+    return t.service[j].ran + t.numbers[BOUNDARY] - t.service[j].since
+
+
+@compiled
+def run_s(w: World, ran: int) -> float:
+    """So many intervals in seconds, a 32-bit float."""
+    return float(np.float32(ran) * np.float32(w.interval_s))
+
+
+@compiled
+def gpus(w: World, j: int) -> int:
+    """GPUs that a job holds when it runs."""
+    return w.jobs[j].workers * w.jobs[j].wide
+
+
+@compiled
+def attained_s(w: World, j: int, ran: int) -> float:
+    """GPU-seconds that a job has received in so many intervals, a 32-bit float."""
+    return float(np.float32(run_s(w, ran)) * np.float32(gpus(w, j)))
+
+
+@compiled
+def _by_work(w: World, j: int, left_s: float) -> int:
+    left_s = left_by_estimate_s(w, j, left_s)
+    return _level(left_s * gpus(w, j) if w.order == SRSF else left_s)
+
+
+@compiled
+def _by_service(w: World, t: Tables, j: int, ran: int) -> int:
+    if w.order == LAS:
+        return _level(attained_s(w, j, ran))
+    if w.order == TIRESIAS:
+        return 1 if attained_s(w, j, ran) >= w.quantum else 0
+    level, seconds, limit = 0, run_s(w, ran), MLFQ_FIRST_S
+    while level < MLFQ_LEVELS and seconds >= limit:
+        level, limit = level + 1, limit * MLFQ_RATIO
+    return level
+
+
+@compiled
+def _level(x: float) -> int:
+    return int(np.floor(LEVELS_PER_E * np.log(max(x, SMALLEST)) + LEVEL_OFFSET))
+
+
+@compiled
+def value_at(level: int) -> float:
+    """The least value of a level of a continuous order."""
+    return np.exp((level - LEVEL_OFFSET) / LEVELS_PER_E)
