@@ -19,3 +19,4 @@ LEVELS_PER_E, LEVEL_OFFSET, SMALLEST = 100.0, 0.123, 1e-3
 MLFQ_FIRST_S, MLFQ_RATIO, MLFQ_LEVELS = 3600.0, 4.0, 8  # run times at which a job falls to the next of the queues
 CHECKPOINT_TOLERANCE = 1e-3  # of a checkpoint interval: work that is short of a checkpoint by less counts as there
 STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time
+LEAST_GAIN_S = 1e-3  # of work that a job must have gained since its last start before it may be stopped

@@ -14,17 +14,24 @@ if TYPE_CHECKING:
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
-least-interference, contention-aware, random, greedy-wait. Options: a queue order (fifo, sjf, area, las), backfill;
-with it reserve (GPUs are kept for the first blocked gang; jobs of fewer GPU-seconds, jobs that are done before it can
-start, and jobs that leave enough for it pass); how blocked jobs are forwarded: forward (to idle schedulers), spread (to
-any that can start them), stay (never); for greedy-wait tX (its threshold), pX (its patience), and lifetime (charges
-placements with the seconds by which their servers would be wholly free later).
+least-interference, contention-aware, random, greedy-wait.
+
+Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
+tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
+backfill: jobs behind one that cannot start may start. reserve, with backfill: GPUs are kept for the first blocked gang;
+jobs of fewer GPU-seconds, jobs that are done before it can start, and jobs that leave enough for it pass.
+preempt, with --preemption on and one of the last five orders: jobs that come first take the place of running ones; with
+hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
+How blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never).
+For greedy-wait: tX (its threshold), pX (its patience), and lifetime (charges placements with the seconds by which their
+servers would be wholly free later).
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait
   jaxsched evaluate --cluster leaf-spine-64 --workload philly.csv --load 0.7 --policies pack greedy-wait --json out.json
   jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
+  jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
 """
 
 

@@ -48,6 +48,16 @@ class ScenarioOptions:
     of models with commas between."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
+    knows: Annotated[str, tyro.conf.arg(metavar="runtimes|estimates|nothing")] = "runtimes"
+    """What policies know of run times: nothing refuses those that need more (`jaxsched evaluate --help`)."""
+    preemption: Annotated[str, tyro.conf.arg(metavar="on|off")] = "off"
+    """Whether schedulers may stop running jobs and start them again later; policies with preempt do."""
+    restart_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
+    """Seconds for which a job holds its GPUs before its work goes on, at every start but the first."""
+    checkpoint_s: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    """Seconds of work between two checkpoints; a job that is stopped goes on from the last one (0: from the stop)."""
+    min_run_s: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    """A job is not stopped earlier after a start."""
     interference: Annotated[str, tyro.conf.arg(metavar=INTERFERENCE)] = "default"
     """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
     V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high
@@ -82,12 +92,20 @@ class ScenarioOptions:
 
     def settings(self, **more: Any) -> "Settings":
         """The rules of the simulation; `more` are further fields of `Settings`. UserError on a mistake."""
+        from jaxsched.errors import UserError
         from jaxsched.simulation.settings import Settings
 
+        if self.preemption not in ("on", "off"):
+            raise UserError(f"--preemption: {self.preemption!r} should be on or off")
         return Settings(
             interval_s=self.interval_s,
             interference=self.interference,
             rounds=self.rounds,
+            preemption=self.preemption == "on",
+            restart_s=self.restart_s,
+            checkpoint_s=self.checkpoint_s,
+            min_run_s=self.min_run_s,
+            knows=self.knows,
             engine=self.engine,
             seed=self.seed,
             **more,

@@ -50,6 +50,11 @@ class Discipline:
         """Which jobs may start, and which of them is first, depends on what is queued and free, not on the time."""
         return not self.reserve and self.order in ("fifo", "sjf", "area", *levels.ORDERS)
 
+    @property
+    def needs_estimates(self) -> bool:
+        """Which jobs may start, and which of them is first, depends on how long they are expected to run."""
+        return self.reserve or self.order in ("sjf", "area", levels.SRTF, levels.SRSF)
+
 
 # What is on or off in a discipline: options in the names of policies, entries in the cards of checkpoints.
 SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)

@@ -8,6 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
+from jaxsched.env.knowledge import seen
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
@@ -37,7 +38,7 @@ NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
-    action = policy(key, state, params)
+    action = policy(key, seen(state, config.knows), params)
     return transition(config, params, state, action, policy.asked)[0]
 
 

@@ -40,6 +40,7 @@ class EnvConfig:
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
+    knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
 
 
 class RewardWeights(Pytree):

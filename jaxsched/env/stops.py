@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float32, Int16, Int32
 
 from jaxsched.env import shares
 from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
-from jaxsched.semantics import CHECKPOINT_TOLERANCE, STOP_TOLERANCE, WORK_TOLERANCE
+from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
 
 
 def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
@@ -18,13 +18,14 @@ def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
     at = jnp.maximum(running.job, 0)
     enough = state.clock - service.since[at] >= preemption.min_run_s / params.interval_s - STOP_TOLERANCE
     gained = service.left_s[at] - _left_if_stopped(preemption, service, state)[0]
-    return (running.job >= 0) & enough & (gained > WORK_TOLERANCE * running.duration_s)
+    return (running.job >= 0) & enough & (gained > LEAST_GAIN_S)
 
 
 def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
     """Stop the jobs that `action` names, which go back to their queues; also for which schedulers that was legal."""
-    preemption, service, asked = params.preemption, state.service, action.stop
-    assert preemption is not None and service is not None and asked is not None
+    preemption, asked = params.preemption, action.stop
+    assert preemption is not None and state.service is not None and asked is not None
+    service: Service = state.service
     legal = (action.kind == STOP) & ~state.waited & asked.any(-1) & (~asked | may_stop(params, state)).all(-1)
     legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
     stopped = asked & legal[:, None]

@@ -74,6 +74,8 @@ class Comparison:
                 "makespan_s": row.figures.makespan_s,
                 "gpu_utilisation": row.figures.gpu_utilisation,
                 "slowdown_mean": row.figures.slowdown_mean,
+                "stops_mean": row.figures.stops_mean,
+                "lost_gpu_h": row.figures.lost_gpu_h,
                 "ratio_to_best_baseline": row.ratio,
                 "gap_to_bound": row.gap,
                 "jobs": dataclasses.asdict(row.jobs),

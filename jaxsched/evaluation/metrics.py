@@ -39,6 +39,8 @@ class Metrics:
     makespan_s: float
     gpu_utilisation: float
     slowdown_mean: float
+    stops_mean: float  # per job
+    lost_gpu_h: float  # to restarts and work done twice
 
 
 def job_counts(result: Outcome) -> JobCounts:
@@ -56,6 +58,8 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
     - queueing time = start - submit; makespan = last finish - first submit of the jobs that were not rejected;
     - GPU utilisation = GPU-seconds held (GPUs * (finish - start)) / (total_gpus * makespan), fractions as such;
     - slowdown = (finish - start) / duration, so 1 is the ideal, uncontended placement; queueing is not part of it.
+
+    Where jobs are stopped, queueing is all the time without GPUs, and finish - start the time with them.
     """
     done = result.finished
     if result.cut_off is not None or not done.any():
@@ -63,6 +67,8 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
     jct, jobs = result.jct_s[done], result.jobs
     makespan = float(result.finish_s[done].max() - jobs.submit_s[done].min())
     held = float(jobs.gpu_demand[done] @ result.run_s[done])
+    again = result.interruptions
+    lost_s = 0.0 if again is None else float(jobs.gpu_demand[done] @ (again.restarting_s + again.lost_s)[done])
     p50, p95, p99 = np.percentile(jct, [50, 95, 99])
     return Metrics(
         jct_mean_s=float(jct.mean()),
@@ -73,6 +79,8 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
         makespan_s=makespan,
         gpu_utilisation=held / (total_gpus * makespan),
         slowdown_mean=float((result.run_s[done] / jobs.duration_s[done]).mean()),
+        stops_mean=0.0 if again is None else float(again.stops[done].mean()),
+        lost_gpu_h=lost_s / 3600.0,
     )
 
 

@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
+from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.queues import Discipline, first
 from jaxsched.env.shares import room_of
 from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
@@ -45,6 +46,7 @@ class Policy:
     weights: PyTree = None
     asked: Asked = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
     options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
+    needs: str = NOTHING  # what it must know of run times, one of `env.knowledge.KNOWLEDGE`
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
         """`act` with its own weights."""

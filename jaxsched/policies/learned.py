@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
@@ -114,7 +115,7 @@ def learned_policy(
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
-    return Policy(name, act, weights, asked=POSSIBLE)
+    return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
 
 
 def sizes_of(obs: Observation) -> Sizes:

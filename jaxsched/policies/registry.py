@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxsched.env.knowledge import ESTIMATES, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
 from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
@@ -70,8 +71,14 @@ def hand_written(name: str, of: Options) -> Policy:
         asked = _quiet(of.queue)
     if of.rule == GREEDY_WAIT:
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of)
-    return Policy(name, heuristic(of.rule, of.queue, of.forward), asked=asked, options=of)
+        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=ESTIMATES)
+    return Policy(
+        name,
+        heuristic(of.rule, of.queue, of.forward),
+        asked=asked,
+        options=of,
+        needs=ESTIMATES if of.queue.needs_estimates else NOTHING,
+    )
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int8, Int16
+from jaxtyping import Bool, Float64, Int8, Int16, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
@@ -36,6 +36,27 @@ class RunStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class Interruptions:
+    """What being stopped and started again did to the jobs; see `env.state.Service`."""
+
+    stops: Int64[np.ndarray, "J"]
+    held_s: Float64[np.ndarray, "J"]  # for which the job held its GPUs, restarts included; NaN where not finished
+    restarting_s: Float64[np.ndarray, "J"]
+    lost_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice
+
+    @classmethod
+    def of(cls, service: Any, finish_s: Float64[np.ndarray, "J"], interval_s: float) -> "Interruptions":
+        """From the columns of the table that an engine keeps, by name."""
+        ran, since = (np.asarray(column, np.float64) * interval_s for column in (service("ran"), service("since")))
+        return cls(
+            stops=np.asarray(service("stops"), np.int64),
+            held_s=ran + finish_s - since,
+            restarting_s=np.asarray(service("restarting_s"), np.float64),
+            lost_s=np.asarray(service("lost_s"), np.float64),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """One policy on one job list; arrays have one entry per job of `jobs`, `NK` GPU groups on one axis."""
 
@@ -48,6 +69,7 @@ class Outcome:
     workers: Int8[np.ndarray, "J NK"] | None  # per GPU group of the partition, if recorded
     cut_off: str | None  # why the run ended before every job had finished
     stats: RunStats
+    interruptions: Interruptions | None = None  # None where jobs are not stopped
 
     @property
     def finished(self) -> Bool[np.ndarray, "J"]:
@@ -66,12 +88,16 @@ class Outcome:
 
     @property
     def queue_s(self) -> Float64[np.ndarray, "J"]:
-        """Start - submit; NaN where not started."""
+        """First start - submit; where jobs are stopped JCT - `run_s`. NaN where not started (finished)."""
+        if self.interruptions is not None:
+            return self.jct_s - self.interruptions.held_s
         return self.start_s - self.jobs.submit_s
 
     @property
     def run_s(self) -> Float64[np.ndarray, "J"]:
-        """Finish - start; NaN where not finished."""
+        """Seconds for which GPUs were held: finish - start where jobs are not stopped; NaN where not finished."""
+        if self.interruptions is not None:
+            return self.interruptions.held_s
         return self.finish_s - self.start_s
 
 
@@ -85,6 +111,11 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
     started = (status == RUNNING) | (status == FINISHED)
     finish_s = records.finish[:count] * interval_s + records.finish_offset_s[:count].astype(np.float64)
     ended = bool(np.isin(status, (FINISHED, REJECTED)).all())  # the clock may have skipped far beyond the last finish
+    service: Any = state.service
+    interruptions = None
+    if service is not None:
+        ends = np.where(status == FINISHED, finish_s, np.nan)
+        interruptions = Interruptions.of(lambda name: getattr(service, name)[:count], ends, interval_s)
     simulated_s = float(finish_s[status == FINISHED].max(initial=0) if ended else state.clock * interval_s)
     return Outcome(
         policy=policy,
@@ -96,6 +127,7 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
         workers=records.workers[:count] if settings.record_placements else None,
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
+        interruptions=interruptions,
     )
 
 

@@ -9,7 +9,8 @@ from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.env.state import EnvConfig, EnvParams, make_params
+from jaxsched.env.knowledge import KNOWLEDGE, RUNTIMES
+from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE, JobList
 
@@ -31,6 +32,11 @@ class Settings:
     record_placements: bool = False  # keep every job's placement
     threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
     batched: bool | None = None  # play all seeds as one vmapped program; None: on accelerators only
+    preemption: bool = False  # schedulers may stop running jobs, docs/semantics.md, section 8
+    restart_s: float = 60.0  # what a start costs from the second on
+    checkpoint_s: float = 0.0  # of work between two checkpoints; 0: a job that is stopped keeps all
+    min_run_s: float = 0.0  # a job is not stopped earlier after a start
+    knows: str = RUNTIMES  # what policies know of run times
     engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:
@@ -42,6 +48,12 @@ class Settings:
             raise UserError(f"rounds: {self.rounds} should be at least 1")
         if self.engine not in ENGINES:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
+        costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
+        preemption(*costs)
+        if not self.preemption and costs != (Settings.restart_s, Settings.checkpoint_s, Settings.min_run_s):
+            raise UserError("restart_s, checkpoint_s, min_run_s: say what stopping jobs costs, but preemption is off")
+        if self.knows not in KNOWLEDGE:
+            raise UserError(f"knows: {self.knows!r} should be one of {', '.join(KNOWLEDGE)}")
         interference_model(self.interference)
 
     @property
@@ -95,6 +107,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         skip_idle=True,
         record_placements=settings.record_placements,
         shared_gpus=shared_gpus(cluster, job_lists),
+        knows=settings.knows,
     )
 
 
@@ -103,7 +116,9 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings) -> EnvPa
     interference = interference_model(settings.interference)
     if config.shared_gpus:
         interference = interference.replace(sharing=sharing_law(settings.interference))
-    return make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=interference)
+    params = make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=interference)
+    costs = preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s) if settings.preemption else None
+    return params.replace(preemption=costs)
 
 
 def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:

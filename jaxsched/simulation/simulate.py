@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import jax
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.knowledge import ESTIMATES, NOTHING
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
@@ -35,6 +36,20 @@ def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: S
     return JaxEngine()
 
 
+def check_world(policy: Policy, settings: Settings) -> None:
+    """UserError, with what would serve instead, if a policy needs what the world hides or forbids."""
+    if settings.knows == NOTHING and policy.needs != NOTHING:
+        raise UserError(
+            f"policy {policy.name!r}: needs run times or estimates of them, which knows = {NOTHING} hides; "
+            f"take pack, pack:backfill, pack:las+backfill+preempt or pack:mlfq+backfill+preempt, or knows = {ESTIMATES}"
+        )
+    if policy.options is not None and policy.options.queue.preempt and not settings.preemption:
+        raise UserError(
+            f"policy {policy.name!r}: stops running jobs, which this world forbids; set preemption on, "
+            "or leave 'preempt' out"
+        )
+
+
 def simulate(
     policies: Sequence[Policy],
     cluster: Cluster,
@@ -50,6 +65,8 @@ def simulate(
     threads = (min(2, os.cpu_count() or 1) if on_cpu else 1) if settings.threads is None else settings.threads
     lists = range(len(job_lists))
     parts = [lists] if settings.seeds_in_a_batch(len(job_lists)) else [range(seed, seed + 1) for seed in lists]
+    for policy in policies:
+        check_world(policy, settings)
     config = env_config(cluster, job_lists, settings)
     params = env_params(cluster, config, settings)
     players = {

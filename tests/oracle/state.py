@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from jaxsched.semantics import OVERDUE, WORK_TOLERANCE
+from jaxsched.semantics import LEAST_GAIN_S, OVERDUE
 from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
 from tests.oracle.preemption import Preemption
@@ -149,7 +149,7 @@ class State:
             return False
         duration = self.jobs[r.job].duration_s
         before = duration - self.left_s[r.job]
-        return world.kept_s(duration - r.remaining_s, before) - before > WORK_TOLERANCE * duration
+        return world.kept_s(duration - r.remaining_s, before) - before > LEAST_GAIN_S
 
     def slowdowns(self) -> dict[int, float]:
         """Slowdown of every running job."""

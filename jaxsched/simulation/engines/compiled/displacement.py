@@ -4,11 +4,11 @@ import numpy as np
 
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
+    LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
     STOP_TOLERANCE,
-    WORK_TOLERANCE,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
 from jaxsched.simulation.engines.compiled.jit import compiled
@@ -50,7 +50,7 @@ def _may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     j = t.running[p, i].job
     if t.numbers[BOUNDARY] - t.service[j].since < w.min_run_s / w.interval_s - STOP_TOLERANCE:
         return False
-    return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > WORK_TOLERANCE * w.jobs[j].duration_s
+    return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
 
 @compiled

@@ -13,7 +13,7 @@ from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.compiled.covered import why_not
-from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Interruptions, Outcome, RunStats
 from jaxsched.simulation.settings import COMPILED, Settings, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
@@ -128,4 +128,7 @@ def _outcome(
         workers=run.tables.placement if settings.record_placements else None,
         cut_off=None if done else why or settings.at_horizon,
         stats=stats,
+        interruptions=Interruptions.of(lambda name: run.tables.service[name], finish_s, settings.interval_s)
+        if settings.preemption
+        else None,
     )

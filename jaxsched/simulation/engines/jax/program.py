@@ -92,19 +92,22 @@ class Program:
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
             return admit(state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0)))
 
+        def running_now(state: State) -> Int32[Array, "P"]:
+            return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
+
         def signals(state: State, params: EnvParams) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
             over = is_finished(state) | (state.clock >= params.horizon)
-            room = (state.queue < 0).sum(-1).min()  # every scheduler may forward a job to the same queue
+            free = (state.queue < 0).sum(-1)
+            if params.preemption is not None:
+                free -= running_now(state)  # each may be stopped
+            room = free.min()  # every scheduler may forward a job to the same queue
             queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
             running_full = (state.running.job >= 0).all(-1).any() & may_grow
             return over, queue_full, running_full
 
-        def running_now(state: State) -> Int32[Array, "P"]:
-            return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
-
         over_batch = jax.vmap if self.batched else lambda function, *_: function
-        begin, running_now = over_batch(begin), over_batch(running_now)
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
+        begin, running_now = over_batch(begin), over_batch(running_now)
 
         def chunk(
             state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree

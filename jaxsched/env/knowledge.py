@@ -1,0 +1,43 @@
+"""What policies may see of run times: the state as they get it (docs/semantics.md, section 9)."""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float32
+
+from jaxsched.env.state import State
+
+RUNTIMES, ESTIMATES, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "nothing")
+
+
+def seen(state: State, knows: str) -> State:
+    """The state as a policy sees it that `knows` one of `KNOWLEDGE`.
+
+    With `estimates` every run time, and what is left of it, is by the job's estimate. With `nothing` estimates are NaN,
+    and run times 0, so that what is left is minus what has been done.
+    """
+    if knows == RUNTIMES:
+        return state
+    jobs, row = state.jobs, jnp.maximum(state.running.job, 0)
+    if knows == ESTIMATES:
+        return _shifted(state, jobs.estimate_s - jobs.duration_s, jobs.estimate_s, row)
+    return _shifted(state, -jobs.duration_s, jnp.full_like(jobs.estimate_s, jnp.nan), row)
+
+
+def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "J"], row: Array) -> State:
+    """The state with so many seconds `more` in every run time and in what is left of it."""
+    running, service = state.running, state.service
+    remaining = running.remaining_s + more[row]
+    if service is not None:
+        # `lost_s` tells how long checkpoint intervals are, and no more.
+        service = service.replace(
+            left_s=service.left_s + more + service.left_low_s, left_low_s=jnp.zeros_like(service.left_low_s)
+        )
+    return state.replace(
+        jobs=state.jobs.replace(duration_s=state.jobs.duration_s + more, estimate_s=estimate),
+        running=running.replace(
+            duration_s=running.duration_s + more[row],
+            remaining_s=remaining + running.remaining_low_s,
+            remaining_low_s=jnp.zeros_like(remaining),
+        ),
+        service=service,
+    )
