@@ -124,7 +124,7 @@ def feasible(state: State, cluster: Cluster | None = None) -> Bool[Array, "P Q"]
 
 
 def feasible_at(state: State, row: Int32[Array, "*jobs"], cluster: Cluster | None = None) -> Bool[Array, "*jobs P"]:
-    """Whether the gang of job `row` fits the free GPUs of each partition, and a running slot is free; see `feasible`."""
+    """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
     workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
     room = room_of(state.free, state.shared)
     fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))

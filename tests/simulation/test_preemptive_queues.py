@@ -1,5 +1,6 @@
-"""Queueing theory with preemption: one-GPU jobs on one GPU, against the closed forms of shortest remaining time (Schrage
-and Miller, 1966), least attained service (foreground-background) and processor sharing.
+"""Queueing theory with preemption: one-GPU jobs on one GPU, against closed forms.
+
+Those of shortest remaining time (Schrage and Miller, 1966), least attained service and processor sharing.
 
 `python tests/simulation/test_preemptive_queues.py` prints the table of docs/validation.md.
 """
