@@ -1,7 +1,7 @@
 """CSV files, read strictly: one line, one row. What could hide a row, or be read in two ways, is refused.
 
-A cell may stand in quotes, with "" for a quote inside; no cell goes on over the end of a line. Lines end with a newline,
-with or without a carriage return. Blank lines are passed over; a line of commas is not blank.
+A cell may stand in quotes, with "" for a quote inside; no cell goes on over the end of a line. Lines end with a
+newline, with or without a carriage return. Blank lines are passed over; a line of commas is not blank.
 """
 
 import re
@@ -51,7 +51,7 @@ def read_table(path: str | Path) -> Table:
             raise UserError(f"{path}, line {line}: {len(cells)} cells, should be {len(header)} ({columns})")
     if not whole and rows:
         warnings.warn(
-            f"{path}, line {rows[-1][0]}: the last line has no newline; if the file was cut there, its last row is wrong",
+            f"{path}, line {rows[-1][0]}: the last line has no newline; if the file was cut, its last row is wrong",
             DoubtfulFile,
             stacklevel=2,
         )
@@ -62,9 +62,8 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
     """The cells of one line."""
     line = line.removesuffix("\r")
     if hidden := _HIDDEN.search(line):
-        raise UserError(
-            f"{path}, line {number}: the character U+{ord(hidden[0]):04X} at column {hidden.start() + 1}, should be text"
-        )
+        place = f"{path}, line {number}, character {hidden.start() + 1}"
+        raise UserError(f"{place}: is the control character U+{ord(hidden[0]):04X}, should be text")
     cells = _quoted(path, number, line) if '"' in line else line.split(",")
     if len(line) > LONGEST_CELL and any(len(cell) > LONGEST_CELL for cell in cells):
         raise UserError(f"{path}, line {number}: a cell of more than {LONGEST_CELL} characters, the most that is read")
@@ -80,7 +79,7 @@ def _quoted(path: Path, number: int, line: str) -> list[str]:
         if line[place : place + 1] not in ("", ","):
             raise UserError(
                 f'{path}, line {number}: a quote (") that does not match another of its line, should stand around a '
-                'whole cell, or twice inside one in quotes'
+                "whole cell, or twice inside one in quotes"
             )
         cells.append(found[2] if found[1] is None else found[1].replace('""', '"'))
         if place == len(line):

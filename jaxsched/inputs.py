@@ -48,11 +48,11 @@ def read_text(path: str | Path, most_bytes: int, wanted: str = "a text file") ->
         raise UserError(f"{path}: is not a text file in UTF-8 (byte {error.start}), should be {wanted}") from None
 
 
-def unreadable(path: str | Path, error: Exception) -> UserError:
-    """The error for a file that the system does not let us read."""
+def unreadable(path: str | Path, error: Exception, what: str = "read") -> UserError:
+    """The error for a file that the system does not let us read, or do what else is `what`."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
     name = shortened(str(path), 200)
-    return UserError(f"{name if name.isprintable() else repr(name)}: cannot be read: {reason}")
+    return UserError(f"{name if name.isprintable() else repr(name)}: cannot be {what}: {reason}")
 
 
 def shortened(text: str, most: int = 60) -> str:

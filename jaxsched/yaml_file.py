@@ -1,8 +1,8 @@
 """YAML files of users: cluster files, training configurations and sweeps.
 
 Read are mappings, lists, text, numbers, true and false, and nothing. What YAML has beside these, and what hides a
-mistake or grows without end, is refused with its line: keys given twice or that are no plain values, anchors and aliases,
-tags, numbers in other bases than ten or with colons, control characters, deep nesting. A date is text.
+mistake or grows without end, is refused with its line: keys given twice or that are no plain values, anchors and
+aliases, tags, numbers in other bases than ten or with colons, control characters, deep nesting. A date is text.
 """
 
 import math

@@ -59,8 +59,8 @@ def read_csv(path: str | Path) -> Inventory:
     if set(NODE_COLUMNS) <= set(table.header):
         return read_node_list(table)
     raise UserError(
-        f"{path}:1: header is {shortened(','.join(table.header), 200)}; it must have the columns of a node list ({','.join(NODE_COLUMNS)}) "
-        f"or of a host map ({','.join(HOST_COLUMNS)})"
+        f"{path}:1: header is {shortened(','.join(table.header), 200)}; it must have the columns of a node list "
+        f"({','.join(NODE_COLUMNS)}) or of a host map ({','.join(HOST_COLUMNS)})"
     )
 
 

@@ -130,7 +130,7 @@ ROW_ERRORS = [
     (NATIVE + "a,0,1,1_0\n", r"line 2, duration_s: '1_0' should be a finite number"),
     (NATIVE + "a,,1,5\n", r"line 2, submit_time_s: '' should be a finite number"),
     (NATIVE + "a,0,1,5\nb,0,1,5\na,0,1,5\n", r"line 4, job_id: 'a' stands in line 2 already"),
-    (NATIVE + ",0,1,5\n", r"line 2, job_id: '' is empty"),
+    (NATIVE + ",0,1,5\n", r"line 2, job_id: '' should be a name"),
     (NATIVE + "a,0,1\n", r"line 2: 3 cells, should be 4 \(job_id,submit_time_s"),
     (NATIVE_ALL + "a,0,8,5,alexnet,,,\n", r"line 2, model: 'alexnet' should be one of the known models vgg16,"),
     (NATIVE_ALL + "a,0,8,5,,3,,\n", r"line 2, num_gpus: '8' should be num_workers \* gpus_per_worker = 3 \* 2 = 6"),
