@@ -17,7 +17,16 @@ from jaxsched.errors import DoubtfulFile, UserError
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
 # What the system says when there is no room, no right, or no such place: nothing that a traceback could explain.
-_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO, errno.EFBIG)
+_SYSTEM = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+    errno.EFBIG,
+)
 _FRAME = "│|╭╮╰╯+ "
 _RULE = re.compile("[─-]{4}")  # tyro draws with ASCII where the output knows nothing else
 _WRONG_VALUE = re.compile(

@@ -55,7 +55,10 @@ def _choice(arguments: Sequence[str]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on, 143 terminated."""
+    """The entry point.
+
+    Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on, 143 terminated.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"jaxsched {__version__}")

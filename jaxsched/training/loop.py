@@ -64,8 +64,8 @@ def train(
     `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
     and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
-    the same; `command`, which started the run, gets into the card. Raises UserError if there is nothing to resume, a run
-    in the way, or another process at work in the folder.
+    the same; `command`, which started the run, gets into the card. Raises UserError if there is nothing to resume, a
+    run in the way, or another process at work in the folder.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
