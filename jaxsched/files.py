@@ -55,12 +55,17 @@ def check_outputs(files: Mapping[str, Path | None], inputs: Iterable[str | Path 
                 raise UserError(f"{option} {path}: would replace a file that the command reads; name another one")
 
 
-def check_folder(path: str | Path, option: str) -> Path:
-    """`path`, if it is a folder, or can become one, into which files can be written. Nothing is left behind."""
+def check_folder(path: str | Path, option: str, *, parents: bool = True) -> Path:
+    """`path`, if it is a folder, or can become one, into which files can be written. Nothing is left behind.
+
+    Without `parents` the folder that it would be in must be there.
+    """
     path = Path(path)
     try:
         if _exists(path) and not path.is_dir():
             raise UserError(f"{option} {path}: is a file, should be a folder")
+        if not parents and not path.parent.is_dir():
+            raise UserError(f"{option} {path}: the folder {path.parent} does not exist, make it first or name another")
         there = path
         while not _exists(there):
             there = there.parent

@@ -50,7 +50,7 @@ class Fit:
         from jaxsched.calibration.interference.strength import best_curve
         from jaxsched.files import check_folder
 
-        check_folder(self.out, "--out")
+        check_folder(self.out, "--out", parents=False)
         measured = read_measurements(self.data)
         parts = [(fit(part, self.seed), fit_references(part)) for part in measured]
         files = " ".join(path.name for path in self.data)

@@ -45,7 +45,7 @@ class Fit:
         from jaxsched.calibration.step_time.validate import mean_step_s
         from jaxsched.files import check_folder
 
-        check_folder(self.out, "--out")
+        check_folder(self.out, "--out", parents=False)
         times = _kept(_read(self.data), most=self.max_nodes)
         files = " ".join(path.name for path in self.data)
         limit = "" if self.max_nodes is None else f" --max-nodes {self.max_nodes}"

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -13,13 +15,23 @@ from jaxtyping import Float32, Int32, PyTree, UInt32
 
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.pytree import Pytree
-from jaxsched.training.config import TrainConfig, from_dict, to_dict
+from jaxsched.schema import converted
+from jaxsched.training.config import TrainConfig, from_dict, to_dict, validate
 from jaxsched.training.worlds import Draw
 from jaxsched.versions import versions
 
 SCHEMA = 4
 KEEP_STEPS = 2
+
+
+class _About(msgspec.Struct):
+    """What stands beside the arrays of a step."""
+
+    schema: int
+    config: dict[str, Any]
+    versions: dict[str, str]
 
 
 class TrainState(Pytree):
@@ -64,12 +76,23 @@ def restore(folder: Path, like: TrainState) -> TrainState:
     """The newest whole step, in the shapes of `like`; UserError if there is none."""
     if not has_step(folder):
         raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
-    with _manager(folder) as manager:
-        step = manager.latest_step()
-        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        restored = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes)))
+    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    restored = _read(folder, state=ocp.args.StandardRestore(shapes)).state
     # by way of NumPy: what Orbax returns is committed to a device, which would compile to another program
-    return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), restored.state)
+    return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), restored)
+
+
+def _read(folder: Path, **items: Any) -> Any:
+    """What the newest step holds of `items`. UserError if it cannot be read, for instance since a file is missing."""
+    try:
+        with _manager(folder) as manager:
+            return manager.restore(manager.latest_step(), args=ocp.args.Composite(**items))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        said = shortened(" ".join(str(error).split()), 300)
+        raise UserError(
+            f"run {folder.parent}: its newest step in {folder} cannot be read ({said}); delete that step to go on from "
+            "the one before, if there is one, or start again"
+        ) from error
 
 
 def saved_config(folder: Path) -> TrainConfig:
@@ -80,7 +103,8 @@ def saved_config(folder: Path) -> TrainConfig:
         step = manager.latest_step()
         if step is None:
             raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
-        about = manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore())).about
-    if about.get("schema") != SCHEMA:
-        raise UserError(f"run {folder.parent}: schema {about.get('schema')}, this version reads schema {SCHEMA}")
-    return from_dict(TrainConfig, json.loads(json.dumps(about["config"])), f"run {folder.parent}")
+    about = converted(_About, _read(folder, about=ocp.args.JsonRestore()).about, f"run {folder.parent}: about")
+    if about.schema != SCHEMA:
+        raise UserError(f"run {folder.parent}: schema {about.schema}, this version reads schema {SCHEMA}")
+    where = f"run {folder.parent}"
+    return validate(from_dict(TrainConfig, json.loads(json.dumps(about.config)), where), where)
