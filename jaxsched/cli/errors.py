@@ -111,7 +111,7 @@ def _plain_warnings() -> Iterator[None]:
                 show(message, category, *more)
 
         warnings.showwarning = shown  # pyright: ignore[reportAttributeAccessIssue]
-        warnings.simplefilter("always", DoubtfulFile)
+        warnings.simplefilter("once", DoubtfulFile)
         yield
 
 

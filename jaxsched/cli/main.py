@@ -9,6 +9,7 @@ import tyro
 from jaxsched import __version__
 from jaxsched.cli import (
     bench,
+    check,
     cluster,
     evaluate,
     interference,
@@ -41,6 +42,7 @@ COMMANDS = {
     "bench": (bench.Bench, bench.HELP),
     "interference": (interference.Interference, interference.HELP),
     "placement": (placement.Placement, placement.HELP),
+    "check": (check.Check, check.HELP),
     "kube": (kube.Kube, kube.HELP),
 }
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
+from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
@@ -97,7 +98,7 @@ def make_job_list(
     size = len(submit)
     columns = {
         "submit_s": _column("submit_s", submit, size, np.float64, 0.0),
-        "duration_s": _column("duration_s", duration_s, size, np.float64, 0.0, exclusive=True),
+        "duration_s": _column("duration_s", duration_s, size, np.float64, SHORTEST_S, maximum=LONGEST_S),
         "workers": _column("workers", workers, size, np.int32, 1),
         "gpus_per_worker": _column("gpus_per_worker", gpus_per_worker, size, np.int32, 1),
         "ps": _column("ps", ps, size, np.int32, 0),
