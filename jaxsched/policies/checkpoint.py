@@ -16,7 +16,7 @@ from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.queues import SWITCHES, Discipline
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import KINDS, MOST_EXCHANGES, MOST_WIDTH, Menu, SchedulerNetwork
@@ -28,7 +28,8 @@ from jaxsched.workload.jobs import make_job_list, to_table
 
 WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
-QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
+QUEUE_FIELDS = ("order", "window")
+LATER_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline) if field.name not in QUEUE_FIELDS)
 
 
 def save_policy(
@@ -66,11 +67,11 @@ _LIMITS = {  # of what a card names as sizes: beyond them compiling would not en
 }
 
 
-def _struct(name: str, of: type, names: Sequence[str], optional: Sequence[str] = ()) -> Any:
-    """A schema of the fields `names` of a class, no others; the `optional` ones are switches that may be left out."""
+def _struct(name: str, of: type, required: Sequence[str], optional: Sequence[str] = ()) -> Any:
+    """A schema of these fields of a class, no others; those that are left out are as the class has them."""
     hints = get_type_hints(of)
-    fields = [(field, _LIMITS.get(field, hints[field])) for field in names if field not in optional]
-    fields += [(field, bool, False) for field in names if field in optional]
+    fields = [(field, _LIMITS.get(field, hints[field])) for field in required]
+    fields += [(field, hints[field], getattr(of, field)) for field in optional]
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
@@ -78,7 +79,7 @@ class Card(msgspec.Struct, kw_only=True):
     """What the card of a checkpoint holds. The rest is there where it was trained here."""
 
     network: _struct("Network", SchedulerNetwork, NETWORK_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
-    queue: _struct("Queue", Discipline, QUEUE_FIELDS, SWITCHES)  # pyright: ignore[reportInvalidTypeForm]
+    queue: _struct("Queue", Discipline, QUEUE_FIELDS, LATER_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
     max_forwards: Count | None
     sizes: tuple[Size, Size, Size, Size] | None
     config: dict[str, dict[str, Any] | int] = {}
@@ -131,7 +132,7 @@ def _check_weights(
 
     def shapes(tree: PyTree) -> dict[str, str]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(place): f"{jnp.result_type(leaf)} {jnp.shape(leaf)}" for place, leaf in leaves}
+        return {jax.tree_util.keystr(place): f"{leaf.dtype} {leaf.shape}" for place, leaf in leaves}
 
     obs, menu = jax.eval_shape(look)
     if sizes is not None:
