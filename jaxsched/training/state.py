@@ -1,6 +1,10 @@
 """The state of a training run: one pytree, one Orbax step."""
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +71,29 @@ def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | Non
     Of several runs' states, stacked, `chunks` says how many all of them have done.
     """
     about = {"schema": SCHEMA, "config": to_dict(config), "versions": versions()}
-    with _manager(folder) as manager:
+    with _signals_later(), _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block has ended: Orbax's threads would go on, and complain."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def restore(folder: Path, like: TrainState) -> TrainState:
