@@ -24,7 +24,7 @@ from jaxsched.errors import UserError
 from jaxsched.files import atomic_path
 from jaxsched.inputs import shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
-from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
+from jaxsched.workload.jobs import MOST_PS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.rows import Row, rows_of
@@ -104,8 +104,8 @@ def _native(row: Row) -> Job:
     """Our own format (see the module's docstring)."""
     gpus = row.whole("num_gpus", minimum=1)
 
-    def given(field: str, minimum: int) -> int | None:
-        return row.whole(field, minimum=minimum) if row.text(field) else None
+    def given(field: str, minimum: int, maximum: int = 2**31 - 1) -> int | None:
+        return row.whole(field, minimum=minimum, maximum=maximum) if row.text(field) else None
 
     workers, per_worker = given("num_workers", 1), given("gpus_per_worker", 1)
     per_worker = (1 if workers is None else gpus // workers) if per_worker is None else per_worker
@@ -118,7 +118,7 @@ def _native(row: Row) -> Job:
         duration_s=row.seconds("duration_s"),
         workers=workers,
         gpus_per_worker=per_worker,
-        ps=given("num_ps", 0),
+        ps=given("num_ps", 0, MOST_PS),
         model=_model(row, "model") if row.text("model") else None,
         tenant=row.text("tenant"),
         home=given("home", 0),

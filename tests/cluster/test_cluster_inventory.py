@@ -82,7 +82,7 @@ def edited(line: int, text: str) -> str:
         (edited(3, "n1,96000,1,-8,G2"), ["{path}:3: gpu is '-8'", "whole number from 0"]),
         (edited(3, "n1,96000,1,2.5,G2"), ["{path}:3: gpu is '2.5'", "whole number"]),
         (edited(3, "n1,96000,1,,G2"), ["{path}:3: gpu is empty", "whole number"]),
-        (edited(3, "n1,96000,1,99999,G2"), ["{path}:3: gpu is '99999'", "to 1024"]),
+        (edited(3, "n1,96000,1,99999,G2"), ["{path}:3: gpu is '99999'", "to 127"]),
         (edited(2, "n0,many,1,8,G2"), ["{path}:2: cpu_milli is 'many'", "thousandths of a core"]),
         (edited(2, "n0,0,1,8,G2"), ["{path}:2: cpu_milli is '0'", "from 1"]),
         (edited(3, "n1,96000,1,8,B9000"), ["{path}:3: model", "'B9000'", "known types: V100"]),
