@@ -111,7 +111,8 @@ def _system_errors(run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = error.strerror or " ".join(str(error).split())
-        raise UserError(f"run {run_dir}: {what}; when that is mended, go on with --resume") from error
+        how = "go on with --resume" if has_step(run_dir / STATE_FOLDER) else "start again"
+        raise UserError(f"run {run_dir}: {what}; when that is mended, {how}") from error
 
 
 def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:

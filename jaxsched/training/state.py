@@ -1,6 +1,10 @@
 """The state of a training run: one pytree, one Orbax step."""
 
+import errno
 import json
+import logging
+import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -28,6 +32,7 @@ from jaxsched.versions import versions
 
 SCHEMA = 4
 KEEP_STEPS = 2
+_BESIDE_BYTES = 1 << 20  # what a step holds beside its arrays, and more
 
 
 class _About(msgspec.Struct):
@@ -68,12 +73,37 @@ def has_step(folder: Path) -> bool:
 def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | None = None) -> None:
     """Write one step, numbered by the chunks done; a step is either whole or absent.
 
-    Of several runs' states, stacked, `chunks` says how many all of them have done.
+    Of several runs' states, stacked, `chunks` says how many all of them have done. OSError if it cannot be written.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _BESIDE_BYTES
+    if shutil.disk_usage(folder).free < needed:  # told before Orbax's threads run into it, each in its own words
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, a step needs {needed / 2**20:,.0f} MiB")
     about = {"schema": SCHEMA, "config": to_dict(config), "versions": versions()}
-    with _signals_later(), _manager(folder) as manager:
+    with _signals_later(), _plain_errors(), _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What Orbax could not write is an OSError, said once: its threads and tasks log each what stopped them.
+
+    Some do so only when they are forgotten, so that after a failure their logs stay off.
+    """
+    logs = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        full = "RESOURCE_EXHAUSTED" in said or "No space left" in said
+        failed = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else OSError(errno.EIO, shortened(said, 300))
+        raise failed from None
+    for log, disabled in zip(logs, before):
+        log.disabled = disabled
 
 
 @contextmanager
