@@ -63,28 +63,26 @@ class Evaluate(ScenarioOptions):
 
     def run(self) -> None:
         """Compare, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.output import results, show, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.tables import markdown
-        from jaxsched.files import check_writable, write_text
+        from jaxsched.files import check_folder, check_outputs
 
-        for option in ("json", "markdown", "figure"):
-            if path := getattr(self, option):
-                check_writable(path, f"--{option}")
+        files = {f"--{option}": getattr(self, option) for option in ("json", "markdown", "figure")}
+        check_outputs(files, [*self.inputs, *self.policies])
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:
             raise UserError(f"--record {self.record}: is none of the --policies; name one as it stands there")
+        if self.record is not None:
+            check_folder(self.record, "--record")
         comparison = self.compared()
-        show(comparison)
-        write_json(comparison, self.json)
-        if self.markdown is not None:
-            write_text(self.markdown, markdown(comparison))
-            print(f"wrote {self.markdown}")
-        if self.figure is not None:
-            jct_distribution(comparison, self.figure)
-            print(f"wrote {self.figure}")
+        with results() as write:
+            write(self.json, text(comparison.dumps()))
+            write(self.markdown, text(markdown(comparison)))
+            write(self.figure, lambda path: jct_distribution(comparison, path))
+            show(comparison)
         if self.record is not None:
             from jaxsched.training.card import record
 

@@ -9,6 +9,7 @@ import tyro
 from jaxsched import __version__
 from jaxsched.cli import (
     bench,
+    check,
     cluster,
     evaluate,
     interference,
@@ -41,6 +42,7 @@ COMMANDS = {
     "bench": (bench.Bench, bench.HELP),
     "interference": (interference.Interference, interference.HELP),
     "placement": (placement.Placement, placement.HELP),
+    "check": (check.Check, check.HELP),
     "kube": (kube.Kube, kube.HELP),
 }
 
@@ -55,7 +57,10 @@ def _choice(arguments: Sequence[str]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on."""
+    """The entry point.
+
+    Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on, 143 terminated.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"jaxsched {__version__}")

@@ -33,18 +33,16 @@ class Simulate(ScenarioOptions):
 
     def run(self) -> None:
         """Simulate, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.output import results, show, text
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.files import check_writable
+        from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
-        for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):
-            if path is not None:
-                check_writable(path, option)
+        check_outputs({"--jobs-out": self.jobs_out, "--json": self.json}, [*self.inputs, self.policy])
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
         settings = self.settings(horizon_s=self.horizon_s, record_placements=self.jobs_out is not None)
@@ -52,8 +50,8 @@ class Simulate(ScenarioOptions):
             comparison = compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
             )
-        show(comparison)
-        if self.jobs_out is not None:
-            write_jobs(self.jobs_out, comparison.rows[0].outcomes[0], scenario.cluster)
-            print(f"wrote {self.jobs_out}")
-        write_json(comparison, self.json)
+        jobs, cluster = comparison.rows[0].outcomes[0], scenario.cluster
+        with results() as write:
+            write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster))
+            write(self.json, text(comparison.dumps()))
+            show(comparison)

@@ -8,6 +8,7 @@ FIFO without backfilling, as published; `greedy-wait` always backfills, and has 
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jaxsched.env.knowledge import ESTIMATES, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
 from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.policies.base import FORWARDS, TO_IDLE, Options, Policy
 from jaxsched.policies.displacement import quiet_intervals
 from jaxsched.policies.greedy_wait import greedy_wait
@@ -41,15 +43,15 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     spec = str(policy)
     if spec.partition(":")[0] in NAMES:
         return hand_written(spec, options_of(spec))
-    if spec and Path(spec).is_dir():
+    if os.path.isdir(spec):
         from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
         return load_policy(spec)
     if "/" in spec:
         raise UserError(
-            f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
+            f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
-    raise UserError(f"unknown policy {spec!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
+    raise UserError(f"unknown policy {shortened(spec)!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
 
 
 def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxsched.files import write_text
+from jaxsched.locks import locked
 from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.config import to_dict
 from jaxsched.training.json_lines import append, mend, read_rows
@@ -67,8 +68,15 @@ def plan(sweep: Sweep) -> Iterator[str]:
 
 
 def run(sweep: Sweep, report: Report | None = None) -> None:
-    """Train and measure every point that has no row yet. UserError where a run cannot be made."""
-    sweep.out.mkdir(parents=True, exist_ok=True)
+    """Train and measure every point that has no row yet. UserError where a run cannot be made.
+
+    One process at a time: the folder is locked.
+    """
+    with locked(sweep.out):
+        _run(sweep, report)
+
+
+def _run(sweep: Sweep, report: Report | None) -> None:
     for name in (ROWS_FILE, BASELINES_FILE):
         mend(sweep.out / name)
     finished = {row["id"] for row in rows_of(sweep)}
