@@ -20,6 +20,7 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Se
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
+from jaxsched.fields import bad_field, parse_whole
 from jaxsched.inputs import shortened
 
 LONGEST_NAME = 256  # characters
