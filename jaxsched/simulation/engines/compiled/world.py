@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Float64, Int8, Int32, Int64
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster, group_capacity
-from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_step_s
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, group_capacity
+from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_comm_s, ideal_step_s
+from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.state import next_home
 from jaxsched.semantics import ANCHORS
 from jaxsched.workload.jobs import JobTable
@@ -28,15 +31,15 @@ def _record(**fields: str) -> np.dtype:
 
 
 # What does not change.
-SITE_GROUP = _record(gpus="i8", speed="f8", cores="f8", pcie_bytes_s="f8")
+SITE_GROUP = _record(gpus="i8", cores="f8", pcie_bytes_s="f8")
 SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
 MODEL = _record(
     compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
 )
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected.
 JOB = _record(
-    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", key="f4", area="f4", workers="i8", wide="i8", ps="i8",
-    model="i8", tenant="i8", home="i8",
+    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
+    wide="i8", ps="i8", model="i8", tenant="i8", home="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
@@ -51,7 +54,7 @@ PARTITION = _record(
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
 RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
-SLOT = _record(groups="i8", wires="i8")  # how many a footprint has
+SLOT = _record(groups="i8", wires="i8", least="f8")  # how many a footprint has; its least slowdown
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
 WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
 ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
@@ -77,6 +80,10 @@ class World(NamedTuple):
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
     models: Records  # MODEL[models]
+    speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
+    group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
+    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
+    waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
     jobs: Records  # JOB[J], in order of submission
     law: Records  # LAW[channels], of stretches
     interval_s: float
@@ -137,6 +144,7 @@ class Tables(NamedTuple):
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
     most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
     without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
+    hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
     kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
     kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
@@ -157,7 +165,6 @@ def site_of(cluster: Cluster) -> dict[str, Any]:
     p, n, k = cluster.shape
     groups = {
         "gpus": cluster.group_gpus,
-        "speed": cluster.group_speed,
         "cores": cluster.group_cores,
         "pcie_bytes_s": cluster.pcie_bytes_s,
     }
@@ -183,13 +190,33 @@ def models_of(profiles: Profiles) -> Records:
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
+def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
+    """How fast each model runs on each group, over the cluster's reference type."""
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None, None, None]
+    speed = relative_speed(profiles, model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
+    return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
+
+
+def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
+    """The fields of `World` that say which GPUs are faster than which."""
+    count = distinct_speeds(cluster)
+    tier, kind = tiers(cluster, count)
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None]
+    speed = relative_speed(profiles, model, kind, tier, cluster.reference)
+    above = (np.asarray(tier) > np.asarray(cluster.group_speed)[..., None]).sum(-1)
+    return dict(
+        group_tier=above.reshape(cluster.shape[0], -1).astype(np.int64),
+        tier_speed=np.asarray(speed, np.float64),
+    )
+
+
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
     sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
     capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
     fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
-    ideal_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
+    ideal_s, comm_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
     estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
     area = gpus.astype(np.float32) * estimate
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
@@ -200,6 +227,7 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
         | {
             "wide": jobs.gpus_per_worker,
             "ideal_s": ideal_s,
+            "ideal_comm_s": comm_s,
             "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
             "area": area,
             "home": home,
@@ -210,9 +238,11 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
 @jax.jit
 def _ideal_and_home(
     cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Int32[Array, "J"], fits: Bool[Array, "J P"]
-) -> tuple[Float32[Array, "J"], Int32[Array, "J"]]:
-    """Both as the environment has them, in one program: op by op they take 5 times as long."""
-    return ideal_step_s(best_hardware(cluster), profiles, spec), next_home(cluster, home, fits)
+) -> tuple[Float32[Array, "J"], Float32[Array, "J"], Int32[Array, "J"]]:
+    """As the environment has them, in one program: op by op they take 5 times as long. Communication comes second."""
+    best = best_hardware(cluster)
+    ideals = ideal_step_s(best, profiles, spec), ideal_comm_s(best, profiles, spec)
+    return *ideals, next_home(cluster, home, fits)
 
 
 def tables_of(w: World, record: bool) -> Tables:
@@ -265,6 +295,7 @@ def tables_of(w: World, record: bool) -> Tables:
         stops=np.zeros((p, r), np.int8),
         most_without=np.zeros(n, np.int64),
         without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
         kept_groups=np.zeros(gang, ON_GROUP),
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
