@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import serialization
 
 from jaxsched.errors import UserError
 from jaxsched.files import write_bytes, write_text
@@ -24,6 +23,8 @@ REQUIRED = ("what", "schema", "versions")
 def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:
     """Make `folder` one that holds a `what`: dicts of arrays, and a card. UserError if it cannot be written."""
     try:
+        from flax import serialization  # an eighth of a second, which names of models do not need
+
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / WEIGHTS_FILE, serialization.msgpack_serialize(weights))
         _write_card(folder, {"what": what, "schema": SCHEMA, "versions": versions()} | card)
@@ -38,6 +39,8 @@ def update(folder: Path, what: str, **entries: Any) -> None:
 
 def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
     """Weights and card of a folder of `what`. UserError if it does not hold one, or weights that are not finite."""
+    from flax import serialization
+
     card = read_card(folder, what)
     try:
         weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
-Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
-least-interference, contention-aware, random, greedy-wait.
+Policies are NAME[:OPTION+OPTION...], a checkpoint (quickstart and default come with jaxsched; or a folder), or a
+function or Policy of your own, FILE.py:NAME. Names: first-fit, pack, load-balance, tetris, least-interference,
+contention-aware, random, greedy-wait.
 
 Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
 tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
@@ -29,7 +30,7 @@ servers would be wholly free later).
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait
   jaxsched evaluate --cluster leaf-spine-64 --workload philly.csv --load 0.7 --policies pack greedy-wait --json out.json
-  jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --markdown table.md
+  jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
 """

@@ -24,13 +24,12 @@ with pageable PCIe 3.0 copies that are not overlapped (assumption), at least 0.0
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.errors import UserError
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, on_device
 
 IMAGE_CORE_S = 0.011
 CORES_PER_GPU = 6.0
@@ -261,7 +260,7 @@ _INDEX = {name: i for i, model in enumerate(CATALOGUE) for name in (model.name, 
 def profiles() -> Profiles:
     """The catalogue as arrays in the order of `MODEL_NAMES`."""
     fields = [field.name for field in dataclasses.fields(Profiles)]
-    return Profiles(**{f: jnp.asarray([getattr(m, f) for m in CATALOGUE], jnp.float32) for f in fields})
+    return Profiles(**{f: on_device([getattr(m, f) for m in CATALOGUE], np.float32) for f in fields})
 
 
 def model_index(name: str) -> int:

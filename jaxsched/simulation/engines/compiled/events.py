@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxsched.simulation.engines.compiled.displacement import halt_marked, mark_displaced, quiet_intervals
-from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python
+from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
 from jaxsched.simulation.engines.compiled.openings import (
@@ -40,7 +40,7 @@ def play(w: World, t: Tables, rounds: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _admit(w: World, t: Tables) -> None:
     """Queue what has arrived, in order, while there is room."""
     j = t.numbers[NEXT_JOB]
@@ -54,7 +54,7 @@ def _admit(w: World, t: Tables) -> None:
     t.numbers[NEXT_JOB] = j
 
 
-@compiled
+@inlined
 def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
     for p in range(len(t.partitions)):
@@ -75,7 +75,7 @@ def _decide(w: World, t: Tables) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _choose(w: World, t: Tables, p: int) -> None:
     """What a scheduler does in this round, by the state before it."""
     partition = t.partitions[p]
@@ -91,7 +91,7 @@ def _choose(w: World, t: Tables, p: int) -> None:
         partition.target = STOPS
 
 
-@compiled
+@inlined
 def _act(w: World, t: Tables) -> bool:
     """Placements, then forwards, lower numbered schedulers first; whether somebody did something."""
     acted = w.preempts and _stop(w, t)
@@ -134,7 +134,7 @@ def _stop(w: World, t: Tables) -> bool:
     return stopped
 
 
-@compiled
+@inlined
 def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     """The next boundary at which something may be decided; -1 if nothing is left to do.
 
@@ -172,7 +172,7 @@ def _boundary_after(w: World, time_s: float) -> int:
     return boundary
 
 
-@compiled
+@inlined
 def _advance(w: World, t: Tables, until_s: float) -> None:
     """Run the cluster up to a boundary, completion by completion."""
     refresh(w, t)

@@ -7,16 +7,13 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
-from jaxtyping import Bool, Float32, Float64, Int8, Int32, Int64
+from jaxtyping import Float32, Float64, Int8, Int64
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster, group_capacity
-from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_step_s
-from jaxsched.env.state import next_home
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.semantics import ANCHORS
+from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
 
@@ -181,34 +178,21 @@ def models_of(profiles: Profiles) -> Records:
 
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
-    spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
-    sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
-    capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
-    fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
-    ideal_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
-    estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
-    area = gpus.astype(np.float32) * estimate
+    estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
+    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
     columns = {name: getattr(jobs, name) for name in same}
     return table(
         JOB,
         columns
         | {
-            "wide": jobs.gpus_per_worker,
-            "ideal_s": ideal_s,
+            "wide": wide,
+            "ideal_s": ideal_s_of(cluster, profiles, jobs),
             "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
             "area": area,
-            "home": home,
+            "home": home_of(cluster, jobs),
         },
     )
-
-
-@jax.jit
-def _ideal_and_home(
-    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Int32[Array, "J"], fits: Bool[Array, "J P"]
-) -> tuple[Float32[Array, "J"], Int32[Array, "J"]]:
-    """Both as the environment has them, in one program: op by op they take 5 times as long."""
-    return ideal_step_s(best_hardware(cluster), profiles, spec), next_home(cluster, home, fits)
 
 
 def tables_of(w: World, record: bool) -> Tables:
