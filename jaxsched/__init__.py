@@ -25,7 +25,6 @@ _HOMES = {
     "make_job_list": "jaxsched.workload.jobs",
     "policy": "jaxsched.policies.registry",
 }
-__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *_HOMES]

@@ -16,7 +16,8 @@ from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import SWITCHES, Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
-from jaxsched.networks.hierarchy import KINDS, Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.networks.kinds import KINDS
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu

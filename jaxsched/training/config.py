@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
-from jaxsched.networks.hierarchy import KINDS
+from jaxsched.networks.kinds import KINDS
 from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
 

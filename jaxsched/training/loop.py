@@ -63,9 +63,8 @@ def train(
     `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
     and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
-    the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found right,
-    before anything is compiled. Raises UserError if there is nothing to resume, or a
-    run in the way.
+    the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
+    right, before anything is compiled. Raises UserError if there is nothing to resume, or a run in the way.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
