@@ -26,6 +26,7 @@ from jaxsched.workload.jobs import make_job_list, to_table
 WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
 QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
+LATER = (*SWITCHES, "hysteresis", "quantum")  # what cards of earlier versions may not have
 
 
 def save_policy(
@@ -59,7 +60,7 @@ def _checked(path: str, card: dict) -> tuple[SchedulerNetwork, Discipline, int |
     network, queue, most, sizes = card["network"], card["queue"], card["max_forwards"], card["sizes"]
     rules = [
         (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
-        ({*queue, *SWITCHES} == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
+        ({*queue, *LATER} == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
         (network.get("kind") in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
         (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
         (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),

@@ -120,7 +120,7 @@ def _act(w: World, t: Tables) -> bool:
     return acted
 
 
-@compiled
+@inlined
 def _stop(w: World, t: Tables) -> bool:
     """The stops of a round; whether there are any."""
     stopped = False

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.semantics import GRID
 from jaxsched.simulation.engines.compiled.estimates import foresee
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import workers_that_fit
 from jaxsched.simulation.engines.compiled.queues import comes_before
 from jaxsched.simulation.engines.compiled.speed import quantised
@@ -26,7 +26,7 @@ def may_start(w: World, t: Tables, p: int, j: int) -> bool:
     return _feasible(w, t, p, j) and (t.partitions[p].gang < 0 or _may_pass(w, t, p, j))
 
 
-@compiled
+@inlined
 def first_open(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     queued = t.partitions[p].queued
@@ -36,7 +36,7 @@ def first_open(w: World, t: Tables, p: int) -> int:
     return -1
 
 
-@compiled
+@inlined
 def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
     """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none."""
     for place in range(t.partitions[p].queued):
@@ -72,7 +72,7 @@ def something_possible(w: World, t: Tables) -> bool:
     return False
 
 
-@compiled
+@inlined
 def keep_gpus(w: World, t: Tables, p: int) -> None:
     """Find the gang for which a partition keeps GPUs; slowdowns must be current."""
     partition = t.partitions[p]
@@ -91,7 +91,7 @@ def _gpus(w: World, j: int) -> int:
     return w.jobs[j].workers * w.jobs[j].wide
 
 
-@compiled
+@inlined
 def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 
