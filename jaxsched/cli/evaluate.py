@@ -59,6 +59,8 @@ class Evaluate(ScenarioOptions):
     """Also write the table as Markdown."""
     figure: Output = None
     """Also draw the distribution of job completion times (.png, .pdf or .svg)."""
+    picture: Output = None
+    """Also draw the cluster over time under every policy (.svg, which moves; the first job list)."""
     record: Annotated[Path | None, optional("CHECKPOINT")] = None
     """Also write this command and its figures into the card of one of the checkpoints, for `jaxsched reproduce`."""
 
@@ -70,7 +72,7 @@ class Evaluate(ScenarioOptions):
         from jaxsched.evaluation.tables import markdown
         from jaxsched.files import check_writable, write_text
 
-        for option in ("json", "markdown", "figure"):
+        for option in ("json", "markdown", "figure", "picture"):
             if path := getattr(self, option):
                 check_writable(path, f"--{option}")
         if self.figure is not None:
@@ -86,6 +88,12 @@ class Evaluate(ScenarioOptions):
         if self.figure is not None:
             jct_distribution(comparison, self.figure)
             print(f"wrote {self.figure}")
+        if self.picture is not None:
+            from jaxsched.evaluation.picture import cluster_svg
+
+            results = [row.outcomes[0] for row in comparison.rows]
+            write_text(self.picture, cluster_svg(results, self.scenario(1).cluster))
+            print(f"wrote {self.picture}")
         if self.record is not None:
             from jaxsched.training.card import record
 
@@ -100,7 +108,7 @@ class Evaluate(ScenarioOptions):
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=self.picture is not None)
         with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -111,7 +119,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("json", "markdown", "figure", "record") or value is None:
+            if field.name in ("json", "markdown", "figure", "picture", "record") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

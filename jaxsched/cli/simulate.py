@@ -9,11 +9,13 @@ from jaxsched.cli.options import Output, ScenarioOptions, optional
 
 HELP = """Run one policy and write what became of every job.
 
---jobs-out writes job_id,submit_s,start_s,finish_s,num_gpus,status,placement; a placement is server:group:gpus joined by
-+, the server's number being its row in the cluster's inventory.
+--jobs-out writes a line per job, CSV or (by its ending) Parquet: job_id,submit_s,start_s,finish_s,num_gpus,model,
+scheduler,status,jct_s,queueing_s,ideal_s,slowed_s,slowdown,placement. jct_s is queueing_s + ideal_s + slowed_s. A
+placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory.
 
 Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv
+  jaxsched simulate --workload examples/trace.csv --policy pack --timeline trace.json   # open at ui.perfetto.dev
   jaxsched simulate --policy pack:sjf+backfill --cluster leaf-spine-64 --workload philly.csv --load 0.7
 """
 
@@ -28,6 +30,8 @@ class Simulate(ScenarioOptions):
     """Cut the run off at this simulated time (default: run until every job has finished)."""
     jobs_out: Output = None
     """Write one line per job."""
+    timeline: Output = None
+    """Write who held which GPU when, for Perfetto (.json)."""
     json: Output = None
     """Also write the results as JSON."""
 
@@ -42,12 +46,13 @@ class Simulate(ScenarioOptions):
         from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
-        for option, path in (("--jobs-out", self.jobs_out), ("--json", self.json)):
+        for option, path in (("--jobs-out", self.jobs_out), ("--timeline", self.timeline), ("--json", self.json)):
             if path is not None:
                 check_writable(path, option)
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=self.jobs_out is not None)
+        placed = self.jobs_out is not None or self.timeline is not None
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
         with RunDisplay([self.policy], len(scenario.jobs[0])) as display:
             comparison = compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -56,4 +61,9 @@ class Simulate(ScenarioOptions):
         if self.jobs_out is not None:
             write_jobs(self.jobs_out, comparison.rows[0].outcomes[0], scenario.cluster)
             print(f"wrote {self.jobs_out}")
+        if self.timeline is not None:
+            from jaxsched.evaluation.perfetto import write_trace
+
+            write_trace(self.timeline, comparison.rows[0].outcomes[0], scenario.cluster)
+            print(f"wrote {self.timeline}")
         write_json(comparison, self.json)
