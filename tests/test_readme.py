@@ -62,7 +62,7 @@ def test_every_command_runs_and_the_first_prints_what_is_promised(tmp_path, monk
     for name, figures in promised.items():
         assert rows_of(first)[name] == pytest.approx(figures, rel=0.02), name
     made = {path.name for path in tmp_path.iterdir()}
-    assert {"examples", "configs", "jobs.csv", "trace.json", "cluster.svg"} <= made
+    assert {"examples", "configs", "jobs.csv", "trace.json", "cluster.svg", "report.html"} <= made
     assert any("recorded: " in text and "greedy-wait" in text for text in said.values())
 
 

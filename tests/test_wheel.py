@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A folder with what an installation of the wheel puts into site-packages; its dependencies are those of the tests."""
+    """A folder with what the wheel puts into site-packages; its dependencies are those of the tests."""
     pytest.importorskip("hatchling", reason="the wheel is built with hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]

@@ -59,6 +59,8 @@ class Evaluate(ScenarioOptions):
     """Also write the table as Markdown."""
     figure: Output = None
     """Also draw the distribution of job completion times (.png, .pdf or .svg)."""
+    report: Output = None
+    """Also write a page with all figures, the cluster over time and every job (.html; the first job list)."""
     picture: Output = None
     """Also draw the cluster over time under every policy (.svg, which moves; the first job list)."""
     record: Annotated[Path | None, optional("CHECKPOINT")] = None
@@ -72,7 +74,7 @@ class Evaluate(ScenarioOptions):
         from jaxsched.evaluation.tables import markdown
         from jaxsched.files import check_writable, write_text
 
-        for option in ("json", "markdown", "figure", "picture"):
+        for option in ("json", "markdown", "figure", "picture", "report"):
             if path := getattr(self, option):
                 check_writable(path, f"--{option}")
         if self.figure is not None:
@@ -88,6 +90,11 @@ class Evaluate(ScenarioOptions):
         if self.figure is not None:
             jct_distribution(comparison, self.figure)
             print(f"wrote {self.figure}")
+        if self.report is not None:
+            from jaxsched.evaluation.report import write_report
+
+            write_report(self.report, comparison, self.scenario(1).cluster)
+            print(f"wrote {self.report}")
         if self.picture is not None:
             from jaxsched.evaluation.picture import cluster_svg
 
@@ -108,7 +115,7 @@ class Evaluate(ScenarioOptions):
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=self.picture is not None)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=bool(self.picture or self.report))
         with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -119,7 +126,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("json", "markdown", "figure", "picture", "record") or value is None:
+            if field.name in ("json", "markdown", "figure", "picture", "report", "record") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words
