@@ -9,15 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from jaxsched.errors import UserError
 from jaxsched.files import write_bytes, write_text
+from jaxsched.inputs import read_bytes, read_text, shortened
+from jaxsched.json_file import parse_json
+from jaxsched.schema import converted
 from jaxsched.versions import versions
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 SCHEMA = 1
-REQUIRED = ("what", "schema", "versions")
+MOST_CARD_BYTES, MOST_WEIGHTS_BYTES = 1 << 24, 1 << 30
+
+
+class _Head(msgspec.Struct):
+    """What every card says."""
+
+    what: str
+    schema: int
+    versions: dict[str, str]
 
 
 def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:
@@ -43,12 +55,18 @@ def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
 
     card = read_card(folder, what)
     try:
-        weights = serialization.msgpack_restore((folder / WEIGHTS_FILE).read_bytes())
-        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights))
-    except OSError:
-        raise _missing(folder, what, WEIGHTS_FILE) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        content = read_bytes(folder / WEIGHTS_FILE, MOST_WEIGHTS_BYTES)
+    except UserError as error:
+        raise _missing(folder, what, WEIGHTS_FILE, error) from None
+    try:
+        weights = serialization.msgpack_restore(content)
+        leaves = jax.tree.leaves(weights)
+        kinds = {str(np.asarray(leaf).dtype) for leaf in leaves} - {"float32", "float64"}
+        finite = not kinds and all(np.isfinite(leaf).all() for leaf in leaves)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise UserError(f"{what} {folder}: {WEIGHTS_FILE} is not readable ({_one_line(error)})") from None
+    if kinds:
+        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds {', '.join(sorted(kinds))}, should be float32")
     if not finite:
         raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds weights that are not finite numbers")
     return weights, card
@@ -57,16 +75,18 @@ def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
 def read_card(folder: Path, what: str) -> dict[str, Any]:
     """The card of a folder of `what`. UserError if there is none, or one of something else or of another schema."""
     try:
-        card = json.loads((folder / CARD_FILE).read_text(encoding="utf-8"))
-        held, schema, _ = (card[name] for name in REQUIRED)
-    except OSError:
-        raise _missing(folder, what, CARD_FILE) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{what} {folder}: {CARD_FILE} is not a readable card ({_one_line(error)})") from None
-    if held != what:
-        raise UserError(f"{what} {folder}: {CARD_FILE} is of {held!r}, should be of {what!r}")
-    if schema != SCHEMA:
-        raise UserError(f"{what} {folder}: schema {schema}, this version reads schema {SCHEMA}")
+        content = read_text(folder / CARD_FILE, MOST_CARD_BYTES)
+    except UserError as error:
+        raise _missing(folder, what, CARD_FILE, error) from None
+    try:
+        card = parse_json(content, f"{what} {folder}: {CARD_FILE}")
+    except UserError as error:
+        raise UserError(f"{error}; this is not a readable card") from None
+    head = converted(_Head, card, f"{what} {folder}: {CARD_FILE} is not a readable card")
+    if head.what != what:
+        raise UserError(f"{what} {folder}: {CARD_FILE} is of {shortened(head.what)!r}, should be of {what!r}")
+    if head.schema != SCHEMA:
+        raise UserError(f"{what} {folder}: schema {head.schema}, this version reads schema {SCHEMA}")
     return card
 
 
@@ -74,7 +94,9 @@ def _write_card(folder: Path, card: dict[str, Any]) -> None:
     write_text(folder / CARD_FILE, json.dumps(card, indent=1, sort_keys=True) + "\n")
 
 
-def _missing(folder: Path, what: str, name: str) -> UserError:
+def _missing(folder: Path, what: str, name: str, error: UserError) -> UserError:
+    if "no such file" not in str(error) and "Not a directory" not in str(error):
+        return UserError(f"{what} {error}")
     return UserError(f"{what} {folder}: no file {name}; name a folder that holds {CARD_FILE} and {WEIGHTS_FILE}")
 
 

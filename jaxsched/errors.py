@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints it as one line and exits with code 2.
     """
+
+
+class DoubtfulFile(UserWarning):
+    """A file that can be read, and may not be what the user means. The command line prints it as one line."""

@@ -4,6 +4,7 @@ Plain Python, so that whoever compiles them needs no JAX.
 """
 
 WORK_TOLERANCE = 1e-6  # of a job's duration; what is left below this is float noise, and the job is done
+SHORTEST_S, LONGEST_S = 1e-9, 1e12  # of run times: float32 holds them and what is computed of them
 OVERDUE = 0.1  # a job that has outlived its estimate is taken to need this share of what it has done once more
 
 # Scores and times are compared on a grid, `floor(GRID x + GRID_OFFSET)` clipped to [0, GRID_LIMIT]: ties are ties.

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched import cards, shipped
+from jaxsched.csv_file import MOST_BYTES
 from jaxsched.errors import UserError
+from jaxsched.inputs import read_bytes
 from jaxsched.workload.datasets import DATASETS
 
 SHIPPED = "fitted"  # names the folder that comes with the package
@@ -30,7 +32,7 @@ def provenance(paths: Sequence[str | Path]) -> list[dict[str, str]]:
     known = {Path(dataset.file).name: dataset for dataset in DATASETS.values()}
     rows = []
     for path in map(Path, paths):
-        row = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        row = {"file": path.name, "sha256": hashlib.sha256(read_bytes(path, MOST_BYTES)).hexdigest()}
         if path.name in known:
             dataset = known[path.name]
             row |= {"upstream": dataset.url, "licence": dataset.licence, "note": dataset.note}

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxsched import csv_file
 from jaxsched.errors import UserError
-from jaxsched.workload.rows import Row, read_header, read_rows
+from jaxsched.inputs import shortened
+from jaxsched.workload.rows import Row, rows_of
 
 
 class Format(NamedTuple):
@@ -21,11 +23,12 @@ class Format(NamedTuple):
 
 def read_table(path: Path, formats: Sequence[Format]) -> tuple[Format, list[Any]]:
     """The format of a file and its rows, parsed. UserError on another header, on no row and on a wrong cell."""
-    header = read_header(path)
+    table = csv_file.read_table(path)
     for known in formats:
-        if sorted(header) == sorted(known.columns):
-            return known, some(path, map(known.parse, read_rows(path)))
-    raise UserError(f"{path}, line 1: the header {','.join(header)!r} should be {' or '.join(map(str, formats))}")
+        if sorted(table.header) == sorted(known.columns):
+            return known, some(path, map(known.parse, rows_of(table)))
+    header = shortened(",".join(table.header), 200)
+    raise UserError(f"{path}, line 1: the header {header!r} should be {' or '.join(map(str, formats))}")
 
 
 def some(path: Path, rows: Iterable[Any]) -> list[Any]:
@@ -38,6 +41,4 @@ def some(path: Path, rows: Iterable[Any]) -> list[Any]:
 
 def model_name(row: Row, field: str) -> str:
     """The cell as the name of a model; UserError if it is empty."""
-    if not row.text(field):
-        raise row.fail(field, "the name of a model")
-    return row.text(field)
+    return row.name(field)

@@ -52,15 +52,15 @@ class Bench:
         import json
 
         from jaxsched.bench.simulator import bench_compiled, bench_environment, bench_simulation, compiled_plays
+        from jaxsched.cli.output import results, text
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.errors import UserError
-        from jaxsched.files import check_writable, write_text
+        from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse
 
         compute_on_one_thread()
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_outputs({"--json": self.json}, [*self.clusters, *self.policies, *self.simulate])
         if any(count < 1 for count in self.num_envs):
             raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")
         for cluster in self.clusters:
@@ -80,9 +80,8 @@ class Bench:
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
             rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))
-        if self.json is not None:
-            write_text(self.json, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
-            print(f"wrote {self.json}")
+        with results() as write:
+            write(self.json, text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"))
 
 
 HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB", "device")

@@ -32,16 +32,14 @@ class Show:
 
     def run(self) -> None:
         """Read, measure, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.measured import check_report, write_report
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.measures import figures
         from jaxsched.errors import UserError
-        from jaxsched.files import check_writable
 
         if not self.names:
             raise UserError("cluster show: name at least one cluster, e.g. leaf-spine-64")
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_report(self.json, *self.names)
         rows = {name: figures(get_inventory(name)) for name in self.names}
         width = max(map(len, (*rows, _COLUMNS[0])))
         print(f"{_COLUMNS[0]:{width}}" + "".join(f"  {column:>{max(len(column), 8)}}" for column in _COLUMNS[1:]))
@@ -68,13 +66,15 @@ class Draw:
 
     def run(self) -> None:
         """Read, draw, write. UserError on any mistake."""
+        from jaxsched.cli.output import results
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.drawing import save
-        from jaxsched.files import check_writable
+        from jaxsched.files import check_outputs
 
-        check_writable(self.out, "--out")
-        save(get_inventory(self.name).topology, Path(self.name).stem, self.out)
-        print(f"wrote {self.out}")
+        check_outputs({"--out": self.out}, [self.name])
+        topology = get_inventory(self.name).topology
+        with results() as write:
+            write(self.out, lambda path: save(topology, Path(self.name).stem, path))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

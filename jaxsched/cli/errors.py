@@ -1,16 +1,32 @@
 """Mistakes become one line on stderr and exit code 2; anything else keeps its traceback."""
 
 import contextlib
+import errno
 import io
 import os
 import re
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from jaxsched.errors import UserError
+from jaxsched.errors import DoubtfulFile, UserError
 
-EXIT_MISTAKE, EXIT_PIPE = 2, 141  # the latter as a shell has it: 128 + SIGPIPE
+EXIT_MISTAKE = 2
+EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
+# What the system says when there is no room, no right, or no such place: nothing that a traceback could explain.
+_SYSTEM = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+    errno.EFBIG,
+)
 _FRAME = "│|╭╮╰╯+ "
 _RULE = re.compile("[─-]{4}")  # tyro draws with ASCII where the output knows nothing else
 _WRONG_VALUE = re.compile(
@@ -25,22 +41,78 @@ def fail(message: object) -> NoReturn:
     sys.exit(EXIT_MISTAKE)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: to be handled as Ctrl-C is."""
+
+
 @contextlib.contextmanager
 def mistakes() -> Iterator[None]:
-    """Turns a `UserError` of the block into its one line; ends quietly if the reader, like `head`, has had enough."""
+    """Turns a `UserError` of the block into its one line; ends quietly if the reader, like `head`, has had enough.
+
+    SIGTERM ends the block as Ctrl-C does, with one line; a second one ends the process at once. Warnings about the
+    user's files are one line each, too.
+    """
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
+        with _terminable(), _plain_warnings():
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
     except UserError as error:
         fail(error)
-    except KeyboardInterrupt:
-        print("jaxsched: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        terminated = isinstance(stop, Terminated)
+        print("; ".join(["jaxsched: " + ("terminated" if terminated else "interrupted"), *stop.args]), file=sys.stderr)
+        sys.exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        _mute()
         sys.exit(EXIT_PIPE)
+    except OSError as error:
+        if error.errno not in _SYSTEM:
+            raise
+        _mute()
+        fail(f"{error.filename or 'standard output'}: {error.strerror}")
+
+
+def _mute() -> None:
+    """Python flushes once more when it ends: into nothing, if what there is cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> NoReturn:
+        signal.signal(number, lambda *_: os._exit(EXIT_TERMINATED))
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], *more: Any) -> None:
+            if issubclass(category, DoubtfulFile):
+                print(f"jaxsched: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, *more)
+
+        warnings.showwarning = shown  # pyright: ignore[reportAttributeAccessIssue]
+        warnings.simplefilter("once", DoubtfulFile)
+        yield
 
 
 def parsed(parse: Callable[[], T]) -> T:

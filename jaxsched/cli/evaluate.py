@@ -9,6 +9,7 @@ import tyro
 from jaxsched.cli.options import Output, ScenarioOptions, optional
 
 if TYPE_CHECKING:
+    from jaxsched.cli.output import Writer
     from jaxsched.evaluation.compare import Comparison
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
@@ -34,6 +35,9 @@ Examples:
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
 """
+
+
+OUTPUTS = ("json", "markdown", "figure", "report", "picture")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,44 +72,44 @@ class Evaluate(ScenarioOptions):
 
     def run(self) -> None:
         """Compare, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.output import results, show, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.tables import markdown
-        from jaxsched.files import check_writable, write_text
+        from jaxsched.files import check_folder, check_outputs
 
-        for option in ("json", "markdown", "figure", "picture", "report"):
-            if path := getattr(self, option):
-                check_writable(path, f"--{option}")
+        files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
+        check_outputs(files, [*self.inputs, *self.policies])
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:
             raise UserError(f"--record {self.record}: is none of the --policies; name one as it stands there")
+        if self.record is not None:
+            check_folder(self.record, "--record")
         comparison = self.compared()
-        show(comparison)
-        write_json(comparison, self.json)
-        if self.markdown is not None:
-            write_text(self.markdown, markdown(comparison))
-            print(f"wrote {self.markdown}")
-        if self.figure is not None:
-            jct_distribution(comparison, self.figure)
-            print(f"wrote {self.figure}")
-        if self.report is not None:
-            from jaxsched.evaluation.report import write_report
-
-            write_report(self.report, comparison, self.scenario(1).cluster)
-            print(f"wrote {self.report}")
-        if self.picture is not None:
-            from jaxsched.evaluation.picture import cluster_svg
-
-            results = [row.outcomes[0] for row in comparison.rows]
-            write_text(self.picture, cluster_svg(results, self.scenario(1).cluster))
-            print(f"wrote {self.picture}")
+        with results() as write:
+            write(self.json, text(comparison.dumps()))
+            write(self.markdown, text(markdown(comparison)))
+            write(self.figure, lambda path: jct_distribution(comparison, path))
+            self._draw(comparison, write)
+            show(comparison)
         if self.record is not None:
             from jaxsched.training.card import record
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")
+
+    def _draw(self, comparison: "Comparison", write: "Writer") -> None:
+        """The outputs that show the first job list on the cluster."""
+        if self.report is None and self.picture is None:
+            return
+        from jaxsched.cli.output import text
+        from jaxsched.evaluation.picture import cluster_svg
+        from jaxsched.evaluation.report import write_report
+
+        cluster, first = self.scenario(1).cluster, [row.outcomes[0] for row in comparison.rows]
+        write(self.report, lambda path: write_report(path, comparison, cluster))
+        write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
 
     def compared(self) -> "Comparison":
         """The comparison, with its progress on stderr."""
@@ -126,7 +130,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("json", "markdown", "figure", "picture", "report", "record") or value is None:
+            if field.name in (*OUTPUTS, "record") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

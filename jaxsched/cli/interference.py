@@ -48,9 +48,9 @@ class Fit:
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
         from jaxsched.calibration.interference.references import fit_references
         from jaxsched.calibration.interference.strength import best_curve
-        from jaxsched.cli.measured import check_folder
+        from jaxsched.files import check_folder
 
-        check_folder(self.out)
+        check_folder(self.out, "--out", parents=False)
         measured = read_measurements(self.data)
         parts = [(fit(part, self.seed), fit_references(part)) for part in measured]
         files = " ".join(path.name for path in self.data)
@@ -117,23 +117,22 @@ class Validate:
         from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
         from jaxsched.calibration.validation import MODEL
         from jaxsched.cli.measured import write_report
+        from jaxsched.cli.output import results
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured
-        from jaxsched.files import check_writable
 
         if self.figure is not None:
-            check_writable(self.figure, "--figure")
             check_figure(self.figure)
-        measured = _measured(self.data, self.json)
+        measured = _measured(self.data, self.json, self.figure)
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
         predicted = out_of_fold(measured, self.folds, self.seed)
         folded = {name: errors(measured, ratios) for name, ratios in predicted.items()}
         print(f"{self.folds} folds over {measured.rows} rows")
         _show(folded)
-        if self.figure is not None:
-            predicted_against_measured(measured.hardware, measured.ratio, predicted[MODEL], self.figure)
-            print(f"wrote {self.figure}")
+        ratios = predicted[MODEL]
+        with results() as write:
+            write(self.figure, lambda path: predicted_against_measured(measured.hardware, measured.ratio, ratios, path))
         report = {"data": str(self.data), "rows": measured.rows, "folds": self.folds, "seed": self.seed, "cv": folded}
         if self.families:
             left = leave_family_out(measured, seed=self.seed)
@@ -236,12 +235,12 @@ class Predict:
         write_report(self.json, {"gpu": self.gpu.lower(), "jobs": rows})
 
 
-def _measured(data: Path, json: Path | None) -> "Measurements":
+def _measured(data: Path, json: Path | None, figure: Path | None = None) -> "Measurements":
     """The first kind of measurements of a file, read when it is sure that the report can be written."""
     from jaxsched.calibration.interference.measurements import read_measurements
     from jaxsched.cli.measured import check_report
 
-    check_report(json)
+    check_report(json, data, figure=figure)
     return read_measurements([data])[0]
 
 

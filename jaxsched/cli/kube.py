@@ -175,17 +175,16 @@ class Replay:
 
     def run(self) -> None:
         """Read, simulate, print. UserError on any mistake."""
-        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.output import results, show, text
         from jaxsched.evaluation.compare import compare
-        from jaxsched.files import check_writable
+        from jaxsched.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
         from jaxsched.kube.cluster.replay import plan_again, recorded_day
         from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
-        if self.json is not None:
-            check_writable(self.json, "--json")
+        check_outputs({"--json": self.json}, [self.recording, *self.policies])
         policies = parse_all(self.policies)
         settings = PlanSettings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
@@ -194,8 +193,9 @@ class Replay:
         comparison = compare(
             day.cluster, [day.jobs], policies, SimulationSettings(interval_s=self.interval_s), config=day.config
         )
-        show(comparison)
-        write_json(comparison, self.json)
+        with results() as write:
+            write(self.json, text(comparison.dumps()))
+            show(comparison)
         if self.plans:
             for line in plan_again(read_recording(self.recording), settings, self.policies[0]):
                 print(line)

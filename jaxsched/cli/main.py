@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",
+    "check": "Say what files and folders hold, or what is wrong with them.",
     "kube": "Schedule a Kubernetes cluster, or replay a recording of one.",
 }
 
@@ -48,7 +49,10 @@ def overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point. Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on."""
+    """The entry point.
+
+    Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on, 143 terminated.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with mistakes():
         if arguments == ["--version"]:

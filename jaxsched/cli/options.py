@@ -72,6 +72,11 @@ class ScenarioOptions:
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """First seed, of the jobs and of policies that draw."""
 
+    @property
+    def inputs(self) -> list[str]:
+        """Names that may be those of files and folders that are read."""
+        return [self.cluster, self.workload, self.interference]
+
     def scenario(self, seeds: int | None) -> "Scenario":
         """The cluster and the jobs; UserError on a mistake."""
         from jaxsched.simulation.scenario import load_scenario

@@ -1,9 +1,14 @@
 """What commands print and write of a comparison."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+from jaxsched.errors import UserError
+from jaxsched.files import save_result
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.compare import Comparison
@@ -23,10 +28,39 @@ def show(comparison: "Comparison") -> None:
         print(line)
 
 
-def write_json(comparison: "Comparison", path: Path | None) -> None:
-    """The comparison as JSON, if a file was asked for."""
-    from jaxsched.files import write_text
+Writer = Callable[[Path | None, Callable[[Path], object]], None]
 
-    if path is not None:
-        write_text(path, comparison.dumps())
-        print(f"wrote {path}")
+
+@contextlib.contextmanager
+def results() -> Iterator[Writer]:
+    """Hands out `write(path, how)`, for what a command has worked out: nothing that can be kept is lost.
+
+    `path` None: was not asked for. What was written is said at the end of the block. If one file cannot be written the
+    others still are, and UserError at the end says where each one is kept.
+    """
+    written: list[Path] = []
+    failed: list[str] = []
+
+    def write(path: Path | None, how: Callable[[Path], object]) -> None:
+        if path is None:
+            return
+        try:
+            save_result(path, how)
+            written.append(path)
+        except UserError as error:
+            failed.append(str(error))
+
+    try:
+        yield write
+    finally:
+        try:
+            for path in written:
+                print(f"wrote {path}")
+        finally:
+            if failed:
+                raise UserError("; ".join(failed))
+
+
+def text(content: str) -> Callable[[Path], object]:
+    """How to write a text."""
+    return lambda path: path.write_text(content, encoding="utf-8")

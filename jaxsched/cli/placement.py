@@ -43,9 +43,9 @@ class Fit:
         from jaxsched.calibration.step_time.files import save_model
         from jaxsched.calibration.step_time.model import fit_step_times
         from jaxsched.calibration.step_time.validate import mean_step_s
-        from jaxsched.cli.measured import check_folder
+        from jaxsched.files import check_folder
 
-        check_folder(self.out)
+        check_folder(self.out, "--out", parents=False)
         times = _kept(_read(self.data), most=self.max_nodes)
         files = " ".join(path.name for path in self.data)
         limit = "" if self.max_nodes is None else f" --max-nodes {self.max_nodes}"
@@ -76,7 +76,7 @@ class Evaluate:
         from jaxsched.calibration.validation import MODEL
         from jaxsched.cli.measured import check_report, write_report
 
-        check_report(self.json)
+        check_report(self.json, *self.data)
         times = _kept(_read(self.data), least=self.min_nodes)
         fitted, means, card = load_model(self.model)
         table = compare(fitted, means, times)
@@ -109,7 +109,7 @@ class Validate:
         from jaxsched.cli.measured import check_report, write_report
         from jaxsched.errors import UserError
 
-        check_report(self.json)
+        check_report(self.json, *self.data)
         times = _read(self.data)
         placements = len(set(times.placement))
         if not 2 <= self.folds <= placements:

@@ -37,18 +37,18 @@ class Simulate(ScenarioOptions):
 
     def run(self) -> None:
         """Simulate, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import show, write_json
+        from jaxsched.cli.output import results, show, text
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.files import check_writable
+        from jaxsched.evaluation.perfetto import write_trace
+        from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
-        for option, path in (("--jobs-out", self.jobs_out), ("--timeline", self.timeline), ("--json", self.json)):
-            if path is not None:
-                check_writable(path, option)
+        files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
+        check_outputs(files, [*self.inputs, self.policy])
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
         placed = self.jobs_out is not None or self.timeline is not None
@@ -57,13 +57,9 @@ class Simulate(ScenarioOptions):
             comparison = compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
             )
-        show(comparison)
-        if self.jobs_out is not None:
-            write_jobs(self.jobs_out, comparison.rows[0].outcomes[0], scenario.cluster)
-            print(f"wrote {self.jobs_out}")
-        if self.timeline is not None:
-            from jaxsched.evaluation.perfetto import write_trace
-
-            write_trace(self.timeline, comparison.rows[0].outcomes[0], scenario.cluster)
-            print(f"wrote {self.timeline}")
-        write_json(comparison, self.json)
+        jobs, cluster = comparison.rows[0].outcomes[0], scenario.cluster
+        with results() as write:
+            write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster))
+            write(self.timeline, lambda path: write_trace(path, jobs, cluster))
+            write(self.json, text(comparison.dumps()))
+            show(comparison)

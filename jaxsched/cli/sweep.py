@@ -40,13 +40,13 @@ class Sweep:
 
     def run(self) -> None:
         """Plan, train and measure, or print. UserError on any mistake."""
+        from jaxsched.cli.output import results, text
         from jaxsched.cli.progress import Display
-        from jaxsched.files import check_writable, write_text
+        from jaxsched.files import check_folder, check_outputs
         from jaxsched.training import sweep_plan, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 
-        if self.markdown is not None:
-            check_writable(self.markdown, "--markdown")
+        check_outputs({"--markdown": self.markdown}, [self.file])
         plan = load_sweep(self.file)
         if self.plan:
             for line in sweep_plan.plan(plan, memory=self.memory):
@@ -55,12 +55,12 @@ class Sweep:
         if not self.table:
             from jaxsched.training import sweep
 
+            check_folder(plan.out, f"{self.file}: out")
             with Display([], 0, "chunks") as display:
                 sweep.run(plan, lambda name, done, chunks, passed_s: display.more(name, done, chunks, passed_s))
         rows = sweep_plan.rows_of(plan)
         print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep_plan.ROWS_FILE}")
         if rows:
-            print(sweep_table.plain_text(rows))
-        if rows and self.markdown is not None:
-            write_text(self.markdown, sweep_table.markdown(rows))
-            print(f"wrote {self.markdown}")
+            with results() as write:
+                write(self.markdown, text(sweep_table.markdown(rows)))
+                print(sweep_table.plain_text(rows))

@@ -59,13 +59,16 @@ class Train:
 
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
+        import shlex
+
         from jaxsched.cli.progress import Display
         from jaxsched.errors import UserError
+        from jaxsched.files import check_folder
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import STATE_FOLDER, train
         from jaxsched.training.shards import provide_devices
-        from jaxsched.training.state import saved_config
+        from jaxsched.training.state import has_step, saved_config
 
         provide_devices()
         if self.resume is not None:
@@ -79,10 +82,16 @@ class Train:
             folder, config = self.out, self.overridden(config)
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
-        with Display(["train"], config.ppo.chunks, "chunks") as display:
-            report = reporter(display, config)
-            resume, command = self.resume is not None, self.command()
-            policy = train(config, folder, resume=resume, report=report, command=command, begin=compiling(display))
+        check_folder(folder, "--out" if self.resume is None else "--resume")
+        state = folder / STATE_FOLDER
+        try:
+            with Display(["train"], config.ppo.chunks, "chunks") as display:
+                report, begin = reporter(display, config), compiling(display)
+                resume, command = self.resume is not None, self.command()
+                policy = train(config, folder, resume=resume, report=report, command=command, begin=begin)
+        except KeyboardInterrupt as stop:
+            hint = [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] if has_step(state) else []
+            raise type(stop)(*hint) from None
         if read_card(policy)["validation_jct_s"] is None:
             print(f"no validation run came to its end: the last weights are in {policy}; compare them with others:")
         else:

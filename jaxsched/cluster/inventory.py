@@ -9,7 +9,6 @@ Two upstream formats are read, told apart by their header (further columns are i
 Every fault is a one-line `UserError`: file, line, field, what is wrong and what would be right.
 """
 
-import csv
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,11 @@ from jaxsched.cluster.fields import bad_field, parse_whole
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Server, known_speed, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
+from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 
+LONGEST_NAME = 256  # characters
 NODE_COLUMNS = ("sn", "cpu_milli", "gpu", "model")
 MAX_CPU_MILLI = 10**8
 HOST_COLUMNS = ("ip", "DSW", "PSW", "ASW")
@@ -51,25 +53,26 @@ def make_inventory(servers: Sequence[Server], topology: Topology, names: Sequenc
 
 def read_csv(path: str | Path) -> Inventory:
     """A node list or a host map, whichever the header says. `UserError` if it is neither."""
-    header, _ = _read_table(path)
-    if set(HOST_COLUMNS) <= set(header):
-        return read_host_map(path)
-    if set(NODE_COLUMNS) <= set(header):
-        return read_node_list(path)
+    table = read_table(path)
+    if set(HOST_COLUMNS) <= set(table.header):
+        return read_host_map(table)
+    if set(NODE_COLUMNS) <= set(table.header):
+        return read_node_list(table)
     raise UserError(
-        f"{path}:1: header is {','.join(header)}; it must have the columns of a node list ({','.join(NODE_COLUMNS)}) "
-        f"or of a host map ({','.join(HOST_COLUMNS)})"
+        f"{path}:1: header is {shortened(','.join(table.header), 200)}; it must have the columns of a node list "
+        f"({','.join(NODE_COLUMNS)}) or of a host map ({','.join(HOST_COLUMNS)})"
     )
 
 
-def read_node_list(path: str | Path, topology: Topology | None = None) -> Inventory:
+def read_node_list(path: str | Path | Table, topology: Topology | None = None) -> Inventory:
     """A node list: one server per row, in file order; nodes without GPUs are left out.
 
     `cpu_milli` are thousandths of a core, `memory_mib` is not used, GPUs are split by `split_gpus`; what the format
     does not say (bandwidths) is a default `Server`'s. Without a topology: leaf-spine, racks in file order (assumption).
     """
+    table = path if isinstance(path, Table) else read_table(path)
     servers, names = [], []
-    for where, row in _rows(path, NODE_COLUMNS):
+    for where, row in _rows(table, NODE_COLUMNS):
         gpus = parse_whole(row["gpu"], where, "gpu", 0, MAX_GROUP_GPUS, "the node's GPUs, e.g. 8")
         if gpus == 0:
             continue
@@ -81,68 +84,48 @@ def read_node_list(path: str | Path, topology: Topology | None = None) -> Invent
         servers.append(Server(groups=split_gpus(gpus), gpu_type=row["model"], cores=milli / 1000))
         names.append(row["sn"])
     if not servers:
-        raise UserError(f"{path}: no node has GPUs; at least one row must have gpu above 0")
+        raise UserError(f"{table.path}: no node has GPUs; at least one row must have gpu above 0")
     return make_inventory(servers, leaf_spine(len(servers)) if topology is None else topology, names)
 
 
-def read_host_map(path: str | Path, server: Server | None = None) -> Inventory:
+def read_host_map(path: str | Path | Table, server: Server | None = None) -> Inventory:
     """A host map: every host is `server` (default: 8 GPUs), in a three-layer Clos (`from_host_map`).
 
     Hosts are sorted by (DSW, PSW, ASW), numbers in names by value, so that a partition is a contiguous piece of the
     network; hosts of one rack stay in file order.
     """
     server = Server() if server is None else server
-    hosts = [row for _, row in _rows(path, HOST_COLUMNS)]
+    table = path if isinstance(path, Table) else read_table(path)
+    hosts = [row for _, row in _rows(table, HOST_COLUMNS)]
     hosts.sort(key=lambda row: [_natural(row[layer]) for layer in HOST_COLUMNS[1:]])
     topology = from_host_map([(row["DSW"], row["PSW"], row["ASW"]) for row in hosts], server.nic_gbits_s)
     return make_inventory([server] * len(hosts), topology, [row["ip"] for row in hosts])
 
 
-def _rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _rows(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """(file:line, {column: stripped cell}) of each row. The first column is a name: not empty, not twice."""
-    header, lines = _read_table(path)
+    path, header = table.path, table.header
     missing = [column for column in columns if column not in header]
     if missing:
         raise UserError(f"{path}:1: header lacks {', '.join(missing)}; it must have {','.join(columns)}")
-    if not lines:
+    if not table.rows:
         raise UserError(f"{path}: no rows below the header; it must have one per server")
-    if len(lines) > MAX_SERVERS:
-        raise UserError(f"{path}: {len(lines)} rows; at most {MAX_SERVERS} servers are supported")
+    if len(table.rows) > MAX_SERVERS:
+        raise UserError(f"{path}: {len(table.rows)} rows; at most {MAX_SERVERS} servers are supported")
     seen: dict[str, int] = {}
-    for line, cells in lines:
+    for line, cells in table.rows:
         where = f"{path}:{line}"
-        if len(cells) != len(header):
-            raise UserError(
-                f"{where}: {len(cells)} fields; it must have the header's {len(header)}: {','.join(header)}"
-            )
-        row = {column: cell.strip() for column, cell in zip(header, cells, strict=True)}
+        row = {column: cell.strip() for column, cell in zip(header, cells)}
         for column in columns[:1] if columns == NODE_COLUMNS else columns:
-            if not row[column]:
-                raise bad_field(where, column, "", "a name")
+            if not 1 <= len(row[column]) <= LONGEST_NAME:
+                raise bad_field(where, column, row[column], f"a name of at most {LONGEST_NAME} characters")
         if row[columns[0]] in seen:
             raise bad_field(where, columns[0], row[columns[0]], f"unique, but line {seen[row[columns[0]]]} has it too")
         seen[row[columns[0]]] = line
         yield where, row
 
 
-def _read_table(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header's columns and (line number, cells) of every line that is not blank."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the path of a node list or a host map (.csv)") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: not a CSV text file in UTF-8: {error}") from None
-    if not lines:
-        raise UserError(f"{path}: the file is empty; it must start with a header, e.g. {','.join(NODE_COLUMNS)}")
-    return [column.strip() for column in lines[0][1]], lines[1:]
-
-
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts P8 before P10."""
     parts = re.split(r"([0-9]+)", name)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts)]

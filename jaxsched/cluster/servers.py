@@ -12,7 +12,7 @@ from jaxsched.errors import UserError
 BYTES_S_PER_GBYTES_S = 1e9
 BYTES_S_PER_GBITS_S = 1e9 / 8
 MAX_SERVERS = 65536  # far above any cluster we know of; turns a typing error into a message instead of a full memory
-MAX_GROUP_GPUS = 1024
+MAX_GROUP_GPUS = 127  # engines count the workers of a group in int8
 MAX_GROUPS = 64
 
 V100_SPEED = 1.0

@@ -7,6 +7,7 @@ asked to keep them apart (`spines`); both give every flow the same time.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -158,15 +159,16 @@ def from_host_map(
     rack = np.array([rack_of[position] for position in positions])
     pods = list(dict.fromkeys(position[:2] for position in racks))
     cores = list(dict.fromkeys(position[:1] for position in racks))
+    pod_of, core_of = ({name: index for index, name in enumerate(names)} for names in (pods, cores))
     nodes = [
         np.arange(len(racks)),
-        np.array([pods.index(position[:2]) for position in racks]),
-        np.array([cores.index(position[:1]) for position in racks]),
+        np.array([pod_of[position[:2]] for position in racks]),
+        np.array([core_of[position[:1]] for position in racks]),
     ]
     rack_bundle = np.bincount(rack).max() * _bytes_s(nic_gbits_s)
     rack_bundle /= _ratio(rack_oversubscription, "rack_oversubscription")
     pod_bundle = np.bincount(nodes[1]).max() * rack_bundle / _ratio(pod_oversubscription, "pod_oversubscription")
-    core_bundle = max(sum(pod[:1] == core for pod in pods) for core in cores) * pod_bundle
+    core_bundle = max(Counter(pod[:1] for pod in pods).values()) * pod_bundle
     tiers = 2 if len(cores) == 1 else 3
     names = [tuple("/".join(path) for path in paths) for paths in (racks, pods, cores)]
     return _tree(rack, nodes[:tiers], names[:tiers], [rack_bundle, pod_bundle, core_bundle][:tiers])

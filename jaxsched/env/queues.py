@@ -1,12 +1,15 @@
 """Queues: which job comes first, and which jobs could start now (docs/semantics.md, section 7)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
 from jaxsched.env.shares import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State
@@ -27,6 +30,7 @@ class Discipline:
     backfill: bool = False  # jobs behind one that cannot start may start
     reserve: bool = False  # GPUs are kept for the first blocked gang, see `env.reservations`
     window: int = 1  # so many jobs that may start are looked at
+    consolidate: bool = False  # a gang starts only on as few servers as it would need in an empty partition
     preempt: bool = False  # jobs that come first may take the place of running ones, see `policies.displacement`
     hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
     quantum: float = 18000.0  # of the order `tiresias`: GPU-seconds that a job receives before it falls behind
@@ -105,31 +109,41 @@ def next_job(
     return slot, can_start[jnp.arange(slot.shape[0]), slot]
 
 
-def feasible(state: State) -> Bool[Array, "P Q"]:
-    """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free."""
+def feasible(state: State, cluster: Cluster | None = None) -> Bool[Array, "P Q"]:
+    """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free.
+
+    With a `cluster`, on as few of its servers as the gang would need if the partition were empty.
+    """
     row = jnp.maximum(state.queue, 0)
     workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
     room = room_of(state.free, state.shared)
     fits = _fits(state, row, workers, None if room is None else room.max((1, 2))[:, None])
+    if cluster is not None:
+        fits &= jax.vmap(functools.partial(_consolidated, state))(cluster.group_gpus, state.free, row)
     return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
 
 
-def feasible_at(state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs P"]:
-    """Whether the gang of job `row` fits the free GPUs of each partition, and a running slot is free."""
+def feasible_at(state: State, row: Int32[Array, "*jobs"], cluster: Cluster | None = None) -> Bool[Array, "*jobs P"]:
+    """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
     workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
     room = room_of(state.free, state.shared)
     fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))
+    if cluster is not None:
+        everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, None), -1)
+        fits &= everywhere(cluster.group_gpus, state.free, row)
     return fits & (state.running.job < 0).any(-1)
 
 
-def movable(state: State, params: EnvParams, can_start: Bool[Array, "P Q"]) -> Bool[Array, "P Q P"]:
+def movable(
+    state: State, params: EnvParams, can_start: Bool[Array, "P Q"], cluster: Cluster | None = None
+) -> Bool[Array, "P Q P"]:
     """Whether the queued job could start at this other partition now, but not here (`can_start`).
 
-    It has forwards left, and the other's queue has a free slot.
+    It has forwards left, and the other's queue has a free slot. `cluster`: see `feasible`.
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
-    open_to = feasible_at(state, row) & (state.queue < 0).any(-1)
+    open_to = feasible_at(state, row, cluster) & (state.queue < 0).any(-1)
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
 
@@ -137,6 +151,24 @@ def movable(state: State, params: EnvParams, can_start: Bool[Array, "P Q"]) -> B
 def _workers_that_fit(state: State) -> Int32[Array, "P largest"]:
     """Workers of 1, 2, ... GPUs that fit the free GPUs of each partition."""
     return (state.free[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
+
+
+def _consolidated(
+    state: State, gpus: Int32[Array, "N K"], free: Int32[Array, "N K"], row: Int32[Array, "*jobs"]
+) -> Bool[Array, "*jobs"]:
+    """Whether the gangs of jobs fit as few servers as if all `gpus` of a partition were free; so do all fractions."""
+    workers = state.jobs.workers[row][..., None]
+    sizes = jnp.arange(1, state.largest_worker + 1)[:, None, None]
+    wide = state.jobs.gpus_per_worker[row] - 1
+    fewest = (on_roomiest(gpus // sizes)[wide] < workers).sum(-1, keepdims=True)
+    now = jnp.take_along_axis(on_roomiest(free // sizes)[wide], jnp.minimum(fewest, len(gpus) - 1), -1)
+    fits = ((now >= workers) & (fewest < len(gpus)))[..., 0]
+    return fits if state.jobs.milli is None else fits | (state.jobs.milli[row] < WHOLE)
+
+
+def on_roomiest(capacity: Int32[Array, "*sizes N K"]) -> Int32[Array, "*sizes N"]:
+    """Workers that fit the 1, 2, ... roomiest servers."""
+    return jnp.cumsum(-jnp.sort(-capacity.sum(-1), axis=-1), -1)
 
 
 def _fits(

@@ -20,13 +20,14 @@ def openings(
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
     `keys`.
     """
-    can_start = feasible(state)
+    cluster = params.cluster if queue.consolidate else None
+    can_start = feasible(state, cluster)
     if not queue.reserve:
-        return can_start, movable(state, params, can_start)
+        return can_start, movable(state, params, can_start, cluster)
     p = jnp.arange(state.queue.shape[0])
     may_pass = passing(params, state, keys, can_start)
     can_start &= may_pass[p, :, p]
-    return can_start, movable(state, params, can_start) & may_pass
+    return can_start, movable(state, params, can_start, cluster) & may_pass
 
 
 def passing(

@@ -11,6 +11,9 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import time_unit
 from jaxsched.files import atomic_path
+from jaxsched.inputs import read_text
+
+MOST_BYTES = 1 << 30  # of a run's metrics
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; a second round is dashed.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -124,8 +127,6 @@ def read_rows(path: str | Path) -> Sequence[Mapping[str, float]]:
     import json
 
     try:
-        return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+        return [json.loads(line) for line in read_text(path, MOST_BYTES).splitlines()]
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a file of JSON lines ({error})") from None

@@ -1,32 +1,36 @@
 """A policy on disk: weights and a card that says what they are, and back to a `Policy`."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
 import jax
 import jax.numpy as jnp
+import msgspec
 from jaxtyping import PyTree
+from msgspec import Meta
 
 from jaxsched import cards
 from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.queues import SWITCHES, Discipline
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
-from jaxsched.networks.kinds import KINDS
+from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
+from jaxsched.schema import Count, Size, Text, converted
 from jaxsched.workload.jobs import make_job_list, to_table
 
 WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
-QUEUE_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline))
-LATER = (*SWITCHES, "hysteresis", "quantum")  # what cards of earlier versions may not have
+QUEUE_FIELDS = ("order", "window")
+LATER_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline) if field.name not in QUEUE_FIELDS)
 
 
 def save_policy(
@@ -55,36 +59,64 @@ def read_card(folder: Path) -> dict[str, Any]:
     return cards.read_card(folder, WHAT)
 
 
-def _checked(path: str, card: dict) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:
-    """Network, queue discipline, forwards per job and the cluster sizes that a card names, all checked."""
-    network, queue, most, sizes = card["network"], card["queue"], card["max_forwards"], card["sizes"]
-    rules = [
-        (set(network) == set(NETWORK_FIELDS), f"network must have the keys {', '.join(NETWORK_FIELDS)}"),
-        ({*queue, *LATER} == set(QUEUE_FIELDS), f"queue must have the keys {', '.join(QUEUE_FIELDS)}"),
-        (network.get("kind") in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
-        (_whole(network.get("width"), 1), "network: width must be a whole number of at least 1"),
-        (_whole(network.get("exchange_rounds"), 0), "network: exchange_rounds must be a whole number of at least 0"),
-        (_whole(queue.get("window"), 1), "queue: window must be a whole number of at least 1"),
-        *((type(queue.get(name, False)) is bool, f"queue: {name} must be true or false") for name in SWITCHES),
-        (most is None or _whole(most, 0), "max_forwards must be a whole number of at least 0"),
-        (network.get("kind") != "flat" or _are_sizes(sizes), "sizes of a flat network must be four whole numbers"),
-    ]
-    for holds, message in rules:
-        if not holds:
-            raise UserError(f"checkpoint {path}: {CARD_FILE}: {message}")
+_LIMITS = {  # of what a card names as sizes: beyond them compiling would not end
+    "kind": Literal[KINDS],
+    "width": Annotated[int, Meta(ge=1, le=MOST_WIDTH)],
+    "exchange_rounds": Annotated[int, Meta(ge=0, le=MOST_EXCHANGES)],
+    "window": Annotated[int, Meta(ge=1, le=1 << 16)],
+    "order": Text,
+}
+
+
+def _struct(name: str, of: type, required: Sequence[str], optional: Sequence[str] = ()) -> Any:
+    """A schema of these fields of a class, no others; those that are left out are as the class has them."""
+    hints = get_type_hints(of)
+    fields = [(field, _LIMITS.get(field, hints[field])) for field in required]
+    fields += [(field, hints[field], getattr(of, field)) for field in optional]
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+class Card(msgspec.Struct, kw_only=True):
+    """What the card of a checkpoint holds. The rest is there where it was trained here."""
+
+    network: _struct("Network", SchedulerNetwork, NETWORK_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
+    queue: _struct("Queue", Discipline, QUEUE_FIELDS, LATER_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
+    max_forwards: Count | None
+    sizes: tuple[Size, Size, Size, Size] | None
+    config: dict[str, dict[str, Any] | int] = {}
+    chunk: Count = 0
+    validation_jct_s: float | None = None
+    curve: list[tuple[Count, float | None]] = []
+    commands: dict[str, Text] = {}
+    figures: list["Evaluation"] = []
+    limits: Text = ""
+    device: Text = ""
+
+
+class Evaluation(msgspec.Struct, kw_only=True):
+    """One recorded evaluation."""
+
+    command: Text
+    jct_mean_s: dict[str, float | None]
+    jct_ci95_s: dict[str, tuple[float, float] | None] = {}
+    ratio_to_best_baseline: dict[str, float | None] = {}
+    jobs: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def check_card(path: str, card: dict[str, Any]) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:
+    """Network, queue discipline, forwards per job and cluster sizes of a card. UserError on what is not as `Card`."""
+    where = f"checkpoint {path}: {CARD_FILE}"
+    read: Card = converted(Card, card, where)
+    flat = read.network.kind == "flat"
+    if flat and read.sizes is None:
+        raise UserError(f"{where}: sizes of a flat network must be four whole numbers")
     try:
-        discipline = Discipline(**queue)
+        discipline = Discipline(**msgspec.structs.asdict(read.queue))
     except UserError as error:
-        raise UserError(f"checkpoint {path}: {CARD_FILE}: queue: {error}") from None
-    return SchedulerNetwork(**network), discipline, most, tuple(sizes) if network["kind"] == "flat" else None
-
-
-def _whole(value: object, lowest: int) -> bool:
-    return type(value) is int and value >= lowest
-
-
-def _are_sizes(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(_whole(size, 1) for size in value)
+        raise UserError(f"{where}: queue: {error}") from None
+    network = SchedulerNetwork(**msgspec.structs.asdict(read.network))
+    return network, discipline, read.max_forwards, read.sizes if flat else None
 
 
 def _check_weights(
@@ -99,9 +131,9 @@ def _check_weights(
         obs = observe(queue, params, state)
         return obs, build_menu(params, state, obs)
 
-    def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    def shapes(tree: PyTree) -> dict[str, str]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(place): jnp.shape(leaf) for place, leaf in leaves}
+        return {jax.tree_util.keystr(place): f"{leaf.dtype} {leaf.shape}" for place, leaf in leaves}
 
     obs, menu = jax.eval_shape(look)
     if sizes is not None:
@@ -143,7 +175,7 @@ def load_policy(path: str | Path, name: str | None = None) -> Policy:
     """The policy of a checkpoint's folder, by `name` or else the path. UserError if the folder does not hold one."""
     try:
         weights, card = cards.read(Path(path), WHAT)
-        network, queue, max_forwards, sizes = _checked(str(path), card)
+        network, queue, max_forwards, sizes = check_card(str(path), card)
         _check_weights(str(path), queue, network, sizes, weights)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"checkpoint {path}: not a readable checkpoint ({' '.join(str(error).split())})") from error

@@ -1,5 +1,8 @@
 """Who is stopped for whom, and how long nobody will be (docs/semantics.md, section 8, "Preemptive policies")."""
 
+import functools
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
@@ -7,11 +10,11 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels, shares
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import Discipline, first
+from jaxsched.env.queues import Discipline, first, on_roomiest
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import may_stop, released, until_stoppable_s
-from jaxsched.workload.jobs import NEVER
+from jaxsched.workload.jobs import NEVER, WHOLE
 
 
 def displaced(
@@ -31,6 +34,7 @@ def displaced(
     highest = jnp.where(stoppable, running, -NEVER).max(-1)
     tried &= keys + beyond < highest[:, None]  # of the others every running job is at least as early
     nobody = jnp.zeros(running.shape[1], bool)
+    feasible_without = functools.partial(_feasible_without, queue, params, state)
 
     def of_partition(p: Array) -> Array:
         def going(carry: tuple[Array, Array]) -> Array:
@@ -42,8 +46,10 @@ def displaced(
             slot, _ = first(keys[p][None], state.queue[p][None], left[None])
             lower = stoppable[p] & (running[p] > keys[p, slot[0]] + beyond)
             row = state.queue[p, slot[0]]
-            enough = _feasible_without(state, p, row, lower)
-            taken = lax.cond(enough, lambda: _fewest(state, p, row, lower, running[p]), lambda: nobody)
+            enough = feasible_without(p, row, lower)
+            taken = lax.cond(
+                enough, lambda: _fewest(state, feasible_without, p, row, lower, running[p]), lambda: nobody
+            )
             return left.at[slot[0]].set(False), taken
 
         return lax.while_loop(going, turn, (tried[p], nobody))[1]
@@ -54,7 +60,12 @@ def displaced(
 
 
 def _fewest(
-    state: State, p: Int32[Array, ""], row: Int32[Array, ""], lower: Bool[Array, "R"], level: Int32[Array, "R"]
+    state: State,
+    feasible_without: Callable[[Array, Array, Array], Array],
+    p: Int32[Array, ""],
+    row: Int32[Array, ""],
+    lower: Bool[Array, "R"],
+    level: Int32[Array, "R"],
 ) -> Bool[Array, "R"]:
     """Of the jobs `lower`, those taken for job `row`: latest first until it fits, then without whom it fits anyway."""
     jobs = state.running.job[p]
@@ -67,27 +78,37 @@ def _fewest(
     def take(taken: Array) -> Array:
         return taken.at[extreme(lower & ~taken, 1)].set(True)
 
-    taken = lax.while_loop(lambda taken: ~_feasible_without(state, p, row, taken), take, jnp.zeros_like(lower))
+    taken = lax.while_loop(lambda taken: ~feasible_without(p, row, taken), take, jnp.zeros_like(lower))
 
     def spare(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, taken = carry
         slot = extreme(left, -1)
         fewer = taken.at[slot].set(False)
-        return left.at[slot].set(False), jnp.where(_feasible_without(state, p, row, fewer), fewer, taken)
+        return left.at[slot].set(False), jnp.where(feasible_without(p, row, fewer), fewer, taken)
 
     return lax.while_loop(lambda carry: carry[0].any(), spare, (taken, taken))[1]
 
 
 def _feasible_without(
-    state: State, p: Int32[Array, ""], row: Int32[Array, ""], gone: Bool[Array, "R"]
+    queue: Discipline,
+    params: EnvParams,
+    state: State,
+    p: Int32[Array, ""],
+    row: Int32[Array, ""],
+    gone: Bool[Array, "R"],
 ) -> Bool[Array, ""]:
     """Whether the gang of job `row` would be feasible in partition `p` without some of the jobs that run there."""
     jobs = state.jobs
     free, shared = released(state, p, gone)
     milli = None if jobs.milli is None else jobs.milli[row]
     capacity = shares.capacity(free, shares.room_of(free, shared), jobs.gpus_per_worker[row], milli)
-    slot = ((state.running.job[p] < 0) | gone).any()
-    return (capacity.sum() >= jobs.workers[row]) & slot
+    fits = capacity.sum() >= jobs.workers[row]
+    if queue.consolidate:
+        empty = on_roomiest(params.cluster.group_gpus[p] // jobs.gpus_per_worker[row])
+        fewest = (empty < jobs.workers[row]).sum()
+        together = on_roomiest(capacity)[jnp.minimum(fewest, len(empty) - 1)] >= jobs.workers[row]
+        fits &= together if milli is None else together | (milli < WHOLE)
+    return fits & ((state.running.job[p] < 0) | gone).any()
 
 
 def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32[Array, ""]:

@@ -8,6 +8,7 @@ FIFO without backfilling, as published; `greedy-wait` always backfills, and has 
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from jaxsched.env.knowledge import ESTIMATES, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Options, Policy
 from jaxsched.policies.displacement import quiet_intervals
 from jaxsched.policies.from_file import from_file
@@ -47,17 +49,17 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     if ".py:" in spec:
         found = from_file(spec)
         return found if isinstance(found, Policy) else Policy(spec, heuristic(found))
-    folder = Path(spec) if spec and Path(spec).is_dir() else shipped.find(shipped.CHECKPOINTS, spec)
+    folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
     if folder is not None:
         from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
         return load_policy(folder, spec)
     if "/" in spec:
         raise UserError(
-            f"policy {spec!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
+            f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
     known = ", ".join((*NAMES, *checkpoints()))
-    raise UserError(f"unknown policy {spec!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+    raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
 
 
 def checkpoints() -> tuple[str, ...]:

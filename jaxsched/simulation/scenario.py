@@ -9,8 +9,9 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, offered_load
-from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
+from jaxsched.workload.load import MOST_JOBS, SYNTHETIC, WorkloadOptions, get_workload
 
+MOST_SEEDS = 10_000
 DEFAULT_SEEDS = 5  # of a synthetic workload; a trace's jobs are always the same
 
 
@@ -55,9 +56,13 @@ def load_scenario(
         raise UserError(f"seed: {seed} should be at least 0 and less than 2^31")
     if (mean_duration_s is not None or duration_cap_s is not None) and workload not in SYNTHETIC:
         raise UserError("mean_duration_s, duration_cap_s: are for synthetic workloads, a trace has its own run times")
+    count = (DEFAULT_SEEDS if workload in SYNTHETIC else 1) if seeds is None else seeds
+    if count > MOST_SEEDS:
+        raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")
+    if num_jobs is not None and num_jobs <= MOST_JOBS < count * num_jobs:
+        raise UserError(f"num_jobs: {count} seeds of {num_jobs} should be {MOST_JOBS:,} jobs at most in all")
     hardware = get_cluster(cluster, schedulers)
     gpus, partitions = total_gpus(hardware), hardware.shape[0]
-    count = (DEFAULT_SEEDS if workload in SYNTHETIC else 1) if seeds is None else seeds
     lists, skipped = [], {}
     for number in range(seed, seed + count):
         options = WorkloadOptions(

@@ -16,6 +16,8 @@ from jaxsched.workload.jobs import WHOLE, JobList
 
 AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
+MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 
 
@@ -44,8 +46,12 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise UserError(f"{name}: {value} should be a finite number of seconds > 0")
-        if self.rounds < 1:
-            raise UserError(f"rounds: {self.rounds} should be at least 1")
+        if not SHORTEST_INTERVAL_S <= self.interval_s <= LONGEST_INTERVAL_S:
+            raise UserError(
+                f"interval_s: {self.interval_s} should be from {SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} s"
+            )
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise UserError(f"rounds: {self.rounds} should be at least 1 and at most {MOST_ROUNDS}")
         if self.engine not in ENGINES:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
@@ -97,6 +103,12 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
     last = max(float(jobs.submit_s.max()) for jobs in job_lists) / settings.interval_s
     if last >= LARGEST_HORIZON:
         raise UserError(f"interval_s: {settings.interval_s:g} s is too short for a trace with {last:.3g} intervals")
+    end = max(float((jobs.submit_s + jobs.duration_s).max()) for jobs in job_lists) / settings.interval_s
+    if settings.horizon_s is None and end >= LARGEST_HORIZON:
+        raise UserError(
+            f"interval_s: {settings.interval_s:g} s is too short for a job that ends after {end:.3g} intervals, the "
+            f"clock counts {LARGEST_HORIZON:,}; take longer intervals, or end the run with horizon_s"
+        )
     return EnvConfig(
         running_slots=min(SMALLEST_RUNNING, most_running(cluster, job_lists)),
         queue_slots=SMALLEST_QUEUE,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-import math
+import re
 import types
 import typing
 from pathlib import Path
@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
-from jaxsched.networks.kinds import KINDS
+from jaxsched.inputs import shortened
+from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
+from jaxsched.schema import converted
 from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
 
 T = TypeVar("T")
+_POWER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][-+]?[0-9]{1,3}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,14 +141,14 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
     UserError on an unknown key or a value of the wrong kind.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{where}: {values!r} should be a mapping of keys to values")
+        raise UserError(f"{where}: {shortened(repr(values))} should be a mapping of keys to values")
     hints, base = typing.get_type_hints(kind), kind() if default is None else default
     made = {}
     for key, value in values.items():
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
+            near = difflib.get_close_matches(str(key)[:60], hints, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(hints)}"
-            raise UserError(f"{where}: unknown key {key!r}; {hint}")
+            raise UserError(f"{where}: unknown key {shortened(repr(key))}; {hint}")
         place = f"{where}: {key}"
         if dataclasses.is_dataclass(hints[key]):
             made[key] = from_dict(typing.cast(type, hints[key]), value, place, getattr(base, key))
@@ -158,33 +161,11 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
 
 
 def _checked(hint: Any, value: Any, where: str) -> Any:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(f"{where}: {value!r} should be a list")
-        if parts[-1] is Ellipsis:
-            return tuple(_checked(parts[0], item, where) for item in value)
-        if len(value) != len(parts):
-            raise UserError(f"{where}: {value!r} should be a list of {len(parts)}")
-        return tuple(_checked(part, item, where) for part, item in zip(parts, value, strict=True))
-    if origin in (types.UnionType, typing.Union):  # of a name or a function: a file can only hold the name
-        return _checked(str, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is float and isinstance(value, str) and _is_number(value):
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = str  # a name or a function: a file can only hold the name
+    if hint is float and isinstance(value, str) and _POWER.fullmatch(value):
         raise UserError(f"{where}: YAML reads {value} as text; write it with a point and a sign, for instance 1.0e-3")
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise UserError(f"{where}: {value!r} should be of type {hint.__name__}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{where}: {'NaN' if value != value else value} should be a finite number")
-    return value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return converted(hint, value, where)
 
 
 def load_config(path: str | Path) -> TrainConfig:
@@ -235,6 +216,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (net.width >= 1 and net.exchange_rounds >= 0, "network: width must be at least 1, exchange_rounds at least 0"),
         (check.every >= 1 and check.seeds >= 1, "validation: every, seeds must be at least 1"),
         (check.jobs >= 1 and check.load > 0, "validation: jobs must be at least 1, load above 0"),
+        *_bounds(config),
     ]
     for holds, message in rules:
         if not holds:
@@ -244,6 +226,42 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     except UserError as error:
         raise UserError(f"{where}: workload: {error}") from None
     return config
+
+
+MOST = 1 << 16  # environments, steps, slots and the like: far above any run, far below any memory
+MOST_TOGETHER = 1 << 28  # of what is allocated for every environment
+
+
+def _bounds(config: TrainConfig) -> list[tuple[bool, str]]:
+    """Rules that keep a mistyped size from taking all memory, or from compiling without end."""
+    ppo, env, jobs, net, check = config.ppo, config.env, config.workload, config.network, config.validation
+    sizes = {
+        "ppo: num_envs": ppo.num_envs,
+        "ppo: steps": ppo.steps,
+        "ppo: epochs": ppo.epochs,
+        "ppo: minibatches": ppo.minibatches,
+        "ppo: shards": ppo.shards,
+        "env: running_slots": env.running_slots,
+        "env: queue_slots": env.queue_slots,
+        "env: rounds": env.rounds,
+        "env: schedulers": env.schedulers,
+        "env: max_forwards": env.max_forwards,
+        "queue: window": config.queue.window,
+        "validation: seeds": check.seeds,
+    }
+    slots = env.running_slots + env.queue_slots + jobs.jobs
+    return [
+        *((size <= MOST, f"{name} must be at most {MOST}") for name, size in sizes.items()),
+        (ppo.chunks < 2**31 and check.every < 2**31, "ppo: chunks and validation: every must be less than 2^31"),
+        (jobs.jobs <= 10**7 and check.jobs <= 10**7, "workload: jobs and validation: jobs must be at most 10,000,000"),
+        (net.width <= MOST_WIDTH, f"network: width must be at most {MOST_WIDTH}"),
+        (net.exchange_rounds <= MOST_EXCHANGES, f"network: exchange_rounds must be at most {MOST_EXCHANGES}"),
+        (len(jobs.gpu_counts) <= 1024, "workload: gpu_counts must have at most 1,024 entries"),
+        (
+            ppo.num_envs * max(ppo.steps, slots) <= MOST_TOGETHER and check.seeds * check.jobs <= MOST_TOGETHER,
+            f"ppo: num_envs times steps, or times slots and jobs, must be at most {MOST_TOGETHER:,}",
+        ),
+    ]
 
 
 def quickstart_config() -> TrainConfig:

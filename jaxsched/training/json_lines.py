@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxsched.errors import UserError
 from jaxsched.files import write_text
+from jaxsched.inputs import read_text, shortened
+
+MOST_BYTES = 1 << 30
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
@@ -14,8 +18,18 @@ def append(path: Path, row: dict[str, Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All whole rows; none where there is no file."""
-    return [json.loads(line) for line in _lines(path)]
+    """All whole rows; none where there is no file. UserError with the line for what is no row."""
+    return [_row(line, f"{path}, line {number}") for number, line in enumerate(_lines(path), 1)]
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)  # NaN is written and read: a figure that a chunk does not have
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: {shortened(line)!r} should be a row, one object of JSON")
+    return row
 
 
 def truncate(path: Path, rows: int) -> None:
@@ -32,7 +46,7 @@ def mend(path: Path) -> None:
 def _lines(path: Path) -> list[str]:
     if not path.exists():
         return []
-    return [line.removesuffix("\n") for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return read_text(path, MOST_BYTES).split("\n")[:-1]
 
 
 def _rewrite(path: Path, lines: list[str]) -> None:

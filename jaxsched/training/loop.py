@@ -3,7 +3,8 @@
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from jaxtyping import Float32, PyTree
 
 from jaxsched.errors import UserError
 from jaxsched.files import write_text
+from jaxsched.locks import locked
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.training.card import limits
@@ -64,14 +66,29 @@ def train(
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
     and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
     the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
-    right, before anything is compiled. Raises UserError if there is nothing to resume, or a run in the way.
+    right, before anything is compiled. Raises UserError if there is nothing to resume, a run in the way, or another
+    process at work in the folder.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
-    programs = programs or programs_of(setting)
-    if begin is not None:
-        begin()
+    with locked(run_dir), _system_errors(run_dir):
+        if begin is not None:
+            begin()
+        _train(setting, run_dir, resume, report, save_every, programs or programs_of(setting), command)
+    return run_dir / POLICY_FOLDER
+
+
+def _train(
+    setting: Setting,
+    run_dir: Path,
+    resume: bool,
+    report: Report | None,
+    save_every: int,
+    programs: Programs,
+    command: str,
+) -> None:
+    config = setting.config
     state = _begun(config, run_dir, programs, resume, command)
     chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
@@ -89,7 +106,17 @@ def train(
         if report:
             report(row | timing)
     finish(run_dir, setting, state)
-    return run_dir / POLICY_FOLDER
+
+
+@contextmanager
+def _system_errors(run_dir: Path) -> Iterator[None]:
+    """What the system refuses while a run goes on, a full disk for instance, is one line; the run can be resumed."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or " ".join(str(error).split())
+        how = "go on with --resume" if has_step(run_dir / STATE_FOLDER) else "start again"
+        raise UserError(f"run {run_dir}: {what}; when that is mended, {how}") from error
 
 
 def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:

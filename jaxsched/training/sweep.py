@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxsched.files import write_text
+from jaxsched.locks import locked
 from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.json_lines import append, mend, read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
@@ -26,8 +27,15 @@ Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many
 
 
 def run(sweep: Sweep, report: Report | None = None) -> None:
-    """Train and measure every point that has no row yet. UserError where a run cannot be made."""
-    sweep.out.mkdir(parents=True, exist_ok=True)
+    """Train and measure every point that has no row yet. UserError where a run cannot be made.
+
+    One process at a time: the folder is locked.
+    """
+    with locked(sweep.out):
+        _run(sweep, report)
+
+
+def _run(sweep: Sweep, report: Report | None) -> None:
     for name in (ROWS_FILE, BASELINES_FILE):
         mend(sweep.out / name)
     finished = {row["id"] for row in rows_of(sweep)}

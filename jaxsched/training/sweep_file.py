@@ -102,7 +102,10 @@ def load_sweep(path: str | Path) -> Sweep:
         if not getattr(top, key):
             raise UserError(f"{path}: {key} is missing; give {'a config file' if key == 'base' else 'a folder'}")
     _check(top, str(path))
-    base = load_config(path.parent / top.base)
+    try:
+        base = load_config(path.parent / top.base)
+    except UserError as error:
+        raise UserError(f"{path}: base: {error}") from None
     for key, choices in axes.items():
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{path}: axes: {key}: {choices!r} should be a list of values")
@@ -147,7 +150,10 @@ def _check(top: _Top, where: str) -> None:
     for holds, message in rules:
         if not holds:
             raise UserError(f"{where}: {message}")
-    parse_all(tests.policies)
+    try:
+        parse_all(tests.policies)
+    except UserError as error:
+        raise UserError(f"{where}: evaluate: {error}") from None
 
 
 def _mapping(value: Any, where: str) -> dict:

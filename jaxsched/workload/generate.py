@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from jaxsched.errors import UserError
+from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.models import MODEL_NAMES
@@ -75,6 +76,11 @@ def synthetic(
     )
     if not (np.isfinite(load) and load > 0):
         raise UserError(f"load: {load} should be a finite number > 0")
+    if (run_s > LONGEST_S).any() or (run_s < SHORTEST_S).any():
+        raise UserError(
+            f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
+            f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
+        )
     span_s = float(workers @ run_s) / (load * total_gpus)
     submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
     jobs = make_job_list(
@@ -148,7 +154,7 @@ def _arrivals(rng: np.random.Generator, num_jobs: int, span_s: float, kind: Arri
     if kind != "diurnal":
         return clock * (span_s / clock[-1])
     # Poisson in the operational time L(t) = t + A P / 2 pi (1 - cos(2 pi t / P)): starts at the mean rate, rising
-    times = np.linspace(0.0, span_s, max(1000, int(200 * span_s / DAY_S)))
+    times = np.linspace(0.0, span_s, int(np.clip(200 * span_s / DAY_S, 1000, 10**7)))
     depth = DIURNAL_AMPLITUDE * DAY_S / (2 * np.pi)
     operational = times + depth * (1 - np.cos(2 * np.pi * times / DAY_S))
     return np.interp(clock * (operational[-1] / clock[-1]), operational, times)

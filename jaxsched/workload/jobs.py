@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device
+from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
+MOST_PS = 1 << 16  # parameter servers of a job; sums over groups stay within int32
 MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
 
 
@@ -97,10 +99,10 @@ def make_job_list(
     size = len(submit)
     columns = {
         "submit_s": _column("submit_s", submit, size, np.float64, 0.0),
-        "duration_s": _column("duration_s", duration_s, size, np.float64, 0.0, exclusive=True),
+        "duration_s": _column("duration_s", duration_s, size, np.float64, SHORTEST_S, maximum=LONGEST_S),
         "workers": _column("workers", workers, size, np.int32, 1),
         "gpus_per_worker": _column("gpus_per_worker", gpus_per_worker, size, np.int32, 1),
-        "ps": _column("ps", ps, size, np.int32, 0),
+        "ps": _column("ps", ps, size, np.int32, 0, maximum=MOST_PS),
         "model": _column("model", model, size, np.int32, 0, maximum=len(MODEL_NAMES) - 1),
         "tenant": _column("tenant", tenant, size, np.int32, 0),
         "estimate_ratio": np.ones(size),

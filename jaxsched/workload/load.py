@@ -1,6 +1,7 @@
 """One door to every workload: a name of a synthetic one, a name of a public trace, or the path of a trace file."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.workload import datasets
 from jaxsched.workload.generate import synthetic
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, take
@@ -41,6 +43,8 @@ class WorkloadOptions:
     duration_cap_s: float = np.inf  # synthetic workloads
 
 
+MOST_JOBS = 10_000_000  # of all seeds: a gigabyte or two; a mistyped number must not take all memory
+LEAST_LOAD, MOST_LOAD = 1e-6, 1e6
 DEFAULT_JOBS = 1000
 DEFAULT_LOAD = 0.8
 
@@ -53,18 +57,22 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     """
     options = options or WorkloadOptions()
     name = str(name_or_path)
-    if options.num_jobs is not None and options.num_jobs < 1:
-        raise UserError(f"num_jobs: {options.num_jobs} should be >= 1")
+    if options.num_jobs is not None and not 1 <= options.num_jobs <= MOST_JOBS:
+        raise UserError(f"num_jobs: {options.num_jobs} should be from 1 to {MOST_JOBS:,}")
+    if options.load is not None and not LEAST_LOAD <= options.load <= MOST_LOAD:
+        raise UserError(f"load: {options.load} should be a number from {LEAST_LOAD:g} to {MOST_LOAD:g}")
     if options.total_gpus is None and (name in SYNTHETIC or options.load is not None):
         raise UserError(f"total_gpus: is needed for {f'the workload {name!r}' if name in SYNTHETIC else 'a load'}")
     if name in SYNTHETIC:
         return _synthetic(name, options), {}
     if name in TRACES:
         path = datasets.find(name)
-    elif Path(name_or_path).exists() or "/" in name or "." in name:
+    elif os.path.exists(name_or_path) or "/" in name or "." in name:
         path = Path(name_or_path)
     else:
-        raise UserError(f"workload: unknown {name!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file")
+        raise UserError(
+            f"workload: unknown {shortened(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
+        )
     jobs, skipped = read_trace(path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix)
     jobs = from_start(take(jobs, slice(options.num_jobs)))
     if options.load is not None and options.total_gpus is not None:

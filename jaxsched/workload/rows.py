@@ -1,14 +1,23 @@
 """Rows of a CSV file whose cells are checked as they are read: every error says file, line, field and what is right."""
 
-import csv
 import dataclasses
 import datetime
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxsched.csv_file import Table
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
+from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
+LONGEST_NAME = 256  # characters: arrays of names take as much for every row
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_MOST_DIGITS = 400
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
@@ -24,75 +33,66 @@ class Row:
         """The cell without surrounding blanks; '' where the file has no such column."""
         return self.cells.get(field, "").strip()
 
+    def name(self, field: str) -> str:
+        """The cell as a name: not empty, and not longer than `LONGEST_NAME`."""
+        text = self.text(field)
+        if not text:
+            raise self.fail(field, "a name")
+        if len(text) > LONGEST_NAME:
+            raise self.fail(field, f"a name of at most {LONGEST_NAME} characters")
+        return text
+
     def fail(self, field: str, wanted: str) -> UserError:
         """The error to raise for `field`."""
-        return UserError(f"{self.path}, line {self.line}, {field}: {self.text(field)!r} should be {wanted}")
+        found = shortened(self.text(field))
+        return UserError(f"{self.path}, line {self.line}, {field}: {found!r} should be {wanted}")
 
-    def number(self, field: str, *, minimum: float = -math.inf, exclusive: bool = False) -> float:
-        """The cell as a finite number >= `minimum` (> with `exclusive`)."""
+    def number(
+        self, field: str, *, minimum: float = -math.inf, maximum: float = math.inf, exclusive: bool = False
+    ) -> float:
+        """The cell, in digits 0 to 9, as a finite number >= `minimum` (> with `exclusive`) and <= `maximum`."""
         limit = "" if minimum == -math.inf else f" {'>' if exclusive else '>='} {minimum:g}"
         text = self.text(field)
-        try:
-            value = math.nan if "_" in text else float(text)
-        except ValueError:
-            value = math.nan
+        read = len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text)
+        value = float(text) if read else math.nan
         if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
             raise self.fail(field, f"a finite number{limit}")
+        if value > maximum:
+            raise self.fail(field, f"a number <= {maximum:g}")
         return value
 
-    def whole(self, field: str, *, minimum: int) -> int:
-        """The cell as a whole number in [minimum, 2^31)."""
+    def seconds(self, field: str, *, per_second: int = 1) -> float:
+        """The cell, with so many units per second, as a run time in seconds that float32 holds."""
+        value = self.number(field, minimum=0, exclusive=True) / per_second
+        if not SHORTEST_S <= value <= LONGEST_S:
+            raise self.fail(field, f"a run time from {SHORTEST_S:g} to {LONGEST_S:g} s")
+        return value
+
+    def whole(self, field: str, *, minimum: int, maximum: int = 2**31 - 1) -> int:
+        """The cell as a whole number from `minimum` to `maximum`."""
         try:
             value = self.number(field, minimum=minimum)
         except UserError:
             value = math.nan
         if not value.is_integer():
             raise self.fail(field, f"a whole number >= {minimum}")
-        if value >= 2**31:
-            raise self.fail(field, f"a whole number < {2**31}")
+        if value > maximum:
+            raise self.fail(field, f"a whole number < {maximum + 1}")
         return int(value)
 
     def timestamp_s(self, field: str) -> float:
         """The cell, a date and time like 2017-10-03 12:00:00 (UTC where it names no zone), as seconds since 1970."""
+        text = self.text(field)
         try:
-            moment = datetime.datetime.fromisoformat(self.text(field))
-        except ValueError:
+            moment = datetime.datetime.fromisoformat(text if _MOMENT.fullmatch(text) else "")
+            if moment.tzinfo is not None:
+                moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):
             raise self.fail(field, "a date and time like 2017-10-03 12:00:00") from None
-        if moment.tzinfo is not None:
-            moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
         return (moment - _EPOCH).total_seconds()
 
 
-def read_header(path: Path) -> list[str]:
-    """Column names of a CSV file. UserError if it is missing, a directory, empty or not text."""
-    for header, _ in _lines(path):
-        return header
-    raise UserError(f"{path}: the file is empty, should start with a line of column names")
-
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows after the header; blank lines are passed over. UserError on a line with too few or too many cells."""
-    header = read_header(path)
-    for cells, line in _lines(path):
-        if line == 1 or not cells:
-            continue
-        if len(cells) != len(header):
-            raise UserError(f"{path}, line {line}: {len(cells)} cells, should be {len(header)} ({','.join(header)})")
-        yield Row(path, line, dict(zip(header, cells, strict=True)))
-
-
-def _lines(path: Path) -> Iterator[tuple[list[str], int]]:
-    """(cells, line number) of each line of a CSV file."""
-    if path.is_dir():
-        raise UserError(f"{path}: is a directory, should be a CSV file")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            for cells in reader:
-                yield [cell.strip() for cell in cells] if reader.line_num == 1 else cells, reader.line_num
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not a text file in UTF-8, should be CSV") from None
-    except (OSError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as CSV: {error}") from None
+def rows_of(table: Table) -> Iterator[Row]:
+    """The rows of a table, by the names of its columns."""
+    for line, cells in table.rows:
+        yield Row(table.path, line, dict(zip(table.header, cells)))

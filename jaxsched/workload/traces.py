@@ -11,6 +11,7 @@ num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job t
 
 import csv
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,14 +19,18 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
 from jaxsched.files import atomic_path
-from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
+from jaxsched.inputs import shortened
+from jaxsched.semantics import LONGEST_S, SHORTEST_S
+from jaxsched.workload.jobs import MOST_PS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.models import MODEL_NAMES, model_index
-from jaxsched.workload.rows import Row, read_header, read_rows
+from jaxsched.workload.rows import Row, rows_of
 
 PS_FRACTION = 0.5
+_TENANT = re.compile("0|[1-9][0-9]{0,8}")  # written in one way only: 07 and 7 are two names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def _philly(row: Row) -> Job:
     return Job(
         job_id=str(row.line - 2),
         submit_s=row.timestamp_s("timestamp"),
-        duration_s=row.number("duration", minimum=0, exclusive=True),
+        duration_s=row.seconds("duration"),
         workers=row.whole("num_gpus", minimum=1),
         tenant=row.text("cluster"),
     )
@@ -69,9 +74,9 @@ def _philly(row: Row) -> Job:
 def _muri(row: Row) -> Job:
     """Muri: `submit_time` and `duration` are milliseconds."""
     return Job(
-        job_id=row.text("job_id"),
-        submit_s=row.number("submit_time", minimum=0) / 1000,
-        duration_s=row.number("duration", minimum=0, exclusive=True) / 1000,
+        job_id=row.name("job_id"),
+        submit_s=row.number("submit_time", minimum=0, maximum=1000 * LONGEST_S) / 1000,
+        duration_s=row.seconds("duration", per_second=1000),
         workers=row.whole("num_gpu", minimum=1),
         model=_model(row, "model_name"),
     )
@@ -87,19 +92,20 @@ def _openb(row: Row) -> Job | str:
         return "never scheduled"
     if not row.text("deletion_time"):
         return "never deleted"
-    started = row.number("scheduled_time" if row.text("scheduled_time") else "creation_time", minimum=0)
-    duration = row.number("deletion_time", minimum=0) - started
+    created = row.number("creation_time", minimum=0, maximum=LONGEST_S)
+    started = row.number("scheduled_time", minimum=0, maximum=LONGEST_S) if row.text("scheduled_time") else created
+    duration = row.number("deletion_time", minimum=0, maximum=LONGEST_S) - started
     if duration <= 0:
         return "no positive duration"
-    return Job(row.text("name"), row.number("creation_time", minimum=0), duration, workers=gpus, milli=milli)
+    return Job(row.name("name"), created, max(duration, SHORTEST_S), workers=gpus, milli=milli)
 
 
 def _native(row: Row) -> Job:
     """Our own format (see the module's docstring)."""
     gpus = row.whole("num_gpus", minimum=1)
 
-    def given(field: str, minimum: int) -> int | None:
-        return row.whole(field, minimum=minimum) if row.text(field) else None
+    def given(field: str, minimum: int, maximum: int = 2**31 - 1) -> int | None:
+        return row.whole(field, minimum=minimum, maximum=maximum) if row.text(field) else None
 
     workers, per_worker = given("num_workers", 1), given("gpus_per_worker", 1)
     per_worker = (1 if workers is None else gpus // workers) if per_worker is None else per_worker
@@ -107,12 +113,12 @@ def _native(row: Row) -> Job:
     if workers * per_worker != gpus:
         raise row.fail("num_gpus", f"num_workers * gpus_per_worker = {workers} * {per_worker} = {workers * per_worker}")
     return Job(
-        job_id=row.text("job_id"),
-        submit_s=row.number("submit_time_s", minimum=0),
-        duration_s=row.number("duration_s", minimum=0, exclusive=True),
+        job_id=row.name("job_id"),
+        submit_s=row.number("submit_time_s", minimum=0, maximum=LONGEST_S),
+        duration_s=row.seconds("duration_s"),
         workers=workers,
         gpus_per_worker=per_worker,
-        ps=given("num_ps", 0),
+        ps=given("num_ps", 0, MOST_PS),
         model=_model(row, "model") if row.text("model") else None,
         tenant=row.text("tenant"),
         home=given("home", 0),
@@ -149,23 +155,21 @@ FORMATS = (
 )
 
 
-def detect_format(path: Path) -> Format:
+def detect_format(table: Table) -> Format:
     """The format whose columns stand in the header. UserError if there is none, with the known formats."""
-    header = read_header(path)
-    twice = [name for name, count in Counter(header).items() if count > 1]
-    if twice:
-        raise UserError(f"{path}, line 1: the column {twice[0]!r} stands there twice, every name may only once")
+    path, header = table.path, table.header
     for form in FORMATS:
         if set(form.required) <= set(header):
             unknown = set() if form.optional is None else set(header) - set(form.required) - set(form.optional)
             if unknown:
                 raise UserError(
-                    f"{path}, line 1: unknown column {sorted(unknown)[0]!r} in a {form.name} trace, should be one of "
-                    f"{', '.join((*form.required, *(form.optional or ())))}"
+                    f"{path}, line 1: unknown column {shortened(sorted(unknown)[0])!r} in a {form.name} trace, should "
+                    f"be one of {', '.join((*form.required, *(form.optional or ())))}"
                 )
             return form
     known = "; ".join(f"{form.name} ({','.join(form.required)})" for form in FORMATS)
-    raise UserError(f"{path}, line 1: the header {','.join(header)!r} is of no known trace format: {known}")
+    found = shortened(",".join(header), 200)
+    raise UserError(f"{path}, line 1: the header {found!r} is of no known trace format: {known}")
 
 
 def read_trace(
@@ -181,20 +185,21 @@ def read_trace(
     one line with the file, the line, the field, what is wrong and what would be right.
     """
     path = Path(path)
-    form = detect_format(path)
+    table = read_table(path)
+    form = detect_format(table)
     jobs: list[Job] = []
     skipped: Counter[str] = Counter()
     lines: dict[str, int] = {}
-    for row in read_rows(path):
+    for row in rows_of(table):
         job = form.parse(row)
         if isinstance(job, str):
             skipped[job] += 1
             continue
         first = lines.setdefault(job.job_id, row.line)
-        if first != row.line or not job.job_id:
+        if first != row.line:
             raise UserError(
-                f"{path}, line {row.line}, {'name' if form.name == 'openb' else 'job_id'}: {job.job_id!r} "
-                f"{f'stands in line {first} already' if job.job_id else 'is empty'}, every job needs its own"
+                f"{path}, line {row.line}, {'name' if form.name == 'openb' else 'job_id'}: {shortened(job.job_id)!r} "
+                f"stands in line {first} already, every job needs its own"
             )
         jobs.append(job)
     if not jobs:
@@ -229,7 +234,7 @@ def _filled(given: Iterable[int | None], otherwise: Int[np.ndarray, "J"]) -> Int
 
 def _tenants(names: list[str]) -> Int[np.ndarray, "J"]:
     """Numbers as they are where all tenants are numbers, otherwise 0..V-1 in order of first appearance."""
-    if all(name.isdecimal() for name in names):
+    if all(_TENANT.fullmatch(name) for name in names):
         return np.array([int(name) for name in names])
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([number[name] for name in names])

@@ -75,18 +75,18 @@ def edited(line: int, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", ["{path}: the file is empty", "header"]),
+        ("", ["{path}: the file is empty", "column names"]),
         ("sn,cpu_milli,memory_mib,gpu,model\n", ["{path}: no rows"]),
         ("name,gpus\nn0,8\n", ["{path}:1: header is name,gpus", "sn,cpu_milli,gpu,model", "ip,DSW,PSW,ASW"]),
         (edited(3, "n1,96000,1,nan,G2"), ["{path}:3: gpu is 'nan'", "whole number"]),
         (edited(3, "n1,96000,1,-8,G2"), ["{path}:3: gpu is '-8'", "whole number from 0"]),
         (edited(3, "n1,96000,1,2.5,G2"), ["{path}:3: gpu is '2.5'", "whole number"]),
         (edited(3, "n1,96000,1,,G2"), ["{path}:3: gpu is empty", "whole number"]),
-        (edited(3, "n1,96000,1,99999,G2"), ["{path}:3: gpu is '99999'", "to 1024"]),
+        (edited(3, "n1,96000,1,99999,G2"), ["{path}:3: gpu is '99999'", "to 127"]),
         (edited(2, "n0,many,1,8,G2"), ["{path}:2: cpu_milli is 'many'", "thousandths of a core"]),
         (edited(2, "n0,0,1,8,G2"), ["{path}:2: cpu_milli is '0'", "from 1"]),
         (edited(3, "n1,96000,1,8,B9000"), ["{path}:3: model", "'B9000'", "known types: V100"]),
-        (edited(3, "n1,96000,1,8"), ["{path}:3: 4 fields", "the header's 5"]),
+        (edited(3, "n1,96000,1,8"), ["{path}, line 3: 4 cells", "should be 5"]),
         (edited(3, ",96000,1,8,G2"), ["{path}:3: sn is empty", "a name"]),
         (edited(3, "n0,96000,1,8,G2"), ["{path}:3: sn is 'n0'", "line 2 has it too"]),
         ("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,1,0,\n", ["{path}: no node has GPUs"]),
@@ -117,10 +117,10 @@ def test_files_that_cannot_be_read(reader, name, tmp_path):
     path.write_bytes(b"\xff\xfe\x00\x9d")
     with pytest.raises(UserError) as error:
         reader(path)
-    assert_one_line_with(error, ["{path}: not ", "UTF-8"], path)
+    assert_one_line_with(error, ["{path}: is not ", "UTF-8"], path)
     with pytest.raises(UserError) as error:
         reader(tmp_path)
-    assert_one_line_with(error, ["{path}: cannot be read"], tmp_path)
+    assert_one_line_with(error, ["{path}: is a directory, should be a"], tmp_path)
 
 
 def test_cluster_file(write):

@@ -30,7 +30,7 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option in ("lifetime", "reserve", "preempt"):
+        elif option in ("lifetime", "reserve", "preempt", "consolidate"):
             values[option] = True
         else:
             numbers = {"t": "threshold", "p": "patience", "h": "hysteresis", "q": "attained"}

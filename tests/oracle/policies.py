@@ -35,6 +35,7 @@ def make_policy(
     lifetime: bool = False,
     reserve: bool = False,
     preempt: bool = False,
+    consolidate: bool = False,
     hysteresis: float = 0.0,
     attained: float = 18000.0,
 ):
@@ -45,6 +46,7 @@ def make_policy(
     levels = preemption.Rule(order, backfill, hysteresis, attained)
 
     def policy(state: State, p: int):
+        state.consolidate = consolidate
         queues = [sorted(q, key=lambda j: (order_key(state, order, j, levels), j)) for q in state.queue]
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 

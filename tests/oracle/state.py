@@ -54,7 +54,7 @@ class State:
         self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
-        self.preemption = preemption
+        self.preemption, self.consolidate = preemption, False
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
@@ -167,4 +167,12 @@ class State:
     def feasible(self, p: int, j: int, without: Collection[int] = ()) -> bool:
         """Whether the gang fits the partition now (section 7), or would without some running jobs."""
         fits = sum(self.capacity(p, j, without)) >= self.jobs[j].W
+        if self.consolidate and fits and not self.jobs[j].fraction:
+            empty = self.roomiest(p, [int(x) // self.jobs[j].g for x in self.hw.gpus[p]])
+            servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
+            fits = sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
         return fits and len(self.running[p]) - len(without) < self.running_slots
+
+    def roomiest(self, p: int, capacity: list[int]) -> list[int]:
+        """`cap_s` of all servers, the largest first."""
+        return sorted((sum(capacity[a] for a in self.hw.groups_of(s)) for s in range(self.hw.N)), reverse=True)

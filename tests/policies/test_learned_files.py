@@ -81,6 +81,12 @@ def filled(weights: bytes, value: float) -> bytes:
     return serialization.msgpack_serialize(jax.tree.map(lambda leaf: np.full_like(leaf, value), tree))
 
 
+def of_kind(weights: bytes, kind: type) -> bytes:
+    """The same tree of weights, as numbers of another kind."""
+    tree = serialization.msgpack_restore(weights)
+    return serialization.msgpack_serialize(jax.tree.map(lambda leaf: leaf.astype(kind), tree))
+
+
 # name: (card, weights) of the good ones -> card, weights; None: no such file
 FAULTS = {
     "no card": (lambda card, weights: (None, weights)),
@@ -101,6 +107,19 @@ FAULTS = {
     "weights garbage": (lambda card, weights: (json.dumps(card).encode(), b"hello world" * 9)),
     "weights NaN": (lambda card, weights: (json.dumps(card).encode(), filled(weights, np.nan))),
     "weights infinite": (lambda card, weights: (json.dumps(card).encode(), filled(weights, np.inf))),
+    "wide without end": (lambda card, weights: (changed(card, width=10**9), weights)),
+    "exchange without end": (lambda card, weights: (changed(card, exchange_rounds=10**9), weights)),
+    "may_wait as text": (lambda card, weights: (changed(card, may_wait="false"), weights)),
+    "prior as a number": (lambda card, weights: (changed(card, prior=1), weights)),
+    "window without end": (lambda card, weights: (queued(card, window=10**9), weights)),
+    "sizes without end": (lambda card, weights: (json.dumps(card | {"sizes": [10**12] * 4}).encode(), weights)),
+    "a key twice": (lambda card, weights: (json.dumps(card).replace('{"', '{"chunk": 2, "', 1).encode(), weights)),
+    "a number of 400 digits": (lambda card, weights: (changed(card, width=10**400), weights)),
+    "nested without end": (lambda card, weights: (b"[" * 100_000, weights)),
+    "weights of bool": (lambda card, weights: (json.dumps(card).encode(), of_kind(weights, np.bool_))),
+    "weights of int8": (lambda card, weights: (json.dumps(card).encode(), of_kind(weights, np.int8))),
+    "weights of complex": (lambda card, weights: (json.dumps(card).encode(), of_kind(weights, np.complex64))),
+    "weights of float64": (lambda card, weights: (json.dumps(card).encode(), of_kind(weights, np.float64))),
     "another width": (lambda card, weights: (changed(card, width=16), weights)),
     "width not a number": (lambda card, weights: (changed(card, width="wide"), weights)),
     "unknown order": (lambda card, weights: (queued(card, order="tallest"), weights)),

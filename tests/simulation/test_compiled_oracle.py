@@ -25,7 +25,7 @@ SPECS = st.builds(
     spec_of,
     st.sampled_from([policy for policy in POLICIES if policy != GREEDY_WAIT]),
     ORDERS,
-    st.sampled_from(("", "backfill", "backfill+reserve")),
+    st.sampled_from(("", "backfill", "backfill+reserve", "consolidate", "backfill+consolidate+reserve")),
     FORWARDS,
 ) | st.builds(
     spec_of,
@@ -45,7 +45,7 @@ PREEMPTIVE = st.builds(
     st.sampled_from(preemption.ORDERS),
     st.sampled_from(("", "backfill")),
     FORWARDS,
-    st.just("preempt"),
+    st.sampled_from(("preempt", "preempt+consolidate")),
     st.sampled_from(("", "h0.2", "h1")),
     st.sampled_from(("", "q700", "q5000")),
 )
@@ -71,6 +71,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
             lifetime=of.lifetimes,
             reserve=of.queue.reserve,
             preempt=of.queue.preempt,
+            consolidate=of.queue.consolidate,
             hysteresis=of.queue.hysteresis,
             attained=of.queue.quantum,
         ),

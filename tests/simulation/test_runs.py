@@ -90,6 +90,17 @@ def test_a_policy_that_never_starts_a_job_is_cut_off(cluster):
     assert comparison.to_json()["policies"]["lazy"]["jct_mean_s"] is None
 
 
+@pytest.mark.slow
+def test_a_gap_of_millions_of_intervals_is_no_stall(cluster):
+    """The clock skips 1,024 intervals at once, so that whole chunks pass in which nothing happens."""
+    jobs = make_job_list([0.0, 30.0, 4e6 * 60.0], [50.0, 70.0, 90.0], [1, 2, 1])
+    both = [compare(cluster, [jobs], ["pack"], Settings(engine=engine)) for engine in ("jax", "compiled")]
+    jax_times, compiled = (one.rows[0].outcomes[0] for one in both)
+    assert jax_times.finished.all() and jax_times.cut_off is None
+    np.testing.assert_array_equal(jax_times.start_s, compiled.start_s)
+    np.testing.assert_allclose(jax_times.run_s, compiled.run_s, rtol=1e-6)
+
+
 def test_reports_end_with_all_jobs(comparison, progress, job_lists):
     for policy in ("pack", "random"):
         for seed, jobs in enumerate(job_lists):
@@ -135,6 +146,13 @@ def test_tenants_are_renumbered_over_all_lists(job_lists):
 def test_bad_policies(specs, message):
     with pytest.raises(UserError, match=message):
         parse_all(specs)
+
+
+def test_a_job_beyond_the_clock_is_a_mistake(cluster):
+    with pytest.raises(UserError, match=r"too short for a job that ends after 1\.67e"):
+        compare(cluster, [make_job_list([0, 1], [5, 1e12], [1, 1])], ["pack"])
+    with pytest.raises(UserError, match=r"duration_s: job 1 has 1e-300, should be a finite number >= 1e-09"):
+        make_job_list([0, 1], [5, 1e-300], [1, 1])
 
 
 @pytest.mark.parametrize("values", [{"interval_s": 0}, {"interval_s": math.nan}, {"rounds": 0}, {"horizon_s": -1}])

@@ -325,13 +325,13 @@ GREEDY = {
 # All of these stop jobs; they are played in worlds that allow it.
 PREEMPTIVE = {
     "one": (
-        "pack:srtf+backfill+preempt",
+        "pack:srtf+backfill+preempt+consolidate",
         "first-fit:las+preempt+h0.2",
         "load-balance:tiresias+backfill+preempt+q900",
         "greedy-wait:srsf+preempt+lifetime",
     ),
     "two": (
-        "pack:srsf+backfill+preempt",
+        "pack:srsf+backfill+preempt+consolidate+spread",
         "pack:las+backfill+preempt+h0.1+spread",
         "tetris:mlfq+backfill+preempt+forward",
         "greedy-wait:tiresias+preempt+q2000+spread",
@@ -341,7 +341,7 @@ PREEMPTIVE = {
         "first-fit:las+backfill+preempt",
         "pack:srtf+backfill+preempt+spread+h0.3",
         "pack:tiresias+backfill+preempt+q5000",
-        "greedy-wait:las+preempt+h0.5",
+        "greedy-wait:las+preempt+h0.5+consolidate+forward",
     ),
 }
 

@@ -45,7 +45,7 @@ def test_make_job_list_keeps_ids_and_homes_with_their_jobs():
     [
         ({"submit_s": [0, np.nan]}, r"submit_s: job 1 has nan, should be a finite number >= 0"),
         ({"submit_s": [0, -1]}, r"submit_s: job 1 has -1"),
-        ({"duration_s": [1, 0]}, r"duration_s: job 1 has 0, should be a finite number > 0"),
+        ({"duration_s": [1, 0]}, r"duration_s: job 1 has 0, should be a finite number >= 1e-09"),
         ({"duration_s": np.inf}, r"duration_s: job 0 has inf"),
         ({"workers": [0, 1]}, r"workers: job 0 has 0, should be a whole number >= 1"),
         ({"workers": [1, 1.5]}, r"workers: job 1 has 1.5"),

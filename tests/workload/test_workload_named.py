@@ -49,7 +49,7 @@ def test_named_trace(real):
         ("gone.csv", WorkloadOptions(), r"gone.csv: no such file"),
         ("poisson", WorkloadOptions(), r"total_gpus: is needed for the workload 'poisson'"),
         ("x.csv", WorkloadOptions(load=0.5), r"total_gpus: is needed for a load"),
-        ("poisson", WorkloadOptions(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be >= 1"),
+        ("poisson", WorkloadOptions(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be from 1 to 10,000,000"),
     ],
 )
 def test_errors(name, options, message):

@@ -3,23 +3,64 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from jaxsched import cards
 from jaxsched.calibration.folders import read_folder
 from jaxsched.calibration.interference.design import Vocabulary
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import NETWORK, Item
-from jaxsched.calibration.interference.model import FitSettings
+from jaxsched.calibration.interference.model import FitSettings, SharingModel
 from jaxsched.calibration.interference.references import References
+from jaxsched.cards import CARD_FILE
 from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
 from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
+from jaxsched.schema import Count, Text, converted
 
 WHAT = "interference"
+
+
+class Means(msgspec.Struct, forbid_unknown_fields=True):
+    """The references' means by hardware."""
+
+    mean: dict[str, float]
+    log_mean: dict[str, float]
+
+
+class Part(msgspec.Struct):
+    """What was fitted to one kind of sharing."""
+
+    settings: FitSettings
+    vocabulary: Vocabulary
+    items: list[Item]
+    references: Means
+
+
+class Curve(msgspec.Struct):
+    """The network's stretch, `1 + kappa others^power`."""
+
+    kappa: Annotated[float, Meta(ge=0)]
+    power: Annotated[float, Meta(ge=1)]
+    mae: float = 0.0
+
+
+class Card(msgspec.Struct):
+    """What the card of a fitted model holds."""
+
+    parts: dict[Literal["gpu", "network"], Part]
+    data: list[dict[str, Text]] = []
+    rows: dict[str, Count] = {}
+    curve: Curve | None = None
+    command: Text = ""
+    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,32 +103,40 @@ def save_model(folder: Path, parts: Sequence[tuple[Fitted, References]], card: d
 def load_model(name: str | Path) -> FittedModel:
     """The fitted model of a folder, or the shipped one (`fitted`). UserError if there is none."""
     weights, card = read_folder(name, WHAT)
+    where = f"{WHAT} {name}: {CARD_FILE}"
+    read: Card = converted(Card, card, where)
+    if NETWORK in read.parts and read.curve is None:
+        raise UserError(f"{where}: curve is missing, the network's part needs one")
     try:
-        if NETWORK in card["parts"] and not card["curve"]["power"] >= 1.0 <= 1.0 + card["curve"]["kappa"]:
-            raise ValueError(f"curve {card['curve']}: kappa should be >= 0 and power >= 1")
-        parts = {kind: _part(kind, row, weights[kind]["parameters"]) for kind, row in card["parts"].items()}
+        parts = {kind: _part(kind, row, weights[kind]["parameters"]) for kind, row in read.parts.items()}
         references = {
-            kind: References(**row["references"], **weights[kind]["references"]) for kind, row in card["parts"].items()
+            kind: References(row.references.mean, row.references.log_mean, **weights[kind]["references"])
+            for kind, row in read.parts.items()
         }
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"interference {name}: not a readable fitted model ({error})") from None
+        for kind in parts:
+            _check_shapes(parts[kind], references[kind])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{WHAT} {name}: not a readable fitted model ({shortened(str(error), 200)})") from None
     return FittedModel(parts, references, card)
 
 
-def _part(kind: str, row: dict[str, Any], parameters: dict[str, np.ndarray]) -> Fitted:
-    settings = dict(row["settings"], precisions=tuple(map(tuple, row["settings"]["precisions"])))
-    vocabulary = row["vocabulary"]
+def _part(kind: str, row: Part, parameters: dict[str, np.ndarray]) -> Fitted:
     return Fitted(
-        kind=kind,
-        settings=FitSettings(**settings),
-        vocabulary=Vocabulary(
-            columns=tuple(map(tuple, vocabulary["columns"])),
-            centers={family: tuple(center) for family, center in vocabulary["centers"].items()},
-            profile_mean=tuple(vocabulary["profile_mean"]),
-            profile_std=tuple(vocabulary["profile_std"]),
-        ),
-        items=tuple(
-            Item(**dict(item, scale=tuple(item["scale"]), profile=tuple(item["profile"]))) for item in row["items"]
-        ),
-        parameters=parameters,
+        kind=kind, settings=row.settings, vocabulary=row.vocabulary, items=tuple(row.items), parameters=parameters
     )
+
+
+def _check_shapes(part: Fitted, references: References) -> None:
+    """ValueError unless the weights have the shapes that settings, columns and items ask for."""
+    settings, items = part.settings, len(part.items)
+    model = SharingModel(len(part.vocabulary.columns), settings.channels, settings.hidden)
+    design, one = jnp.zeros((1, len(part.vocabulary.columns))), jnp.zeros(1, int)
+    member = jax.eval_shape(model.init, jax.random.key(0), design, one, one)["params"]
+    expected = {name: (settings.members, *leaf.shape) for name, leaf in member.items()}
+    found = {name: np.shape(leaf) for name, leaf in part.parameters.items()}
+    for name in {**expected, **found}:
+        if expected.get(name) != found.get(name):
+            raise ValueError(f"{name} has shape {found.get(name)}, should have {expected.get(name)}")
+    for name, leaf in vars(references).items():
+        if isinstance(leaf, np.ndarray) and (leaf.ndim not in (1, 2) or len(leaf) != items):
+            raise ValueError(f"{name} has shape {leaf.shape}, should have one row for each of {items} items")

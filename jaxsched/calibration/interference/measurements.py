@@ -4,7 +4,6 @@ Every measurement is a *throughput ratio*: the victim's throughput beside the ag
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -15,19 +14,23 @@ from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.tables import Format, model_name, read_table, some
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
+from jaxsched.json_file import read_json
 from jaxsched.workload.rows import Row
 
 GPU, NETWORK = "gpu", "network"
 GPU_TYPES = ("k80", "p100", "v100")  # those that Gavel measured
 NETWORK_NAME = "network"  # stands where a GPU type would
+WITH_BATCH = "a model, with its batch size as in 'ResNet-18 (batch size 16)' or without one"
 GPU_COLUMNS = ("gpu_type", "model_a", "model_b", "solo_a", "solo_b", "shared_a", "shared_b")
 NETWORK_COLUMNS = (
     *("victim", "victim_gpus", "victim_gpus_per_node"),
     *("aggressor", "aggressor_gpus", "aggressor_gpus_per_node"),
     "throughput_ratio",
 )
-_BATCH = re.compile(r"(?P<family>.*?)(?: \(batch size (?P<batch>\d+)\))?$")
-_JSON_JOB = re.compile(r"^\(['\"](?P<name>.*)['\"], (?P<gpus>\d+)\)$")
+_BATCH = re.compile(r"(?P<family>.*?)(?: \(batch size (?P<batch>[1-9][0-9]{0,8})\))?$")
+_JSON_JOB = re.compile(r"^\(['\"](?P<name>.{1,256})['\"], (?P<gpus>[0-9]{1,9})\)$")
+LEAST, MOST = 1e-9, 1e9  # of throughputs, and of their ratios: what float32 and its logarithms can tell apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +115,10 @@ def _gpu_row(row: Row) -> list[tuple[Item, Item, float]]:
     if gpu not in GPU_TYPES:
         raise row.fail("gpu_type", f"one of {', '.join(GPU_TYPES)}")
     names = model_name(row, "model_a"), model_name(row, "model_b")
-    numbers = [row.number(field, minimum=0, exclusive=True) for field in GPU_COLUMNS[3:]]
+    for field, name in zip(("model_a", "model_b"), names):
+        if _wrong_batch(name):
+            raise row.fail(field, WITH_BATCH)
+    numbers = [_throughput(row, field) for field in GPU_COLUMNS[3:]]
     return _pair(gpu, *names, *numbers)
 
 
@@ -129,7 +135,20 @@ def _network_row(row: Row) -> list[tuple[Item, Item, float]]:
     for role in ("victim", "aggressor"):
         gpus, per_node = (row.whole(f"{role}_{field}", minimum=1) for field in ("gpus", "gpus_per_node"))
         jobs.append(network_item(model_name(row, role), gpus, per_node))
-    return [(*jobs, row.number("throughput_ratio", minimum=0, exclusive=True))]
+    return [(*jobs, _throughput(row, "throughput_ratio"))]
+
+
+def _throughput(row: Row, field: str) -> float:
+    value = row.number(field, minimum=0, exclusive=True)
+    if not LEAST <= value <= MOST:
+        raise row.fail(field, f"a number from {LEAST:g} to {MOST:g}")
+    return value
+
+
+def _wrong_batch(name: str) -> bool:
+    """The name says a batch size that is none."""
+    found = _BATCH.match(name)
+    return found is None or "(batch size" in found["family"]
 
 
 def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
@@ -138,22 +157,20 @@ def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
     A job is `('MODEL', GPUS)`. Left out: jobs of several GPUs, `*_unconsolidated` (for pairs a copy of the others) and
     pairs of two zeros (they did not fit the GPU together).
     """
-    try:
-        tables = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from None
+    tables = read_json(path, "Gavel's simulation_throughputs.json")
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise UserError(f"{path}: should map GPU types to tables of jobs, as Gavel's simulation_throughputs.json does")
     for gpu, table in tables.items():
         if gpu.endswith("_unconsolidated"):
             continue
         if gpu not in GPU_TYPES:
-            raise UserError(f"{path}: unknown GPU {gpu!r}, should be one of {', '.join(GPU_TYPES)}")
+            raise UserError(f"{path}: unknown GPU {shortened(gpu)!r}, should be one of {', '.join(GPU_TYPES)}")
         jobs = {key: found["name"] for key in table if (found := _JSON_JOB.match(key)) and found["gpus"] == "1"}
+        for key, name in jobs.items():
+            if not isinstance(table[key], dict):
+                raise UserError(f"{path}, {gpu}, {key}: {shortened(repr(table[key]))} should map jobs to throughputs")
+            if _wrong_batch(name):
+                raise UserError(f"{path}, {gpu}, {key}: should be {WITH_BATCH}")
         alone = {key: _json_number(path, gpu, key, "null", table[key].get("null")) for key in jobs}
         seen = set()
         for key, name in jobs.items():
@@ -163,14 +180,18 @@ def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
                     continue
                 seen.add(frozenset((key, other)))
                 if not isinstance(both, list) or len(both) != 2:
-                    raise UserError(f"{path}, {gpu}, {key}, {other}: {both!r} should be two throughputs")
+                    found = shortened(repr(both))
+                    raise UserError(f"{path}, {gpu}, {key}, {other}: {found} should be two throughputs")
                 shared = [_json_number(path, gpu, key, other, value) for value in both]
                 yield _pair(gpu, name, jobs[other], alone[key], alone[other], *shared)
 
 
 def _json_number(path: Path, gpu: str, key: str, field: str, value: object) -> float:
-    if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise UserError(f"{path}, {gpu}, {key}, {field}: {value!r} should be a finite number > 0")
+    place = f"{path}, {gpu}, {key}, {field}: {shortened(repr(value))}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UserError(f"{place} should be a finite number > 0")
+    if not LEAST <= value <= MOST:
+        raise UserError(f"{place} should be a number from {LEAST:g} to {MOST:g}")
     return float(value)
 
 

@@ -11,6 +11,7 @@ from jax import Array
 from jaxtyping import Float32, Int
 
 from jaxsched.dynamics.sharing import Law, slowdown
+from jaxsched.schema import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +21,9 @@ class FitSettings:
     `precisions` of the latent parts are those of `design`, by kind of column; hardware has none, it is measured well.
     """
 
-    channels: int = 6  # C
-    hidden: int = 8  # H
-    members: int = 6  # of the ensemble
+    channels: Size = 6  # C
+    hidden: Size = 8  # H
+    members: Size = 6  # of the ensemble
     steps: int = 1000
     learning_rate: float = 0.03  # falls to 0 on a cosine
     noise: float = 0.05  # standard deviation of the latent vectors while fitting: keeps solutions flat

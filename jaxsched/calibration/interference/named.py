@@ -9,12 +9,13 @@
 | `fitted`, or a folder | analytic | fitted | fitted where measured, else analytic |
 """
 
-from pathlib import Path
+import os
 
 from jaxsched.calibration.folders import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 
 DEFAULT = "default"
 
@@ -28,12 +29,14 @@ def interference_model(name: str) -> Interference:
         return Interference(law=LAWS[kind], weights=default_strengths(level))
     if name in LAWS:
         return Interference(law=LAWS[name], weights=default_strengths())
-    if name == SHIPPED or Path(name).is_dir():
+    if name == SHIPPED or os.path.isdir(name):
         from jaxsched.calibration.interference.files import load_model  # only fitted models need what reads them
 
         return Interference(law=fitted, weights=load_model(name).strengths)
     known = ", ".join((DEFAULT, *LAWS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
-    raise UserError(f"unknown interference model {name!r}: should be one of {known}, or a fitted model's folder")
+    raise UserError(
+        f"unknown interference model {shortened(name)!r}: should be one of {known}, or a fitted model's folder"
+    )
 
 
 def sharing_law(name: str) -> SharingTable | None:

@@ -5,6 +5,7 @@ spread evenly.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float64, Int32, Shaped
 from jaxsched.calibration.tables import Format, model_name, read_table
 from jaxsched.workload.rows import Row
 
+MOST_NODES, MOST_GPUS = 65536, 65536 * 1024  # far above any measurement: a typing error must not fill the memory
 _TIMES = ("local_batch_size", "step_time_s", "sync_time_s")
 PLACEMENT_COLUMNS = ("model", "placement", *_TIMES)
 SCALABILITY_COLUMNS = ("model", "nodes", "gpus", *_TIMES)
@@ -53,7 +55,7 @@ def read_step_times(paths: Sequence[str | Path]) -> StepTimes:
 
 def _row(nodes_of: Callable[[Row], list[int]], row: Row) -> tuple[str, int, str, float]:
     nodes, name = nodes_of(row), model_name(row, "model")
-    step = row.number("step_time_s", minimum=0, exclusive=True)
+    step = row.seconds("step_time_s")
     row.number("sync_time_s", minimum=0)
     placement = "+".join(map(str, sorted(nodes)))
     return name, row.whole("local_batch_size", minimum=1), placement, step
@@ -61,13 +63,13 @@ def _row(nodes_of: Callable[[Row], list[int]], row: Row) -> tuple[str, int, str,
 
 def _digits(row: Row) -> list[int]:
     text = row.text("placement")
-    if not text.isdecimal() or "0" in text:
+    if not re.fullmatch("[1-9]{1,256}", text):
         raise row.fail("placement", "one digit from 1 to 9 per node, its GPUs")
     return [int(digit) for digit in text]
 
 
 def _even(row: Row) -> list[int]:
-    nodes, gpus = row.whole("nodes", minimum=1), row.whole("gpus", minimum=1)
+    nodes, gpus = row.whole("nodes", minimum=1, maximum=MOST_NODES), row.whole("gpus", minimum=1, maximum=MOST_GPUS)
     if gpus < nodes:
         raise row.fail("gpus", f"at least the number of nodes, {nodes}")
     return [gpus // nodes + (i < gpus % nodes) for i in range(nodes)]

@@ -7,15 +7,21 @@
 import json
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from jaxsched.errors import UserError
+import msgspec
+
+from jaxsched.errors import DoubtfulFile, UserError
+from jaxsched.inputs import read_text
+from jaxsched.json_file import parse_json
 from jaxsched.kube.planning.objects import slim
 from jaxsched.kube.planning.plan import Plan
+from jaxsched.schema import converted
 
-KINDS = ("nodes", "pods", "podgroups", "persistentvolumeclaims")
+MOST_BYTES = 1 << 30
 
 
 class Recorder:
@@ -51,28 +57,29 @@ class Recorder:
                 self._file.flush()
 
 
+class _Line(msgspec.Struct):
+    """One line of a recording; a change has `type` and `object`, a plan has `placements`."""
+
+    t: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    kind: Literal["nodes", "pods", "podgroups", "persistentvolumeclaims", "plan"]
+    type: Literal["ADDED", "MODIFIED", "DELETED"] | None = None
+    object: dict[str, Any] | None = None
+    placements: dict[str, dict[str, str]] | None = None
+
+
 def read_recording(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a recording in order. UserError with the line for what is none; a cut last line is left out."""
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; give a file written by --record") from None
-    with file:
-        for number, text in enumerate(file, 1):
-            if not text.endswith("\n"):
-                return
-            try:
-                line = json.loads(text)
-                known = line["kind"] in KINDS and isinstance(line["object"], dict) and line["type"] in _TYPES
-                if not (
-                    line["t"] >= 0 and (known or (line["kind"] == "plan" and isinstance(line["placements"], dict)))
-                ):
-                    raise ValueError
-            except (ValueError, KeyError, TypeError):
-                raise UserError(
-                    f"{path}:{number}: is no line of a recording; give a file written by --record"
-                ) from None
-            yield line
-
-
-_TYPES = ("ADDED", "MODIFIED", "DELETED")
+    text = read_text(path, MOST_BYTES, "a file written by --record")
+    lines = text.split("\n")
+    if lines[-1]:
+        warnings.warn(f"{path}, line {len(lines)}: is cut off, and left out", DoubtfulFile, stacklevel=2)
+    for number, content in enumerate(lines[:-1], 1):
+        where = f"{path}:{number}"
+        try:
+            read = converted(_Line, parse_json(content, where), where)
+            if read.placements is None if read.kind == "plan" else read.type is None or read.object is None:
+                raise UserError(f"{where}: {'placements' if read.kind == 'plan' else 'type or object'} is missing")
+        except UserError as error:
+            said = str(error).removeprefix(where).lstrip(":, ")
+            raise UserError(f"{where}: is no line of a recording ({said}); give a file written by --record") from None
+        yield {name: value for name, value in msgspec.structs.asdict(read).items() if value is not None}

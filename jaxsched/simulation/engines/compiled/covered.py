@@ -9,7 +9,7 @@ from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
-QUEUE = ("order", "backfill", "reserve", "window", "preempt", "hysteresis", "quantum")  # of a discipline
+QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "hysteresis", "quantum")  # of a discipline
 LAWS = (interference.none, interference.analytic, interference.fitted)
 
 

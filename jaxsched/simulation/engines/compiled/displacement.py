@@ -24,7 +24,7 @@ from jaxsched.simulation.engines.compiled.levels import (
     run_s,
     value_at,
 )
-from jaxsched.simulation.engines.compiled.occupancy import fit, leave
+from jaxsched.simulation.engines.compiled.occupancy import fewest_servers, leave, roomiest
 from jaxsched.simulation.engines.compiled.queues import enqueue
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
@@ -87,7 +87,7 @@ def _feasible_without_all(w: World, t: Tables, p: int, j: int, above: int) -> bo
     for i in range(t.partitions[p].running):
         if t.level[i] > above:
             _give(w, t, p, i, 1)
-    return _fits(w, t, j)
+    return _fits(w, t, p, j)
 
 
 @compiled
@@ -95,7 +95,7 @@ def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
     """Take jobs, latest first, until job `j` would be feasible, and spare those without whom it is; how many."""
     running, count = t.partitions[p].running, 0
     _free_of(t, p)
-    while running - count >= w.running_slots or not _fits(w, t, j):
+    while running - count >= w.running_slots or not _fits(w, t, p, j):
         i = _extreme(t, p, above, 0, 1)
         t.stops[p, i] = 1
         _give(w, t, p, i, 1)
@@ -104,7 +104,7 @@ def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
     while left > 0:
         i = _extreme(t, p, above, 1, -1)
         _give(w, t, p, i, -1)
-        if running - (count - 1) < w.running_slots and _fits(w, t, j):
+        if running - (count - 1) < w.running_slots and _fits(w, t, p, j):
             t.stops[p, i] = 0
             t.level[i] = LOWEST  # looked at
             count -= 1
@@ -147,12 +147,11 @@ def _give(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 
 
 @compiled
-def _fits(w: World, t: Tables, j: int) -> bool:
+def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Tables.without`."""
-    workers, wide = 0, w.jobs[j].wide
-    for a in range(len(t.without)):
-        workers += fit(t.without[a], wide)
-    return workers >= w.jobs[j].workers
+    job, servers = w.jobs[j], fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
+    roomiest(t.without, job.wide, t.most_without)
+    return t.most_without[servers - 1] >= job.workers
 
 
 @inlined

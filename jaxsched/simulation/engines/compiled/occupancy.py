@@ -1,6 +1,7 @@
 """Jobs come and go: free GPUs, totals of use, and whose slowdown is another for it."""
 
 import numpy as np
+from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.semantics import WORK_TOLERANCE
@@ -26,6 +27,46 @@ def workers_that_fit(t: Tables, p: int, wide: int) -> int:
             fits += fit(t.free[p, a], wide)
         t.fits[p, wide] = fits
     return t.fits[p, wide]
+
+
+@compiled
+def fits_gang(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits the free GPUs of a partition, with `World.consolidate` on as few servers as it ever needs."""
+    job = w.jobs[j]
+    if workers_that_fit(t, p, job.wide) < job.workers:
+        return False
+    if not w.consolidate:
+        return True
+    if t.most[p, job.wide, 0] < 0:
+        roomiest(t.free[p], job.wide, t.most[p, job.wide])
+    return t.most[p, job.wide, fewest_servers(w, t, p, j) - 1] >= job.workers
+
+
+@compiled
+def fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
+    """That a gang needs in an empty partition, which can hold it."""
+    count, job = 1, w.jobs[j]
+    while t.most_empty[p, job.wide, count - 1] < job.workers:
+        count += 1
+    return count
+
+
+@compiled
+def roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"]) -> None:
+    """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers."""
+    servers = len(most)
+    k = len(free) // servers
+    for s in range(servers):
+        fits = 0
+        for a in range(s * k, (s + 1) * k):
+            fits += fit(free[a], wide)
+        at = s
+        while at > 0 and most[at - 1] < fits:
+            most[at] = most[at - 1]
+            at -= 1
+        most[at] = fits
+    for s in range(1, servers):
+        most[s] += most[s - 1]
 
 
 @compiled
@@ -120,7 +161,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
     partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide
     for wide in range(t.fits.shape[1]):
-        t.fits[p, wide] = -1
+        t.fits[p, wide] = t.most[p, wide, 0] = -1
 
 
 @compiled

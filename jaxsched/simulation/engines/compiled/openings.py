@@ -5,7 +5,7 @@ import numpy as np
 from jaxsched.semantics import GRID
 from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
-from jaxsched.simulation.engines.compiled.occupancy import workers_that_fit
+from jaxsched.simulation.engines.compiled.occupancy import fits_gang
 from jaxsched.simulation.engines.compiled.queues import comes_before
 from jaxsched.simulation.engines.compiled.speed import quantised
 from jaxsched.simulation.engines.compiled.world import Tables, World
@@ -16,8 +16,7 @@ STAY, TO_IDLE, TO_ANY = range(3)
 @compiled
 def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
-    job = w.jobs[j]
-    return t.partitions[p].running < w.running_slots and workers_that_fit(t, p, job.wide) >= job.workers
+    return t.partitions[p].running < w.running_slots and fits_gang(w, t, p, j)
 
 
 @compiled

@@ -69,6 +69,7 @@ class Run:
             order=levels.ORDERS.index(queue.order) if queue.order in levels.ORDERS else -1,
             quantum=queue.quantum,
             margin=levels.margin(queue.order, queue.hysteresis),
+            consolidate=queue.consolidate,
             preempts=queue.preempt and params.preemption is not None,
             restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
             checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),

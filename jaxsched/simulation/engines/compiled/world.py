@@ -95,6 +95,7 @@ class World(NamedTuple):
     order: int  # as in `levels`; -1: queues are not in order of levels
     quantum: float
     margin: int  # levels
+    consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
     preempts: bool  # the rule stops jobs, as the world allows
     restart_s: float
     checkpoint_s: float
@@ -108,6 +109,8 @@ class Tables(NamedTuple):
     now_s: Float64[np.ndarray, "1"]
     free: Int64[np.ndarray, "P NK"]
     fits: Int64[np.ndarray, "P G"]  # workers of so many GPUs that fit; -1 = not counted since `free` changed
+    most: Int64[np.ndarray, "P G N"]  # workers of so many GPUs that fit the 1, 2, ... roomiest servers; see `fits`
+    most_empty: Int64[np.ndarray, "P G N"]  # the same of the empty cluster
     queue: Int64[np.ndarray, "P Q"]  # jobs in the policy's order
     partitions: Records  # PARTITION[P]
     running: Records  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free
@@ -129,6 +132,7 @@ class Tables(NamedTuple):
     service: Records  # SERVICE[J]
     level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
+    most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
     without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
     kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
     kept_wires: Records  # ON_WIRE[...]
@@ -220,6 +224,8 @@ def tables_of(w: World, record: bool) -> Tables:
         now_s=np.zeros(1),
         free=w.groups["gpus"].copy(),
         fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
+        most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
+        most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
         queue=np.zeros((p, w.queue_slots), np.int64),
         partitions=partitions,
         running=running,
@@ -241,9 +247,18 @@ def tables_of(w: World, record: bool) -> Tables:
         service=service,
         level=np.zeros(r, np.int64),
         stops=np.zeros((p, r), np.int8),
+        most_without=np.zeros(n, np.int64),
         without=np.zeros(nk, np.int64),
         kept_groups=np.zeros(gang, ON_GROUP),
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
     )
+
+
+def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
+    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
+    (p, nk), n = w.groups.shape, w.servers.shape[1]
+    sizes = np.maximum(np.arange(widest + 1), 1)
+    fits = (w.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
+    return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)

@@ -183,7 +183,11 @@ class _Run:
 
 
 def _stalled(before: ChunkSummary, now: ChunkSummary) -> bool:
-    """Over a whole chunk nothing ran and nothing started or arrived in any run, and some run is not done."""
-    idle = (now.running == 0) & (before.running == 0) & (now.steps >= CHUNK_STEPS)
+    """Over a whole chunk nothing ran and nothing started or arrived in any run, and some job waits all the same.
+
+    Where none waits the run is on its way to the next arrival, which may be millions of intervals ahead.
+    """
+    waiting = now.arrived - now.rejected > now.started
+    idle = (now.running == 0) & (before.running == 0) & (now.steps >= CHUNK_STEPS) & waiting
     same = (now.started == before.started) & (now.arrived == before.arrived)
     return bool((now.done | (idle & same)).all() & ~now.done.all())

@@ -1,0 +1,151 @@
+"""`jaxsched check`: whether files can be read, and as what, without running anything."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+HELP = """Say what files and folders hold, or what is wrong with them.
+
+Known are traces, node lists and host maps, measurements (.csv, .json), cluster files, training configurations and
+sweeps (.yaml), recordings and logs of runs (.jsonl), and the folders of checkpoints, fitted models and runs. The exit
+code is 2 if one of them cannot be read.
+
+Examples:
+  jaxsched check trace.csv mine.yaml checkpoints/default runs/mine
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """Say what files and folders hold, or what is wrong with them."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")]
+    """Files and folders."""
+
+    def run(self) -> None:
+        """One line for each. UserError with the number of bad ones after all have been looked at."""
+        import sys
+
+        from jaxsched.errors import UserError
+
+        if not self.files:
+            raise UserError("check: name at least one file or folder")
+        bad: list[str] = []
+        for path in self.files:
+            try:
+                print(f"{path}: {what_is(path)}")
+            except UserError as error:
+                bad.append(str(error))
+        for message in bad[:-1]:
+            print(f"jaxsched: error: {message}", file=sys.stderr)
+        if bad:
+            raise UserError(bad[-1])
+
+
+def what_is(path: Path) -> str:
+    """What a file or folder holds, in a few words. UserError if it cannot be read as what it seems to be."""
+    from jaxsched.errors import UserError
+
+    if path.is_dir():
+        return _folder(path)
+    readers: dict[str, Callable[[Path], str]] = {
+        ".csv": _csv,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+        ".jsonl": _lines,
+        ".json": _json,
+    }
+    if path.suffix.lower() not in readers:
+        raise UserError(f"{path}: is of no known kind, should end in {', '.join(readers)}, or be a folder")
+    return readers[path.suffix.lower()](path)
+
+
+def _folder(path: Path) -> str:
+    from jaxsched.calibration.interference import files as interference
+    from jaxsched.calibration.step_time import files as step_time
+    from jaxsched.cards import CARD_FILE
+    from jaxsched.errors import UserError
+    from jaxsched.json_file import read_json
+    from jaxsched.policies.checkpoint import WHAT, load_policy
+    from jaxsched.training.json_lines import read_rows
+    from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
+    from jaxsched.training.state import saved_config
+
+    if (path / STATE_FOLDER).is_dir():
+        config = saved_config(path / STATE_FOLDER)
+        return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
+    if not (path / CARD_FILE).is_file():
+        raise UserError(f"{path}: is a folder without {CARD_FILE} and without {STATE_FOLDER}, so nothing of ours")
+    card: Any = read_json(path / CARD_FILE)
+    what = card.get("what") if isinstance(card, dict) else None
+    readers: dict[Any, Callable[[Path], object]] = {
+        WHAT: load_policy,
+        interference.WHAT: interference.load_model,
+        step_time.WHAT: step_time.load_model,
+    }
+    if not isinstance(what, str) or what not in readers:
+        raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
+    readers[what](path)
+    return f"a {'checkpoint' if what == WHAT else f'fitted model of {what}'}"
+
+
+def _csv(path: Path) -> str:
+    from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS, read_measurements
+    from jaxsched.calibration.step_time.measurements import FORMATS as STEP_TIMES
+    from jaxsched.calibration.step_time.measurements import read_step_times
+    from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
+    from jaxsched.csv_file import read_table
+    from jaxsched.simulation.outcome import JOB_COLUMNS
+    from jaxsched.workload.traces import detect_format, read_trace
+
+    table = read_table(path)
+    header = sorted(table.header)
+    if header in (sorted(GPU_COLUMNS), sorted(NETWORK_COLUMNS)):
+        return f"{read_measurements([path])[0].rows:,} measurements of interference"
+    if header in [sorted(form.columns) for form in STEP_TIMES]:
+        return f"{len(read_step_times([path]).step_s):,} measured step times"
+    if set(table.header) >= set(HOST_COLUMNS) or set(table.header) >= set(NODE_COLUMNS):
+        return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs"
+    if table.header == JOB_COLUMNS:
+        return f"what became of {len(table.rows):,} jobs"
+    jobs, skipped = read_trace(path)
+    left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
+    return f"a {detect_format(table).name} trace of {len(jobs):,} jobs{left}"
+
+
+def _yaml(path: Path) -> str:
+    from jaxsched.cluster.cluster_file import read_cluster_file
+    from jaxsched.training.config import load_config
+    from jaxsched.training.sweep_file import load_sweep
+    from jaxsched.yaml_file import read_yaml
+
+    content = read_yaml(path, "configs/quickstart.yaml")
+    keys = set(content) if isinstance(content, dict) else set()
+    if "servers" in keys:
+        return f"a cluster of {len(read_cluster_file(path).servers):,} servers"
+    if keys & {"axes", "variants", "base", "out"}:
+        return f"a sweep of {len(load_sweep(path).points):,} points"
+    return f"a training configuration for {load_config(path).env.cluster}"
+
+
+def _json(path: Path) -> str:
+    from jaxsched.calibration.interference.measurements import read_measurements
+    from jaxsched.json_file import read_json
+
+    content = read_json(path)
+    if isinstance(content, dict) and {"policies", "config", "versions"} <= set(content):
+        return f"a comparison of {len(content['policies'])} policies"
+    return f"{read_measurements([path])[0].rows:,} measurements of interference"
+
+
+def _lines(path: Path) -> str:
+    from jaxsched.inputs import read_text
+    from jaxsched.kube.cluster.record import read_recording
+    from jaxsched.training.json_lines import MOST_BYTES, read_rows
+
+    if '"chunk"' in read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]:
+        return f"a training run's log of {len(read_rows(path)):,} rows"
+    return f"a recording of {sum(1 for _ in read_recording(path)):,} lines"

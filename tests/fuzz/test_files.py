@@ -1,0 +1,131 @@
+"""Files that are cut, spliced, mistyped or hostile: each is refused with one line, or read without losing a row."""
+
+import csv
+import io
+import json
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxsched.cli.check import Check
+from jaxsched.cli.errors import mistakes
+from tests.fuzz import sources
+from tests.fuzz.mutations import mutated
+
+SHORT, LONG, PARTS = 1000, 20_000, 20
+MOST_S, HANGS_S = 2.0, 30
+LONGEST_LINE = 4000  # of a message
+
+
+def look_at(path: Path, capsys: pytest.CaptureFixture) -> tuple[int, str]:
+    """Exit code and what `jaxsched check` says, which is one line, warnings apart."""
+    begin = time.process_time()
+    code = 0
+    try:
+        with mistakes():
+            Check(files=(path,)).run()
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        code = end.code
+    said = capsys.readouterr()
+    assert time.process_time() - begin < MOST_S
+    errors = [line for line in said.err.splitlines() if not line.startswith("jaxsched: warning: ")]
+    assert code in (0, 2)
+    if code == 0:
+        assert errors == [] and said.out.count("\n") == 1, said
+        return code, said.out
+    assert len(errors) == 1 and errors[0].startswith("jaxsched: error: ") and said.out == "", said
+    assert str(path) in errors[0] or path.name in errors[0], errors
+    assert len(errors[0]) < LONGEST_LINE + len(str(path))
+    return code, errors[0]
+
+
+def records(content: bytes, said: str) -> int:
+    """How many records a table of `content` has, counted by its lines, not by our reader."""
+    lines = [line for line in content.decode("utf-8-sig").split("\n") if line.strip()]
+    if "servers with GPUs" in said and "gpu" in lines[0]:
+        rows = csv.DictReader(io.StringIO("\n".join(line.replace(" , ", ",") for line in lines)))
+        header = {str(name).strip(): name for name in rows.fieldnames or ()}
+        return sum(row[header["gpu"]].strip().lstrip("0") != "" for row in rows)
+    return len(lines) - 1
+
+
+def counted(said: str) -> int:
+    """The records that `jaxsched check` says it has read or left out."""
+    numbers = re.findall(r"(?<= )[0-9][0-9,]*(?= )", f" {said.partition(': ')[2]}")
+    return sum(int(number.replace(",", "")) for number in numbers)
+
+
+def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) -> tuple[int, int]:
+    """Reads so many mutated files. Returns how many were read, and how many refused."""
+    rng = random.Random(seed)
+    outcomes = [0, 0]
+    shipped = sources.shipped()
+    for name, content in shipped.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    def hung(*_: object) -> None:
+        raise AssertionError(f"input {number} of seed {seed} takes more than {HANGS_S} s")
+
+    for number in range(inputs):
+        if number % 100 == 0:
+            good = [*(sources.made(rng) | shipped | sources.real(rng)).items()]
+        name, content = rng.choice(good)
+        content = mutated(rng, content)
+        path = folder / name
+        path.write_bytes(content)
+        looked_at = path
+        if path.name == "card.json":
+            weights = sources.ROOT / "checkpoints" / path.parent.name / "weights.msgpack"
+            (path.parent / weights.name).write_bytes(weights.read_bytes())
+            looked_at = path.parent
+        before = signal.signal(signal.SIGALRM, hung)
+        signal.alarm(HANGS_S)
+        try:
+            code, said = look_at(looked_at, capsys)
+            if code == 0 and path.suffix == ".csv":
+                assert counted(said.removeprefix(f"{path}")) == records(content, said), said
+        except BaseException as error:
+            kept = folder / f"seed{seed}-input{number}-{path.name}"
+            kept.write_bytes(content)
+            error.add_note(f"the input is in {kept}")
+            raise
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+        path.write_bytes(shipped.get(name, b""))  # others may be based on it
+        outcomes[code // 2] += 1
+    return outcomes[0], outcomes[1]
+
+
+def test_a_thousand_wrong_files(tmp_path, capsys):
+    read, refused = fuzz(0, SHORT, tmp_path, capsys)
+    assert read > SHORT / 20 and refused > SHORT / 4  # the mutations are neither without effect nor without sense
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_twenty_thousand_wrong_files(part, tmp_path, capsys):
+    fuzz(1000 + part, LONG // PARTS, tmp_path, capsys)
+
+
+def test_the_good_files_are_read_whole(tmp_path, capsys):
+    rng = random.Random(1)
+    for name, content in (sources.made(rng) | sources.real(rng)).items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        code, said = look_at(path, capsys)
+        assert code == 0, said
+        if path.suffix == ".csv":
+            assert counted(said) == records(content, said), said
+
+
+def test_a_folder_of_nothing_is_refused(tmp_path, capsys):
+    assert "nothing of ours" in look_at(tmp_path, capsys)[1]
+    (tmp_path / "card.json").write_text(json.dumps({"what": "cake"}))
+    assert "what should be one of" in look_at(tmp_path, capsys)[1]
