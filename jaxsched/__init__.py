@@ -1,3 +1,39 @@
-"""jaxsched: GPU cluster scheduling as a pure JAX function."""
+"""jaxsched: GPU cluster scheduling as a pure JAX function.
+
+The names below are found when they are first used, so that `import jaxsched` opens nothing and answers at once.
+"""
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "ClusterEnv": "jaxsched.env.environment",
+    "Comparison": "jaxsched.evaluation.compare",
+    "Discipline": "jaxsched.env.queues",
+    "Policy": "jaxsched.policies.base",
+    "Settings": "jaxsched.simulation.settings",
+    "UserError": "jaxsched.errors",
+    "WorkloadOptions": "jaxsched.workload.load",
+    "capacity": "jaxsched.policies.rules",
+    "compare": "jaxsched.evaluation.compare",
+    "fill_in_order": "jaxsched.policies.filling",
+    "get_cluster": "jaxsched.cluster.presets",
+    "get_workload": "jaxsched.workload.load",
+    "make": "jaxsched.adapters.make",
+    "make_job_list": "jaxsched.workload.jobs",
+    "policy": "jaxsched.policies.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jaxsched' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *_HOMES]

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import msgspec
 import numpy as np
-from flax import serialization
 
 from jaxsched.errors import UserError
 from jaxsched.files import write_bytes, write_text
@@ -36,6 +35,8 @@ class _Head(msgspec.Struct):
 def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:
     """Make `folder` one that holds a `what`: dicts of arrays, and a card. UserError if it cannot be written."""
     try:
+        from flax import serialization  # an eighth of a second, which names of models do not need
+
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / WEIGHTS_FILE, serialization.msgpack_serialize(weights))
         _write_card(folder, {"what": what, "schema": SCHEMA, "versions": versions()} | card)
@@ -50,6 +51,8 @@ def update(folder: Path, what: str, **entries: Any) -> None:
 
 def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
     """Weights and card of a folder of `what`. UserError if it does not hold one, or weights that are not finite."""
+    from flax import serialization
+
     card = read_card(folder, what)
     try:
         content = read_bytes(folder / WEIGHTS_FILE, MOST_WEIGHTS_BYTES)

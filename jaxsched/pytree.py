@@ -5,6 +5,9 @@ import typing
 from typing import Any, Self
 
 import jax
+import numpy as np
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 
 def static(**options: Any) -> Any:
@@ -32,3 +35,8 @@ class Pytree:
     def replace(self, **changes: Any) -> Self:
         """A copy with other values in the named fields; TypeError if there is no such field."""
         return dataclasses.replace(typing.cast(Any, self), **changes)
+
+
+def on_device(values: ArrayLike, dtype: DTypeLike) -> jax.Array:
+    """Values of the host as an array. `jnp.asarray` does the same by a program that it compiles for every shape."""
+    return jax.device_put(np.asarray(values, dtype))

@@ -2,7 +2,8 @@
 
 Whatever non-negative prices per GPU and slot are announced, no schedule has a smaller sum of starts than when every job
 chooses the start that minimises its start plus what it pays, less what all GPUs would earn (docs/bound.md, bound 4). So
-any prices give a bound; they are improved by subgradient steps, where too many GPUs are asked for they rise.
+any prices give a bound. They are searched for on a simpler problem (few lengths of jobs, few cells of time), and the
+best of them are then answered by the jobs as they are: only that answer is a bound, and it needs no more than a look.
 """
 
 import dataclasses
@@ -10,12 +11,14 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float64, Int
 
-CELLS = 2048  # prices are constant over cells of time, at most so many
-LENGTHS = 192  # different lengths that are told apart; others are rounded down
+CELLS = 512  # prices are constant over cells of time, at most so many
+LENGTHS = 64  # different lengths of the simpler problem
 STEPS = 100  # of the subgradient method, by Polyak's rule towards a target that is lowered when it is missed:
 REACH = 0.05  # the first target lies so far above, as a share of the sum of lengths,
 GAIN = 1e-3  # a step counts that gains this share of the way,
-PATIENCE = 3  # and after more misses than that in a row the target is lowered by half
+PATIENCE = 3  # after more misses than that in a row the target is lowered by half,
+NEAR = 1e-5  # and where it is as near as this, as a share of the sum of lengths, the search ends
+BLOCK = 2**16  # costs of starts that are worked out at a time: they stay in the processor's cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +32,13 @@ class Slotted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """The jobs of one (rounded) length."""
+class Kinds:
+    """Jobs of one length and one gang are of a kind: they differ in their release only."""
 
-    length: float
-    gpus: Float64[np.ndarray, "g"]  # the different gangs, ascending
-    jobs: Int[np.ndarray, "j"]  # which
-    gang: Int[np.ndarray, "j"]  # index into `gpus`
+    length: Float64[np.ndarray, "kinds"]
+    gpus: Float64[np.ndarray, "kinds"]
+    jobs: Int[np.ndarray, "J"]  # all jobs, kind by kind
+    first: Int[np.ndarray, "kinds+1"]  # where in `jobs` each kind begins
 
 
 def priced_starts(jobs: Slotted, end: float, known: float) -> float:
@@ -46,8 +49,15 @@ def priced_starts(jobs: Slotted, end: float, known: float) -> float:
     """
     slots = max(int(np.ceil(end)), 1)
     width = -(-slots // CELLS)
-    kinds, price = kinds_of(jobs), np.zeros(-(-slots // width))
     reach = max(known - jobs.release.sum(), REACH * jobs.length.sum())
+    price = _search(simpler(jobs), width, -(-slots // width), reach)
+    return answer(jobs, kinds_of(jobs), width, price)[0]
+
+
+def _search(jobs: Slotted, width: int, cells: int, reach: float) -> Float64[np.ndarray, "cells"]:
+    """Prices with a high bound, by subgradient steps from 0; the first target lies by `reach` above the first bound."""
+    kinds, price = kinds_of(jobs), np.zeros(cells)
+    near = NEAR * jobs.length.sum()
     best, misses, start, excess_there = -np.inf, 0, price, price
     for _ in range(STEPS):
         bound, excess = answer(jobs, kinds, width, price)
@@ -58,71 +68,104 @@ def priced_starts(jobs: Slotted, end: float, known: float) -> float:
             reach, misses, price, excess, bound = reach / 2, 0, start, excess_there, best
         uphill = np.where((price <= 0) & (excess < 0), 0.0, excess)  # no price is below 0
         norm = float(uphill @ uphill)
-        if norm == 0:  # everyone is served at these prices
+        if norm == 0 or reach < near:  # everyone is served at these prices, or there is nothing left to gain
             break
         price = np.maximum(price + (best + reach - bound) / norm * uphill, 0.0)
-    return best
+    return start
 
 
-def kinds_of(jobs: Slotted) -> list[Kind]:
-    """The jobs by length; of more than `LENGTHS` lengths, neighbours count as the shortest of them."""
-    length = jobs.length
-    if len(np.unique(length)) > LENGTHS:
-        logs = np.log(length)
-        bucket = np.floor((logs - logs.min()) / (np.ptp(logs) / LENGTHS + 1e-12)).astype(int)
-        shortest = np.full(bucket.max() + 1, np.inf)
-        np.minimum.at(shortest, bucket, length)
-        length = shortest[bucket]
-    kinds = []
-    for one in np.unique(length):
-        index = np.flatnonzero(length == one)
-        gpus, gang = np.unique(jobs.gpus[index], return_inverse=True)
-        kinds.append(Kind(float(one), gpus, index, gang))
-    return kinds
+def simpler(jobs: Slotted) -> Slotted:
+    """The same with at most `LENGTHS` lengths: neighbours count as their mean. What it is told is no bound."""
+    if len(np.unique(jobs.length)) <= LENGTHS:
+        return jobs
+    logs = np.log(jobs.length)
+    bucket = np.floor((logs - logs.min()) / (np.ptp(logs) / LENGTHS + 1e-12)).astype(int)
+    mean = np.bincount(bucket, jobs.length) / np.maximum(np.bincount(bucket), 1)
+    return dataclasses.replace(jobs, length=np.rint(mean)[bucket])
+
+
+def kinds_of(jobs: Slotted) -> Kinds:
+    """The jobs by length and gang."""
+    order = np.lexsort((jobs.gpus, jobs.length))
+    length, gpus = jobs.length[order], jobs.gpus[order]
+    begins = np.ones(len(order), bool)
+    begins[1:] = (np.diff(length) != 0) | (np.diff(gpus) != 0)
+    first = np.flatnonzero(begins)
+    return Kinds(length[first], gpus[first], order, np.append(first, len(order)))
 
 
 def answer(
-    jobs: Slotted, kinds: list[Kind], width: int, price: Float64[np.ndarray, "cells"]
+    jobs: Slotted, kinds: Kinds, width: int, price: Float64[np.ndarray, "cells"]
 ) -> tuple[float, Float64[np.ndarray, "cells"]]:
     """The bound of these prices, and the GPU-slots asked for beyond the capacity in every cell."""
     cells = len(price)
-    edges = np.arange(cells + 1) * float(width)
     paid = np.concatenate([[0.0], np.cumsum(price) * width])  # by one GPU from the start to an edge
-    start, length = np.empty(len(jobs.release)), np.empty(len(jobs.release))
-    total = 0.0
-    for kind in kinds:
-        release, gpus = jobs.release[kind.jobs], kind.gpus[kind.gang]
-        pay = np.interp(release + kind.length, edges, paid) - np.interp(release, edges, paid)
-        cost, choice = release + gpus * pay, release
-        # Between its kinks the cost of a start is linear: at a kink the start or the end lies on an edge.
-        from_edge = np.interp(edges + kind.length, edges, paid) - paid
-        to_edge = paid - np.interp(edges - kind.length, edges, paid)
-        for begin, pay in ((edges, from_edge), (edges - kind.length, to_edge)):
-            least, where = _least_from(begin + kind.gpus[:, None] * pay)
-            first = np.ceil((release - begin[0]) / width).astype(int)
-            inside = first <= cells
-            first = np.minimum(first, cells)
-            other = np.where(inside, least[kind.gang, first], np.inf)
-            choice = np.where(other < cost, begin[where[kind.gang, first]], choice)
-            cost = np.minimum(cost, other)
+    asked, total = np.zeros(cells + 1), 0.0
+    many = max(BLOCK // (cells + 1), 1)
+    for one in range(0, len(kinds.length), many):
+        some = slice(one, one + many)
+        length, gpus = kinds.length[some], kinds.gpus[some]
+        counts = np.diff(kinds.first[one : one + many + 1])
+        of = np.repeat(np.arange(len(counts)), counts)
+        own = kinds.jobs[kinds.first[one] : kinds.first[one] + len(of)]
+        start, cost = _choices(jobs.release[own], of, length, gpus, width, paid)
         total += float(cost.sum())
-        start[kind.jobs], length[kind.jobs] = choice, kind.length
-    asked = _used(start, jobs.gpus, edges) - _used(start + length, jobs.gpus, edges)
+        asked += _used(start, gpus[of], width, cells) - _used(start + length[of], gpus[of], width, cells)
     return total - jobs.capacity * float(paid[-1]), np.diff(asked) - jobs.capacity * width
 
 
-def _least_from(cost: Float64[np.ndarray, "g k"]) -> tuple[Float64[np.ndarray, "g k"], Int[np.ndarray, "g k"]]:
-    """Least of `cost[g, k:]`, and the first place of it, for every k."""
-    least = np.minimum.accumulate(cost[:, ::-1], 1)[:, ::-1]
-    places = np.where(cost <= least, np.arange(cost.shape[1]), cost.shape[1])
-    return least, np.minimum.accumulate(places[:, ::-1], 1)[:, ::-1]
+def _choices(
+    release: Float64[np.ndarray, "J"],
+    of: Int[np.ndarray, "J"],
+    length: Float64[np.ndarray, "kinds"],
+    gpus: Float64[np.ndarray, "kinds"],
+    width: int,
+    paid: Float64[np.ndarray, "edges"],
+) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """The start of least cost of each job of some kinds, and the cost; `of` is the job's kind.
+
+    Between its kinks the cost of a start is linear: at a kink the start or the end lies on an edge. So there are the
+    release itself, the edges, and the edges less the length.
+    """
+    edges = np.arange(len(paid)) * float(width)
+    pays = np.interp(release + length[of], edges, paid) - np.interp(release, edges, paid)
+    choice, cost = release.copy(), release + gpus[of] * pays
+    ahead, behind = _shifted(paid, length / width)
+    for pay, earlier in ((ahead - paid, np.zeros_like(length)), (paid - behind, length)):
+        pay *= gpus[:, None]
+        pay += edges
+        least = np.ascontiguousarray(np.minimum.accumulate(pay[:, ::-1], 1)[:, ::-1])  # of all starts from here on
+        first = np.ceil((release + earlier[of]) / width).astype(int)
+        inside = first < len(paid)
+        first = np.minimum(first, len(paid) - 1) + of * len(paid)
+        other = np.where(inside, least.ravel()[first] - earlier[of], np.inf)
+        better = other < cost
+        own = np.flatnonzero(pay.ravel() <= least.ravel())  # where the least is reached; in every row at its end
+        where = own[np.searchsorted(own, first[better])] % len(paid)
+        choice[better] = edges[where] - earlier[of[better]]
+        cost = np.minimum(cost, other)
+    return choice, cost
+
+
+def _shifted(
+    paid: Float64[np.ndarray, "edges"], cells: Float64[np.ndarray, "kinds"]
+) -> tuple[Float64[np.ndarray, "kinds edges"], Float64[np.ndarray, "kinds edges"]]:
+    """`paid` so many cells after each edge, and before it: linear inside of cells, constant outside of all."""
+    count = len(paid)
+    whole = np.minimum(np.floor(cells), count).astype(int)
+    part = np.where(cells < count, cells - whole, 0.0)[:, None]
+    later = np.lib.stride_tricks.sliding_window_view(np.append(paid, np.full(count + 1, paid[-1])), count)
+    earlier = np.lib.stride_tricks.sliding_window_view(np.append(np.full(count + 1, paid[0]), paid), count)
+    ahead, behind = later[whole], earlier[count + 1 - whole]
+    ahead += part * (later[whole + 1] - ahead)
+    behind -= part * (behind - earlier[count - whole])
+    return ahead, behind
 
 
 def _used(
-    start: Float64[np.ndarray, "J"], gpus: Float64[np.ndarray, "J"], edges: Float64[np.ndarray, "k"]
-) -> Float64[np.ndarray, "k"]:
+    start: Float64[np.ndarray, "J"], gpus: Float64[np.ndarray, "J"], width: int, cells: int
+) -> Float64[np.ndarray, "edges"]:
     """GPU-slots used before each edge by gangs that start at `start` and never end."""
-    after = np.searchsorted(edges, start)  # the first edge at or after the start
-    count = len(edges) + 1
-    held = np.cumsum(np.bincount(after, gpus, count))[:-1]
-    return held * edges - np.cumsum(np.bincount(after, gpus * start, count))[:-1]
+    after = np.minimum(np.ceil(start / width).astype(int), cells + 1)  # the first edge at or after the start
+    held = np.cumsum(np.bincount(after, gpus, cells + 2))[:-1]
+    return held * (np.arange(cells + 1) * float(width)) - np.cumsum(np.bincount(after, gpus * start, cells + 2))[:-1]

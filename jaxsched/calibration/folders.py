@@ -2,11 +2,10 @@
 
 import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jaxsched import cards
+from jaxsched import cards, shipped
 from jaxsched.csv_file import MOST_BYTES
 from jaxsched.errors import UserError
 from jaxsched.inputs import read_bytes
@@ -22,9 +21,9 @@ def read_folder(name: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
 
 def shipped_folder(what: str) -> Path:
     """The folder `checkpoints/WHAT`, which comes with the package; UserError if this copy has none."""
-    for root in (Path(str(resources.files("jaxsched"))), Path(__file__).parents[2]):
-        if (root / "checkpoints" / what / cards.CARD_FILE).is_file():
-            return root / "checkpoints" / what
+    found = shipped.find(shipped.CHECKPOINTS, what)
+    if found is not None:
+        return found
     raise UserError(f"the fitted model {what!r} does not come with this copy of jaxsched; fit one and name its folder")
 
 

@@ -9,12 +9,14 @@ import tyro
 from jaxsched.cli.options import Output, ScenarioOptions, optional
 
 if TYPE_CHECKING:
+    from jaxsched.cli.output import Writer
     from jaxsched.evaluation.compare import Comparison
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
-Policies are NAME[:OPTION+OPTION...] or the folder of a checkpoint. Names: first-fit, pack, load-balance, tetris,
-least-interference, contention-aware, random, greedy-wait.
+Policies are NAME[:OPTION+OPTION...], a checkpoint (quickstart and default come with jaxsched; or a folder), or a
+function or Policy of your own, FILE.py:NAME. Names: first-fit, pack, load-balance, tetris, least-interference,
+contention-aware, random, greedy-wait.
 
 Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
 tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
@@ -29,10 +31,13 @@ servers would be wholly free later).
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait
   jaxsched evaluate --cluster leaf-spine-64 --workload philly.csv --load 0.7 --policies pack greedy-wait --json out.json
-  jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --markdown table.md
+  jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
 """
+
+
+OUTPUTS = ("json", "markdown", "figure", "report", "picture")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,10 @@ class Evaluate(ScenarioOptions):
     """Also write the table as Markdown."""
     figure: Output = None
     """Also draw the distribution of job completion times (.png, .pdf or .svg)."""
+    report: Output = None
+    """Also write a page with all figures, the cluster over time and every job (.html; the first job list)."""
+    picture: Output = None
+    """Also draw the cluster over time under every policy (.svg, which moves; the first job list)."""
     record: Annotated[Path | None, optional("CHECKPOINT")] = None
     """Also write this command and its figures into the card of one of the checkpoints, for `jaxsched reproduce`."""
 
@@ -69,7 +78,7 @@ class Evaluate(ScenarioOptions):
         from jaxsched.evaluation.tables import markdown
         from jaxsched.files import check_folder, check_outputs
 
-        files = {f"--{option}": getattr(self, option) for option in ("json", "markdown", "figure")}
+        files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *self.policies])
         if self.figure is not None:
             check_figure(self.figure)
@@ -82,12 +91,25 @@ class Evaluate(ScenarioOptions):
             write(self.json, text(comparison.dumps()))
             write(self.markdown, text(markdown(comparison)))
             write(self.figure, lambda path: jct_distribution(comparison, path))
+            self._draw(comparison, write)
             show(comparison)
         if self.record is not None:
             from jaxsched.training.card import record
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")
+
+    def _draw(self, comparison: "Comparison", write: "Writer") -> None:
+        """The outputs that show the first job list on the cluster."""
+        if self.report is None and self.picture is None:
+            return
+        from jaxsched.cli.output import text
+        from jaxsched.evaluation.picture import cluster_svg
+        from jaxsched.evaluation.report import write_report
+
+        cluster, first = self.scenario(1).cluster, [row.outcomes[0] for row in comparison.rows]
+        write(self.report, lambda path: write_report(path, comparison, cluster))
+        write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
 
     def compared(self) -> "Comparison":
         """The comparison, with its progress on stderr."""
@@ -97,7 +119,7 @@ class Evaluate(ScenarioOptions):
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=bool(self.picture or self.report))
         with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -108,7 +130,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("json", "markdown", "figure", "record") or value is None:
+            if field.name in (*OUTPUTS, "record") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

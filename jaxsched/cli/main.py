@@ -1,59 +1,51 @@
-"""The command line: `jaxsched COMMAND`. Commands import what they need when they run, so that help is instant."""
+"""The command line: `jaxsched COMMAND`. A command is imported when it is asked for, so that help is instant."""
 
+import difflib
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Union
-
-import tyro
 
 from jaxsched import __version__
-from jaxsched.cli import (
-    bench,
-    check,
-    cluster,
-    evaluate,
-    interference,
-    kube,
-    placement,
-    quickstart,
-    reproduce,
-    simulate,
-    sweep,
-    train,
-)
 from jaxsched.cli.cache import enable_cache
-from jaxsched.cli.errors import mistakes, parsed
-from jaxsched.machine import allow_whole_loops
+from jaxsched.cli.errors import fail, mistakes, parsed
+from jaxsched.machine import allow_whole_loops, compile_quickly
 
-DESCRIPTION = """Simulate GPU clusters, train multi-agent schedulers, and compare them with the field's heuristics.
-
-Start with: jaxsched quickstart
-"""
-
-
+# Of each command the first line of its help. The module `cli.NAME` holds the class `Name`, and the rest in `HELP`.
 COMMANDS = {
-    "quickstart": (quickstart.Quickstart, quickstart.HELP),
-    "train": (train.Train, train.HELP),
-    "evaluate": (evaluate.Evaluate, evaluate.HELP),
-    "sweep": (sweep.Sweep, sweep.HELP),
-    "reproduce": (reproduce.Reproduce, reproduce.HELP),
-    "simulate": (simulate.Simulate, simulate.HELP),
-    "cluster": (cluster.Cluster, cluster.HELP),
-    "bench": (bench.Bench, bench.HELP),
-    "interference": (interference.Interference, interference.HELP),
-    "placement": (placement.Placement, placement.HELP),
-    "check": (check.Check, check.HELP),
-    "kube": (kube.Kube, kube.HELP),
+    "examples": "Copy the shipped examples and configurations into a folder.",
+    "evaluate": "Run every policy and checkpoint on the same jobs and compare them.",
+    "simulate": "Run one policy and write what became of every job.",
+    "cluster": "Show the figures of clusters' networks, or draw one.",
+    "quickstart": "Train two schedulers for a few minutes, compare them with heuristics, and draw the result.",
+    "train": "Train the schedulers, or resume a run.",
+    "sweep": "Train every point of a sweep, measure it, and print the table.",
+    "reproduce": "Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.",
+    "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",
+    "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
+    "placement": "Fit and evaluate a model of the step time by placement.",
+    "check": "Say what files and folders hold, or what is wrong with them.",
+    "kube": "Schedule a Kubernetes cluster, or replay a recording of one.",
 }
 
 
-def _choice(arguments: Sequence[str]) -> Any:
-    """The union of all commands; only the one that `arguments` name shows its whole help."""
-    kinds = []
-    for name, (kind, text) in COMMANDS.items():
-        text = text if name in arguments[:1] else text.splitlines()[0]
-        kinds.append(Annotated[kind, tyro.conf.subcommand(name, description=text, prefix_name=False)])
-    return Union[tuple(kinds)]  # noqa: UP007
+def overview() -> str:
+    """What `jaxsched --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: jaxsched COMMAND [OPTIONS]",
+            "",
+            "Simulate GPU clusters, train multi-agent schedulers, and compare them with the field's heuristics.",
+            "",
+            "Commands:",
+            *lines,
+            "",
+            "Each has a --help of its own, with examples. Start with:",
+            "  jaxsched examples",
+            "  jaxsched evaluate --workload examples/trace.csv --policies pack greedy-wait",
+        ]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,14 +54,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 2 a mistake of the user's, 130 interrupted, 141 nobody reads on, 143 terminated.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["--version"]:
-        print(f"jaxsched {__version__}")
-        return
     with mistakes():
-        command = parsed(lambda: tyro.cli(_choice(arguments), prog="jaxsched", description=DESCRIPTION, args=arguments))
-        allow_whole_loops()
-        enable_cache()
-        command.run()
+        if arguments == ["--version"]:
+            print(f"jaxsched {__version__}")
+            return
+        if arguments[:1] in (["--help"], ["-h"]):
+            print(overview())
+            sys.exit(0)
+        _run(arguments)
+
+
+def _run(arguments: list[str]) -> None:
+    known = f"available commands: {', '.join(COMMANDS)}"
+    if not arguments:
+        fail(f"no command is given; {known}")
+    name, *rest = arguments
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        fail(f"unknown command {name!r}; " + (f"perhaps you meant {close[0]}; " if close else "") + known)
+    module = importlib.import_module(f"jaxsched.cli.{name}")
+    import tyro
+
+    kind = getattr(module, name.capitalize())
+    command = parsed(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=module.HELP, args=rest))
+    allow_whole_loops()
+    compile_quickly()
+    enable_cache()
+    command.run()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ class Display:
         self._unit, self._total = unit, total
         self._lock = threading.Lock()
         self._printed: dict[str, float] = {}
+        self._said: set[str] = set()
         console = Console(stderr=True)
         self._bars = _bars(console) if console.is_terminal else None
         self._tasks = {}
@@ -40,21 +41,38 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
-    def update(self, name: str, done: int, passed_s: float, *, over: bool, note: str = "") -> None:
-        """`name` has done so many units in `passed_s` seconds of work; `over`: it will do no more."""
+    def compiling(self, name: str, what: str) -> None:
+        """`name` waits for something to be compiled; said once, where several wait for the same."""
+        with self._lock:
+            if what in self._said:
+                return
+            self._said.add(what)
+            if self._bars is not None:
+                self._bars.update(self._tasks[name], said=f"compiling {what}")
+            else:
+                print(f"{name}: compiling {what}", file=sys.stderr, flush=True)
+
+    def update(
+        self, name: str, done: int, passed_s: float, *, over: bool, note: str = "", apart: tuple[int, float] = (0, 0.0)
+    ) -> None:
+        """`name` has done so many units in `passed_s` seconds of work; `over`: it will do no more.
+
+        `apart`: of those, units and seconds that say nothing of the pace, for something was compiled in them.
+        """
+        paced, paced_s = done - apart[0], passed_s - apart[1]
         with self._lock:
             now = time.monotonic()
             if self._bars is not None:
                 self._bars.start_task(self._tasks[name])
-                said = f"{done:,}/{self._total:,} {self._unit}{self._rate(done, passed_s)} {note}"
+                said = f"{done:,}/{self._total:,} {self._unit}{self._rate(paced, paced_s)} {note}"
                 self._bars.update(self._tasks[name], completed=done, said=said)
             elif over or now - self._printed.get(name, -EVERY_S) >= EVERY_S:
                 self._printed[name] = now
-                line = f"{name}: {done:,}/{self._total:,} {self._unit}{self._rate(done, passed_s)}"
+                line = f"{name}: {done:,}/{self._total:,} {self._unit}{self._rate(paced, paced_s)}"
                 if over:
                     line += f", done in {passed_s:,.1f} s"
-                elif done:
-                    line += f", about {(self._total - done) * passed_s / done:,.0f} s left"
+                elif paced > 0:
+                    line += f", about {(self._total - done) * paced_s / paced:,.0f} s left"
                 print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)
 
     def more(self, name: str, done: int, total: int, passed_s: float) -> None:
@@ -82,6 +100,9 @@ class RunDisplay(Display):
 
     def report(self, progress: "engine.Progress") -> None:
         """As `compare` wants it."""
+        if progress.compiling:
+            self.compiling(progress.policy, progress.compiling)
+            return
         with self._lock:
             self._latest[progress.policy, progress.seed] = progress
             runs = [run for (policy, _), run in self._latest.items() if policy == progress.policy]

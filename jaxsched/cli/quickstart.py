@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxsched.cli.options import optional
+
 if TYPE_CHECKING:
     from jaxsched.evaluation.compare import Comparison
     from jaxsched.training.config import TrainConfig
 
-HELP = """Train two schedulers for a few minutes, compare them with the field's heuristics, and draw the result.
+HELP = """Train two schedulers for a few minutes, compare them with heuristics, and draw the result.
 
-Writes runs/quickstart (learning_curve.png, jct.png, comparison.json, the run itself) and checkpoints/quickstart. A run
-that was interrupted goes on where it was; to train anew delete it, or choose other folders.
+Writes runs/quickstart: learning_curve.png, jct.png, comparison.json, the run itself, and checkpoint/. A run that was
+interrupted goes on where it was; to train anew delete it, or choose another folder. The checkpoint of this name that
+comes with jaxsched stays as it is: --policies quickstart is the shipped one.
 
 Examples:
   jaxsched quickstart
-  jaxsched quickstart --out runs/again --checkpoint checkpoints/again
+  jaxsched quickstart --out runs/again
 """
 POLICIES = (
     "random",
@@ -44,8 +47,8 @@ class Quickstart:
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/quickstart")
     """Folder of the training run, the figures and the table."""
-    checkpoint: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("checkpoints/quickstart")
-    """Folder of the checkpoint."""
+    checkpoint: Annotated[Path | None, optional("FOLDER")] = None
+    """Folder of the checkpoint (default: checkpoint in --out)."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """What to train, YAML (default: the quickstart's configuration)."""
 
@@ -53,7 +56,7 @@ class Quickstart:
         """The whole path. UserError on any mistake."""
         from jaxsched.cli.output import show
         from jaxsched.cli.progress import Display
-        from jaxsched.cli.train import reporter
+        from jaxsched.cli.train import compiling, reporter
         from jaxsched.evaluation import figures
         from jaxsched.files import write_text
         from jaxsched.training.card import record
@@ -64,24 +67,26 @@ class Quickstart:
         provide_devices()
         figures.check_figure(CURVE)
         config = quickstart_config() if self.config is None else load_config(self.config)
+        checkpoint = self.out / "checkpoint" if self.checkpoint is None else self.checkpoint
         print(f"1/3 training on {config.env.cluster}, in {self.out}", flush=True)
         with Display(["train"], config.ppo.chunks, "chunks") as display:
             command = "jaxsched quickstart" + ("" if self.config is None else f" --config {self.config}")
-            policy = train_or_resume(config, self.out, command=command, report=reporter(display, config))
-        _copy(policy, self.checkpoint)
+            report, begin = reporter(display, config), compiling(display)
+            policy = train_or_resume(config, self.out, command=command, report=report, begin=begin)
+        _copy(policy, checkpoint)
 
         print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on", flush=True)
-        comparison = _compare(config, str(self.checkpoint))
+        comparison = _compare(config, str(checkpoint))
         seeds = f"--seed {FIRST_SEED} --seeds {SEEDS}"
-        same = _evaluate(config, LOAD, seeds, *POLICIES, str(self.checkpoint))
-        record(self.checkpoint, shlex.split(same), comparison)
+        same = _evaluate(config, LOAD, seeds, *POLICIES, str(checkpoint))
+        record(checkpoint, shlex.split(same), comparison)
         print("3/3 results", flush=True)
         show(comparison)
         write_text(self.out / JSON, comparison.dumps())
         figures.jct_distribution(comparison, self.out / JCT)
         figures.learning_curve(figures.read_rows(self.out / METRICS_FILE), self.out / CURVE)
-        print(f"wrote {', '.join(str(self.out / name) for name in (CURVE, JCT, JSON))} and {self.checkpoint}")
-        print(_next_steps(config, str(self.checkpoint)))
+        print(f"wrote {', '.join(str(self.out / name) for name in (CURVE, JCT, JSON))} and {checkpoint}")
+        print(_next_steps(config, str(checkpoint)))
 
 
 def _copy(policy: Path, checkpoint: Path) -> None:
@@ -140,5 +145,6 @@ What to try next:
     jaxsched evaluate --cluster leaf-spine-32 {interval} --policies pack greedy-wait {checkpoint}
   on your own trace (job_id,submit_time_s,num_gpus,duration_s), and what became of every job:
     jaxsched simulate --workload trace.csv --policy {checkpoint} --jobs-out jobs.csv
-  train longer, or on another cluster: copy configs/quickstart.yaml, change it, and
-    jaxsched train --config mine.yaml --out runs/mine"""
+  train longer, or on another cluster: copy the shipped configurations, change one, and
+    jaxsched examples
+    jaxsched train --config configs/quickstart.yaml --out runs/mine"""

@@ -8,9 +8,9 @@ import tyro
 
 from jaxsched.cli.options import optional
 
-HELP = """Train a checkpoint anew from the configuration in its card, repeat its recorded evaluations, compare.
+HELP = """Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.
 
-NAME is a folder of checkpoints/, or the path of a checkpoint. Evaluations get into a card with `jaxsched evaluate
+NAME is a shipped checkpoint, or the path of one. Evaluations get into a card with `jaxsched evaluate
 --record CHECKPOINT`. A run that was stopped goes on with the same command. What the card of an earlier version does not
 say is named, with the value that is taken.
 
@@ -19,7 +19,6 @@ Examples:
   jaxsched reproduce checkpoints/default --out runs/default-again
   jaxsched evaluate --policies pack greedy-wait checkpoints/default --seeds 10 --record checkpoints/default
 """
-CHECKPOINTS = Path("checkpoints")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +32,9 @@ class Reproduce:
 
     def run(self) -> None:
         """Train, evaluate, compare. UserError on any mistake."""
+        from jaxsched import shipped
         from jaxsched.cli.progress import Display
-        from jaxsched.cli.train import reporter
+        from jaxsched.cli.train import compiling, reporter
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.card import beside_card
         from jaxsched.training.config import TrainConfig, from_dict
@@ -43,7 +43,7 @@ class Reproduce:
         from jaxsched.versions import versions
 
         provide_devices()
-        folder = CHECKPOINTS / self.name if (CHECKPOINTS / self.name).is_dir() else Path(self.name)
+        folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
         card = read_card(folder)
         config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
         now = versions()
@@ -52,7 +52,7 @@ class Reproduce:
                 print(f"differs: {package} {version} then, {now[package]} now")
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         with Display(["train"], config.ppo.chunks, "chunks") as display:
-            policy = train_or_resume(config, out, report=reporter(display, config))
+            policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
         again = read_card(policy)
         lines = [("validation", card.get("validation_jct_s"), again["validation_jct_s"])]
         for entry in card.get("figures", []):

@@ -9,11 +9,13 @@ from jaxsched.cli.options import Output, ScenarioOptions, optional
 
 HELP = """Run one policy and write what became of every job.
 
---jobs-out writes job_id,submit_s,start_s,finish_s,num_gpus,status,placement; a placement is server:group:gpus joined by
-+, the server's number being its row in the cluster's inventory.
+--jobs-out writes a line per job, CSV or (by its ending) Parquet: job_id,submit_s,start_s,finish_s,num_gpus,model,
+scheduler,status,jct_s,queueing_s,ideal_s,slowed_s,slowdown,placement. jct_s is queueing_s + ideal_s + slowed_s. A
+placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory.
 
 Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv
+  jaxsched simulate --workload examples/trace.csv --policy pack --timeline trace.json   # open at ui.perfetto.dev
   jaxsched simulate --policy pack:sjf+backfill --cluster leaf-spine-64 --workload philly.csv --load 0.7
 """
 
@@ -28,6 +30,8 @@ class Simulate(ScenarioOptions):
     """Cut the run off at this simulated time (default: run until every job has finished)."""
     jobs_out: Output = None
     """Write one line per job."""
+    timeline: Output = None
+    """Write who held which GPU when, for Perfetto (.json)."""
     json: Output = None
     """Also write the results as JSON."""
 
@@ -36,16 +40,19 @@ class Simulate(ScenarioOptions):
         from jaxsched.cli.output import results, show, text
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
+        from jaxsched.evaluation.perfetto import write_trace
         from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.outcome import write_jobs
 
         compute_on_one_thread()
-        check_outputs({"--jobs-out": self.jobs_out, "--json": self.json}, [*self.inputs, self.policy])
+        files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
+        check_outputs(files, [*self.inputs, self.policy])
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=self.jobs_out is not None)
+        placed = self.jobs_out is not None or self.timeline is not None
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
         with RunDisplay([self.policy], len(scenario.jobs[0])) as display:
             comparison = compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -53,5 +60,6 @@ class Simulate(ScenarioOptions):
         jobs, cluster = comparison.rows[0].outcomes[0], scenario.cluster
         with results() as write:
             write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster))
+            write(self.timeline, lambda path: write_trace(path, jobs, cluster))
             write(self.json, text(comparison.dumps()))
             show(comparison)

@@ -30,7 +30,9 @@ class Sweep:
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The sweep, YAML."""
     plan: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Only say which programs there are, with their points and memory."""
+    """Only say which programs there are, with their points."""
+    memory: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """With --plan: also what memory each program needs (a second each)."""
     table: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Only print the table of the points that are finished."""
     markdown: Output = None
@@ -41,21 +43,23 @@ class Sweep:
         from jaxsched.cli.output import results, text
         from jaxsched.cli.progress import Display
         from jaxsched.files import check_folder, check_outputs
-        from jaxsched.training import sweep, sweep_table
+        from jaxsched.training import sweep_plan, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 
         check_outputs({"--markdown": self.markdown}, [self.file])
         plan = load_sweep(self.file)
         if self.plan:
-            for line in sweep.plan(plan):
+            for line in sweep_plan.plan(plan, memory=self.memory):
                 print(line, flush=True)
             return
         if not self.table:
+            from jaxsched.training import sweep
+
             check_folder(plan.out, f"{self.file}: out")
             with Display([], 0, "chunks") as display:
                 sweep.run(plan, lambda name, done, chunks, passed_s: display.more(name, done, chunks, passed_s))
-        rows = sweep.rows_of(plan)
-        print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep.ROWS_FILE}")
+        rows = sweep_plan.rows_of(plan)
+        print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep_plan.ROWS_FILE}")
         if rows:
             with results() as write:
                 write(self.markdown, text(sweep_table.markdown(rows)))

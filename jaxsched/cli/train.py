@@ -1,6 +1,7 @@
 """`jaxsched train`: learn the schedulers' policy, or go on with a run that was stopped."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ Examples:
 """
 
 
+COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
 OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "shards", "seed")
 
 
@@ -84,8 +86,9 @@ class Train:
         state = folder / STATE_FOLDER
         try:
             with Display(["train"], config.ppo.chunks, "chunks") as display:
-                report = reporter(display, config)
-                policy = train(config, folder, resume=self.resume is not None, report=report, command=self.command())
+                report, begin = reporter(display, config), compiling(display)
+                resume, command = self.resume is not None, self.command()
+                policy = train(config, folder, resume=resume, report=report, command=command, begin=begin)
         except KeyboardInterrupt as stop:
             hint = [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] if has_step(state) else []
             raise type(stop)(*hint) from None
@@ -119,14 +122,22 @@ class Train:
         return validate(dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, **given("seed")), "options")
 
 
+def compiling(display: "Display") -> Callable[[], None]:
+    """Says on `display` that a run waits for its program."""
+    return lambda: display.compiling("train", COMPILING)
+
+
 def reporter(display: "Display", config: "TrainConfig") -> "Report":
     """Passes the rows of a training run on to `display`."""
-    best = [float("inf")]
+    best, apart = [float("inf")], []
 
     def report(row: dict[str, float]) -> None:
         best[0] = min(best[0], row.get("validation_jct_s", best[0]))
         done = int(row["chunk"])
         note = f"(best validation JCT {best[0]:,.0f} s)" if best[0] < float("inf") else ""
-        display.update("train", done, row["wall_s"], over=done == config.ppo.chunks, note=note)
+        if not apart:
+            apart.append((done, row["wall_s"]))  # the first chunk of a run waits for its program
+        over = done == config.ppo.chunks
+        display.update("train", done, row["wall_s"], over=over, note=note, apart=(0, 0.0) if over else apart[0])
 
     return report

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float32, Int
@@ -20,6 +19,7 @@ from jaxsched.cluster.servers import (
 )
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
+from jaxsched.pytree import on_device
 
 SERVERS_PER_SCHEDULER = 16
 MAX_ROUTE_BYTES = 8 * 2**30  # route is dense: P T T E floats
@@ -67,13 +67,13 @@ def build_rows(
     ]
     leaves = {
         **_server_arrays(servers, rows, gpu_speeds),
-        "server_id": jnp.asarray(rows, jnp.int32),
-        "server_rack": jnp.asarray(np.stack(local_rack), jnp.int32),
-        "rack_id": jnp.asarray(racks, jnp.int32),
-        "link_bytes_s": jnp.asarray(np.append(topology.link_bytes_s, 1.0), jnp.float32),
-        "link_id": jnp.asarray(link_id, jnp.int32),
-        "route": jnp.asarray(route, jnp.float32),
-        "reference": jnp.int32(numbers[most_frequent_type(servers)]),
+        "server_id": on_device(rows, np.int32),
+        "server_rack": on_device(np.stack(local_rack), np.int32),
+        "rack_id": on_device(racks, np.int32),
+        "link_bytes_s": on_device(np.append(topology.link_bytes_s, 1.0), np.float32),
+        "link_id": on_device(link_id, np.int32),
+        "route": on_device(route, np.float32),
+        "reference": on_device(numbers[most_frequent_type(servers)], np.int32),
     }
     return Cluster(**leaves, gpu_types=tuple(numbers))
 
@@ -115,13 +115,13 @@ def _server_arrays(
         qpi[row] = server.qpi_gbytes_s * BYTES_S_PER_GBYTES_S
         nic[row] = server.nic_gbits_s * BYTES_S_PER_GBITS_S
     return {
-        "group_gpus": jnp.asarray(gpus[rows]),
-        "group_gpu_type": jnp.asarray(gpu_type[rows]),
-        "group_speed": jnp.asarray(speed[rows], jnp.float32),
-        "group_cores": jnp.asarray(cores[rows], jnp.float32),
-        "pcie_bytes_s": jnp.asarray(pcie[rows], jnp.float32),
-        "qpi_bytes_s": jnp.asarray(qpi[rows], jnp.float32),
-        "nic_bytes_s": jnp.asarray(nic[rows], jnp.float32),
+        "group_gpus": on_device(gpus[rows], np.int32),
+        "group_gpu_type": on_device(gpu_type[rows], np.int32),
+        "group_speed": on_device(speed[rows], np.float32),
+        "group_cores": on_device(cores[rows], np.float32),
+        "pcie_bytes_s": on_device(pcie[rows], np.float32),
+        "qpi_bytes_s": on_device(qpi[rows], np.float32),
+        "nic_bytes_s": on_device(nic[rows], np.float32),
     }
 
 

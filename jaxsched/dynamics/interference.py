@@ -18,12 +18,13 @@ import dataclasses
 from typing import Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float32, Int32, PyTree
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 from jaxsched.dynamics.sharing import SharingTable
-from jaxsched.pytree import Pytree, static
+from jaxsched.pytree import Pytree, on_device, static
 
 Model = Int32[Array, "*#jobs"]
 Use = Float32[Array, "*#jobs"]
@@ -84,7 +85,7 @@ LEVELS = ("default", "low", "high")
 
 def default_strengths(level: str = "default") -> Strengths:
     """The calibrated strength of every channel, or the `low` or `high` end of its range."""
-    return Strengths(kappa=jnp.array([getattr(CALIBRATION[channel], level) for channel in CHANNELS], jnp.float32))
+    return Strengths(kappa=on_device([getattr(CALIBRATION[channel], level) for channel in CHANNELS], np.float32))
 
 
 def _strength(kappa: Float32[Array, "channels"], channel: int) -> Float32[Array, ""]:

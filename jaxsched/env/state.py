@@ -17,7 +17,7 @@ from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.dynamics.speed import Footprint, JobSpec
 from jaxsched.errors import UserError
-from jaxsched.pytree import Pytree, static
+from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.workload.jobs import WHOLE, JobTable
 from jaxsched.workload.models import Profiles, profiles
 
@@ -58,10 +58,10 @@ def reward_weights(
 ) -> RewardWeights:
     """Weights from plain numbers."""
     return RewardWeights(
-        jobs=jnp.float32(jobs),
-        lost=jnp.float32(lost),
-        progress=jnp.float32(progress),
-        interference=jnp.bool_(interference),
+        jobs=on_device(jobs, jnp.float32),
+        lost=on_device(lost, jnp.float32),
+        progress=on_device(progress, jnp.float32),
+        interference=on_device(interference, jnp.bool_),
     )
 
 
@@ -101,10 +101,10 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
         cluster=cluster,
         profiles=profiles(cluster.gpu_types),
         interference=default_interference(),
-        interval_s=jnp.float32(interval_s),
+        interval_s=on_device(interval_s, jnp.float32),
         reward=reward_weights(jobs=1.0),
-        max_forwards=jnp.int32(2),
-        horizon=jnp.int32(horizon),
+        max_forwards=on_device(2, jnp.int32),
+        horizon=on_device(horizon, jnp.int32),
     )
     return EnvParams(**(values | changes))
 

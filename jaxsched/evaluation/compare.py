@@ -12,7 +12,9 @@ from jaxtyping import Float64
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import on_reference, profiles_on
+from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
 from jaxsched.policies.base import Policy
@@ -20,6 +22,7 @@ from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
+from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.versions import versions
@@ -45,9 +48,9 @@ class PolicyResult:
     outcomes: list[Outcome]  # one per seed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """Policies on the same jobs, in the order they were named."""
+    """Policies on the same jobs, in the order they were named. Printed it is a table."""
 
     rows: list[PolicyResult]
     bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
@@ -63,6 +66,11 @@ class Comparison:
     def jobs(self) -> JobCounts:
         """The account of the policy that left most jobs unfinished; of each of them where all finished all."""
         return min((row.jobs for row in self.rows), key=lambda jobs: jobs.finished)
+
+    def __repr__(self) -> str:
+        from jaxsched.evaluation import tables  # which prints comparisons
+
+        return "\n".join([tables.plain_text(self), *tables.legend(self)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as `jaxsched evaluate --json` writes them; null where a figure does not exist."""
@@ -101,26 +109,39 @@ class Comparison:
 
 
 def compare(
-    cluster: Cluster,
-    jobs_by_seed: Sequence[JobList],
+    cluster: str | Cluster,
+    jobs: str | JobList | Sequence[JobList],
     policies: Sequence[str | Path | Rule | Policy],
     settings: Settings | None = None,
     *,
     config: Mapping[str, Any] | None = None,
     report: Report | None = None,
+    **options: Any,
 ) -> Comparison:
-    """Run every policy on every job list until all jobs have finished.
+    """Run every policy on the same jobs until all have finished. Print the result to see a table.
 
     Args:
-        jobs_by_seed: the same lists for all policies (common random numbers), one per seed.
-        policies: names of hand-written ones, folders of checkpoints, placement rules, or `Policy`s; see `parse`.
+        cluster: a name or file, see `get_cluster`, or a cluster.
+        jobs: one job list, several (one per seed), or with a cluster's name the name or file of a workload.
+        policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s; see `parse`.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
+        options: where `jobs` is a name: those of `load_scenario`, such as `load`, `num_jobs`, `seeds`.
 
     UserError on an unknown policy, or if no job fits the cluster.
     """
     settings = settings or Settings()
     policies = parse_all(policies)
+    if isinstance(jobs, str):
+        if not isinstance(cluster, str):
+            raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
+        scenario = load_scenario(cluster, jobs, **options)
+        cluster, jobs_by_seed, config = scenario.cluster, scenario.jobs, scenario.config | dict(config or {})
+    else:
+        if options:
+            raise TypeError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
+        cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
+        jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
     models = profiles_on(cluster, get_catalogue(settings.models).models)
     job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = simulate(policies, cluster, job_lists, settings, report)

@@ -22,8 +22,6 @@ from jaxsched.pytree import Pytree
 
 T = TypeVar("T", bound=PyTree)
 
-KINDS = ("graph", "flat")
-MOST_WIDTH, MOST_EXCHANGES = 4096, 16  # what a file may ask for: beyond it compiling would not end
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number

@@ -19,7 +19,8 @@ from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
-from jaxsched.networks.hierarchy import KINDS, MOST_EXCHANGES, MOST_WIDTH, Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
@@ -170,8 +171,8 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
     return obs, menu.replace(workers=resized(menu.workers, options, n * k, keep=0))
 
 
-def load_policy(path: str | Path) -> Policy:
-    """The policy of a checkpoint's folder, by that name. UserError if the folder does not hold one."""
+def load_policy(path: str | Path, name: str | None = None) -> Policy:
+    """The policy of a checkpoint's folder, by `name` or else the path. UserError if the folder does not hold one."""
     try:
         weights, card = cards.read(Path(path), WHAT)
         network, queue, max_forwards, sizes = check_card(str(path), card)
@@ -179,4 +180,4 @@ def load_policy(path: str | Path) -> Policy:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"checkpoint {path}: not a readable checkpoint ({' '.join(str(error).split())})") from error
     weights = jax.tree.map(jnp.asarray, weights)
-    return learned_policy(str(path), network, weights, queue, max_forwards=max_forwards, sizes=sizes)
+    return learned_policy(name or str(path), network, weights, queue, max_forwards=max_forwards, sizes=sizes)

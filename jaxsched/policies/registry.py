@@ -1,4 +1,4 @@
-"""Policies by name: `NAME[:OPTION[+OPTION...]]`, or the path of a checkpoint.
+"""Policies by name: `NAME[:OPTION[+OPTION...]]`, a checkpoint's name or folder, or `FILE.py:NAME`.
 
 Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, with it `reserve` (GPUs are kept for the first
 blocked gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
@@ -12,13 +12,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxsched import shipped
 from jaxsched.env.knowledge import ESTIMATES, NOTHING
-from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
+from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
-from jaxsched.policies.base import FORWARDS, TO_IDLE, Options, Policy
+from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Options, Policy
 from jaxsched.policies.displacement import quiet_intervals
+from jaxsched.policies.from_file import from_file
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import FIFO, heuristic
 from jaxsched.policies.rules import RULES, Rule
@@ -32,8 +34,9 @@ _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait
 
 
 def parse(policy: str | Path | Rule | Policy) -> Policy:
-    """The policy of a name, of a checkpoint's folder, of a placement rule (FIFO, without backfilling), or itself.
+    """The policy of a name, of a checkpoint, of a placement rule (FIFO, without backfilling), or itself.
 
+    A checkpoint is the name of a shipped one or a folder. `FILE.py:NAME` is a policy or a rule of a Python file.
     UserError naming what is wrong and what would be right.
     """
     if isinstance(policy, Policy):
@@ -43,15 +46,25 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     spec = str(policy)
     if spec.partition(":")[0] in NAMES:
         return hand_written(spec, options_of(spec))
-    if os.path.isdir(spec):
+    if ".py:" in spec:
+        found = from_file(spec)
+        return found if isinstance(found, Policy) else Policy(spec, heuristic(found))
+    folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
+    if folder is not None:
         from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
-        return load_policy(spec)
+        return load_policy(folder, spec)
     if "/" in spec:
         raise UserError(
             f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
-    raise UserError(f"unknown policy {shortened(spec)!r}: one of {', '.join(NAMES)}, or the folder of a checkpoint")
+    known = ", ".join((*NAMES, *checkpoints()))
+    raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+
+
+def checkpoints() -> tuple[str, ...]:
+    """Names of the checkpoints that come with the package: policies, where other folders hold fitted models."""
+    return tuple(name for name in shipped.names(shipped.CHECKPOINTS) if name not in ("interference", "placement"))
 
 
 def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
@@ -64,6 +77,42 @@ def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
     if twice:
         raise UserError(f"policies: {twice[0]!r} is given twice, every policy may only once")
     return found
+
+
+def policy(
+    rule: str | Path | Rule,
+    *,
+    name: str | None = None,
+    order: Order = "fifo",
+    backfill: bool = False,
+    reserve: bool = False,
+    forward: str = STAY,
+) -> Policy:
+    """A policy of a placement rule and a queue, for `compare`.
+
+    Args:
+        rule: a function `(key, view, job) -> workers` of one partition, or a name (then all else stands in the name,
+            as in `pack:sjf+backfill`, unless an `order` or a switch is given here).
+        name: in tables; by default the function's, or what the arguments amount to.
+        order: a queue order's name, or a function `(state, params) -> float32[P, Q]`; the lowest comes first.
+        backfill, reserve: see `Discipline`.
+        forward: how blocked jobs go to other schedulers: `stay`, `forward` (to idle ones), `spread`.
+
+    UserError on a mistake.
+    """
+    if forward not in FORWARDS:
+        raise UserError(f"forward: {forward!r} should be one of {', '.join(FORWARDS)}")
+    queue = Discipline(order=order, backfill=backfill, reserve=reserve)
+    plain = queue == FIFO and forward == STAY
+    if isinstance(rule, str | Path) and (plain or (isinstance(order, str) and rule in NAMES)):
+        options = [order, *(switch for switch in SWITCHES if getattr(queue, switch))]
+        options += [] if forward == STAY else [forward]
+        found = parse(rule if plain else f"{rule}:{'+'.join(options)}")
+        return found if name is None else dataclasses.replace(found, name=name)
+    if isinstance(rule, str | Path) and rule not in RULES:
+        raise UserError(f"policy {str(rule)!r}: with an order of your own it should be one of {', '.join(RULES)}")
+    called = rule if isinstance(rule, str | Path) else getattr(rule, "__name__", repr(rule))
+    return Policy(str(called if name is None else name), heuristic(rule, queue, forward))  # pyright: ignore
 
 
 def hand_written(name: str, of: Options) -> Policy:

@@ -26,6 +26,7 @@ class Progress:
     wall_s: float
     steps: int
     over: bool  # the run has ended
+    compiling: str = ""  # what is compiled now, and for about how long; the run waits for it
 
 
 Report = Callable[[Progress], None]

@@ -10,9 +10,11 @@ from jaxtyping import Bool, Float64, Int8, Int16, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
+from jaxsched.errors import UserError
 from jaxsched.files import atomic_path
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import WHOLE, JobList
+from jaxsched.workload.models import MODEL_NAMES
 
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
@@ -144,12 +146,21 @@ def placement(result: Outcome, cluster: Cluster, job: int) -> str:
     return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
 
 
-JOB_COLUMNS = ("job_id", "submit_s", "start_s", "finish_s", "num_gpus", "status", "placement")
+JOB_COLUMNS = (
+    "job_id", "submit_s", "start_s", "finish_s", "num_gpus", "model", "scheduler", "status", "jct_s", "queueing_s",
+    "ideal_s", "slowed_s", "slowdown", "placement",
+)  # fmt: skip
 
 
 def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
-    """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty."""
+    """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty.
+
+    CSV, or Parquet where the name ends in .parquet (needs pyarrow). `jct_s` is `queueing_s` (from submission to the
+    first start) + `ideal_s` (the run time alone, on the ideal placement) + `slowed_s` (all that came on top).
+    UserError if Parquet is asked for and cannot be written.
+    """
     jobs = result.jobs
+    slowed_s = result.jct_s - result.queue_s - jobs.duration_s
 
     def seconds(values: Float64[np.ndarray, "J"]) -> list[str]:
         return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in values]
@@ -160,13 +171,41 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
         seconds(result.start_s),
         seconds(result.finish_s),
         [f"{gpus:g}" for gpus in jobs.gpu_demand],
+        [MODEL_NAMES[model] for model in jobs.model],
+        ["" if partition < 0 else str(partition) for partition in result.partition],
         [STATUS[code] for code in result.status],
+        seconds(result.jct_s),
+        seconds(result.queue_s),
+        seconds(jobs.duration_s),
+        seconds(slowed_s),
+        seconds(result.run_s / jobs.duration_s),
         [placement(result, cluster, job) for job in range(len(jobs))],
     )
+    if Path(path).suffix == ".parquet":
+        _write_parquet(path, columns)
+        return
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(JOB_COLUMNS)
         writer.writerows(zip(*columns))
+
+
+TEXTS = ("job_id", "model", "status", "placement")  # of the columns; all others are numbers
+
+
+def _write_parquet(path: str | Path, columns: tuple[list[str], ...]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(f"{path}: Parquet needs pyarrow, which is not installed: pip install pyarrow") from None
+
+    def values(name: str, column: list[str]) -> list[Any]:
+        return column if name in TEXTS else [None if cell == "" else float(cell) for cell in column]
+
+    table = pyarrow.table({name: values(name, column) for name, column in zip(JOB_COLUMNS, columns)})
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
 
 
 def rejections(result: Outcome) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
-from jaxsched.networks.hierarchy import KINDS, MOST_EXCHANGES, MOST_WIDTH
+from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.schema import converted
 from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml

@@ -58,19 +58,23 @@ def train(
     save_every: int = 10,
     programs: Programs | None = None,
     command: str = "",
+    begin: Callable[[], None] | None = None,
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation (see `finish`).
 
     `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
     and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
-    the same; `command`, which started the run, gets into the card. Raises UserError if there is nothing to resume, a
-    run in the way, or another process at work in the folder.
+    the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
+    right, before anything is compiled. Raises UserError if there is nothing to resume, a run in the way, or another
+    process at work in the folder.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config)
     with locked(run_dir), _system_errors(run_dir):
+        if begin is not None:
+            begin()
         _train(setting, run_dir, resume, report, save_every, programs or programs_of(setting), command)
     return run_dir / POLICY_FOLDER
 
@@ -142,14 +146,21 @@ def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -
     return state
 
 
-def train_or_resume(config: TrainConfig, run_dir: Path, *, command: str = "", report: Report | None = None) -> Path:
+def train_or_resume(
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    command: str = "",
+    report: Report | None = None,
+    begin: Callable[[], None] | None = None,
+) -> Path:
     """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
     found = has_step(run_dir / STATE_FOLDER)
     if found and saved_config(run_dir / STATE_FOLDER) != config:
         raise UserError(
             f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
         )
-    return train(config, run_dir, resume=found, command=command, report=report)
+    return train(config, run_dir, resume=found, command=command, report=report, begin=begin)
 
 
 def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:

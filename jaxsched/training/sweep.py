@@ -5,66 +5,25 @@ per test), `points/` (each run's policy and curves) and, while runs go on, what 
 was killed goes on: finished rows stay, trained policies are only measured, interrupted runs resume.
 """
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
 
 from jaxsched.files import write_text
 from jaxsched.locks import locked
 from jaxsched.training.batched import seconds_of, train_batched
-from jaxsched.training.config import to_dict
 from jaxsched.training.json_lines import append, mend, read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.training.measure import BASELINES_FILE, measure
-from jaxsched.training.shared_programs import SharedPrograms, shape_key
+from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
+from jaxsched.training.sweep_plan import ROWS_FILE, flat, programs, rows_of
 from jaxsched.versions import versions
 
-ROWS_FILE, DONE_FILE = "rows.jsonl", "trained"
+DONE_FILE = "trained"
 Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many, seconds
-
-
-class Program(NamedTuple):
-    """Points that share a program, and how many of them are trained at once."""
-
-    points: list[Point]
-    runs_at_once: int
-
-    @property
-    def differing(self) -> list[str]:
-        """The numbers in which the points differ, the seed apart."""
-        configs = [_flat(point.config) for point in self.points]
-        return [key for key in configs[0] if key != "seed" and len({str(one[key]) for one in configs}) > 1]
-
-
-def programs(sweep: Sweep) -> list[Program]:
-    """The sweep's programs, in the order of the file."""
-    groups: dict[Any, list[Point]] = {}
-    for point in sweep.points:
-        groups.setdefault(shape_key(point.config), []).append(point)
-    most = sweep.runs_at_once or (1 if jax.default_backend() == "cpu" else len(sweep.points))
-    return [Program(points, min(most, len(points))) for points in groups.values()]
-
-
-def plan(sweep: Sweep) -> Iterator[str]:
-    """One line per program: its points, how they run, and the memory that their shapes need. Nothing is compiled."""
-    finished = {row["id"] for row in rows_of(sweep)}
-    for number, program in enumerate(programs(sweep), 1):
-        names = list(dict.fromkeys(point.group for point in program.points))
-        done = sum(sweep.id_of(point) in finished for point in program.points)
-        shared = SharedPrograms([point.config for point in program.points[:1]])
-        how = "one after the other" if program.runs_at_once == 1 else f"{program.runs_at_once} at once"
-        differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
-        yield (
-            f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how};"
-            f" at least {program.runs_at_once * shared.memory_bytes() / 2**20:,.0f} MiB"
-        )
 
 
 def run(sweep: Sweep, report: Report | None = None) -> None:
@@ -92,15 +51,8 @@ def _run(sweep: Sweep, report: Report | None) -> None:
         _measure(sweep, [point for point in points if point not in untrained])
 
 
-def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """The rows of the sweep's points that are finished, in the order of the file."""
-    by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
-    wanted = [sweep.id_of(point) for point in sweep.points]
-    return [by_id[one] for one in wanted if one in by_id]
-
-
 def _folder(sweep: Sweep, point: Point) -> Path:
-    return sweep.out / "points" / digest(_flat(point.config))
+    return sweep.out / "points" / digest(flat(point.config))
 
 
 def _train(sweep: Sweep, shared: SharedPrograms, points: Sequence[Point], part: range, report: Report | None) -> None:
@@ -113,7 +65,7 @@ def _train(sweep: Sweep, shared: SharedPrograms, points: Sequence[Point], part: 
         tell = None if report is None else lambda row: report(point.name, int(row["chunk"]), chunks, row["wall_s"])
         train(point.config, folder, resume=resume, report=tell, programs=shared.of_run(part[0]))
     else:
-        state = sweep.out / STATE_FOLDER / digest([_flat(point.config) for point in points])
+        state = sweep.out / STATE_FOLDER / digest([flat(point.config) for point in points])
         name = f"{points[0].name} and {len(points) - 1} more"
         tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
         train_batched(shared, part, folders, state, report=tell)
@@ -149,11 +101,3 @@ def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
             "folder": str(folder),
         }
         append(sweep.out / ROWS_FILE, row)
-
-
-def _flat(config: Any) -> dict[str, Any]:
-    """Values by dotted name, as plain ones."""
-    flat = {}
-    for key, value in json.loads(json.dumps(to_dict(config))).items():
-        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
-    return flat

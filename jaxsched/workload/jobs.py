@@ -14,7 +14,7 @@ from jaxtyping import Float32, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
 from jaxsched.errors import UserError
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, on_device
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -229,17 +229,17 @@ def to_table(jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None
     lead = np.minimum((boundary * interval_s - jobs.submit_s).astype(np.float32), below)
     homes = jobs.home if home is None else _column("home", home, len(jobs), np.int32, -1)
     return JobTable(
-        arrival=jnp.asarray(boundary, jnp.int32),
-        lead_s=jnp.asarray(lead, jnp.float32),
-        duration_s=jnp.asarray(jobs.duration_s, jnp.float32),
-        estimate_s=jnp.asarray(jobs.estimate_s, jnp.float32),
-        workers=jnp.asarray(jobs.workers, jnp.int32),
-        gpus_per_worker=jnp.asarray(jobs.gpus_per_worker, jnp.int32),
-        ps=jnp.asarray(jobs.ps, jnp.int32),
-        model=jnp.asarray(jobs.model, jnp.int32),
-        tenant=jnp.asarray(jobs.tenant, jnp.int32),
-        home=jnp.asarray(homes, jnp.int32),
-        milli=jnp.asarray(jobs.milli, jnp.int32),
+        arrival=on_device(boundary, np.int32),
+        lead_s=on_device(lead, np.float32),
+        duration_s=on_device(jobs.duration_s, np.float32),
+        estimate_s=on_device(jobs.estimate_s, np.float32),
+        workers=on_device(jobs.workers, np.int32),
+        gpus_per_worker=on_device(jobs.gpus_per_worker, np.int32),
+        ps=on_device(jobs.ps, np.int32),
+        model=on_device(jobs.model, np.int32),
+        tenant=on_device(jobs.tenant, np.int32),
+        home=on_device(homes, np.int32),
+        milli=on_device(jobs.milli, np.int32),
     )
 
 

@@ -26,13 +26,12 @@ with pageable PCIe 3.0 copies that are not overlapped (assumption), at least 0.0
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.errors import UserError
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, on_device
 
 IMAGE_CORE_S = 0.011
 CORES_PER_GPU = 6.0
@@ -278,9 +277,9 @@ _INDEX = {name: i for i, model in enumerate(CATALOGUE) for name in (model.name, 
 def profiles(gpu_types: Sequence[str] = (), models: Sequence[ModelProfile] = CATALOGUE) -> Profiles:
     """The models as arrays in their order, with measured speeds on `gpu_types` (names, as in `Cluster.gpu_types`)."""
     fields = [field.name for field in dataclasses.fields(Profiles) if field.name != "speed"]
-    columns = {f: jnp.asarray([getattr(m, f) for m in models], jnp.float32) for f in fields}
+    columns = {f: on_device([getattr(m, f) for m in models], np.float32) for f in fields}
     speed = [[_measured_speed(model, name) for name in (*gpu_types, "")] for model in models]
-    return Profiles(**columns, speed=jnp.asarray(speed, jnp.float32) if gpu_types else None)
+    return Profiles(**columns, speed=on_device(speed, np.float32) if gpu_types else None)
 
 
 def _measured_speed(model: ModelProfile, gpu_type: str) -> float:

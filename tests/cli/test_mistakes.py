@@ -1,5 +1,6 @@
 """A mistake is one line on stderr, exit code 2, no traceback, and no file left behind."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from jaxsched.cli import cluster, evaluate
 from jaxsched.cli.errors import first_paragraph
-from jaxsched.cli.main import main
+from jaxsched.cli.main import COMMANDS, main
 from jaxsched.cluster.presets import preset_names
 from jaxsched.env.queues import ORDERS, SWITCHES
 from jaxsched.policies.base import FORWARDS
@@ -109,7 +110,8 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["train", "--out", "no/run", "--load", "-1"], "load must be two rising positive numbers"),
         (["train", "--config", "missing.yaml", "--out", "no/run"], "missing.yaml: no such file"),
         (["evaluat"], "available commands: "),
-        ([], "Expected one of"),
+        (["evaluat"], "perhaps you meant evaluate"),
+        ([], "no command is given; available commands: "),
     ],
 )
 def test_bad_command_lines(capsys, arguments, wanted):
@@ -144,7 +146,17 @@ def test_help_needs_no_jax():
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["quickstart", "train", "evaluate", "simulate", "bench"])
+def test_the_overview_says_of_every_command_what_its_help_begins_with(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert end.value.code == 0
+    for name, text in COMMANDS.items():
+        module = importlib.import_module(f"jaxsched.cli.{name}")
+        assert module.HELP.splitlines()[0] == text and text in said
+
+
+@pytest.mark.parametrize("command", ["quickstart", "train", "evaluate", "simulate", "bench", "examples"])
 def test_every_command_explains_itself_with_examples(capsys, command):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

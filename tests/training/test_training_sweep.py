@@ -15,8 +15,10 @@ from jaxsched.training import sweep, sweep_table
 from jaxsched.training.batched import seconds_of
 from jaxsched.training.json_lines import append, mend, read_rows, truncate
 from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
-from jaxsched.training.shared_programs import SWEEPABLE, SharedPrograms, replaced, shape_key, value_of
+from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.sweep_file import Sweep, changed, load_sweep
+from jaxsched.training.sweep_plan import rows_of
+from jaxsched.training.sweepable import SWEEPABLE, replaced, shape_key, value_of
 
 BASE = {
     "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4},
@@ -54,7 +56,7 @@ def swept(write):
     """A sweep of two variants and two seeds that nobody disturbs, one point after the other."""
     plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=1))
     sweep.run(plan)
-    return plan, sweep.rows_of(plan)
+    return plan, rows_of(plan)
 
 
 def metrics_of(plan: Sweep, row: dict) -> list[dict]:
@@ -122,14 +124,14 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
 
     with pytest.raises(Killed):
         sweep.run(plan, kill)
-    assert len(sweep.rows_of(plan)) == at_once
+    assert len(rows_of(plan)) == at_once
     with (plan.out / "rows.jsonl").open("a") as file:
         file.write('{"id": "tor')
-    assert len(sweep.rows_of(plan)) == at_once
+    assert len(rows_of(plan)) == at_once
     first, steps = steps[0][0], []
     sweep.run(plan, lambda name, done, chunks, passed_s: steps.append((name, done)))
     assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // at_once - 1)
-    again = sweep.rows_of(plan)
+    again = rows_of(plan)
     assert [row["point"] for row in again] == [row["point"] for row in rows]
     for one, other in zip(again, rows, strict=True):
         assert one["training"]["runs_at_once"] == at_once
@@ -192,7 +194,7 @@ def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
     path = write(
         variants={"plain": {}, "flat": {"network.kind": "flat"}}, axes={"ppo.gamma": [0.9, 0.95]}, seeds=[0, 1, 2]
     )
-    main(["sweep", str(path), "--plan"])
+    main(["sweep", str(path), "--plan", "--memory"])
     first, second = capsys.readouterr().out.splitlines()
     assert "6 points (0 finished) of plain gamma=0.9, plain gamma=0.95, differing in ppo.gamma" in first
     assert "flat gamma=0.9" in second and "MiB" in first and "one after the other" in first

@@ -12,8 +12,8 @@ from jaxsched.training.chunk import initial
 from jaxsched.training.config import RewardConfig
 from jaxsched.training.setting import make_setting
 from jaxsched.training.shaping import potential
-from jaxsched.training.shared_programs import replaced
 from jaxsched.training.sweep_file import load_sweep
+from jaxsched.training.sweepable import replaced
 
 ROOT = Path(__file__).parents[2]
 UP = {"group_to_server", "server_to_rack", "rack_to_scheduler"}

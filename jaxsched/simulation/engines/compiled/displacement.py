@@ -11,7 +11,7 @@ from jaxsched.semantics import (
     STOP_TOLERANCE,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.levels import (
     LAS,
     MLFQ,
@@ -53,7 +53,7 @@ def _may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
 
-@compiled
+@inlined
 def mark_displaced(w: World, t: Tables, p: int) -> bool:
     """Mark in `Tables.stops` the jobs that a partition stops for one of its queue; whether there are any.
 
@@ -156,7 +156,7 @@ def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     return t.most_without[servers - 1] >= job.workers
 
 
-@compiled
+@inlined
 def halt_marked(w: World, t: Tables, p: int) -> None:
     """Stop the jobs that are marked; they go back to the queue."""
     for i in range(t.partitions[p].running - 1, -1, -1):
@@ -173,7 +173,7 @@ def halt_marked(w: World, t: Tables, p: int) -> None:
         enqueue(w, t, p, j)
 
 
-@compiled
+@inlined
 def quiet_intervals(w: World, t: Tables) -> int:
     """For how many intervals schedulers that have all just waited wait, if no job arrives or ends.
 

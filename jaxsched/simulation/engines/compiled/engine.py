@@ -62,8 +62,11 @@ class CompiledPlayer:
         return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
 
     def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
+        from jaxsched.simulation.engines.compiled import jit
         from jaxsched.simulation.engines.compiled.run import Run  # Numba takes half a second
 
+        if report is not None and not jit.kept("play"):
+            report(_compiling(self.policy.name, len(jobs), seed, jit.COMPILE_S))
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
         begin = time.perf_counter()
         config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
@@ -81,6 +84,11 @@ class CompiledPlayer:
             if report is not None:
                 report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
+
+
+def _compiling(name: str, total: int, seed: int, about_s: float) -> Progress:
+    said = f"the event loop, about {about_s:.0f} s (once: it is kept for the next time)"
+    return Progress(name, seed, 0, 0, total, 0.0, 0.0, 0, over=False, compiling=said)
 
 
 def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, over: bool) -> Progress:

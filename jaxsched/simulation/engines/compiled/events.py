@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.simulation.engines.compiled.displacement import halt_marked, mark_displaced, quiet_intervals
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
-from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python
+from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
 from jaxsched.simulation.engines.compiled.openings import (
@@ -41,7 +41,7 @@ def play(w: World, t: Tables, rounds: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _admit(w: World, t: Tables) -> None:
     """Queue what has arrived, in order, while there is room."""
     j = t.numbers[NEXT_JOB]
@@ -55,7 +55,7 @@ def _admit(w: World, t: Tables) -> None:
     t.numbers[NEXT_JOB] = j
 
 
-@compiled
+@inlined
 def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
     for p in range(len(t.partitions)):
@@ -76,7 +76,7 @@ def _decide(w: World, t: Tables) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _choose(w: World, t: Tables, p: int) -> None:
     """What a scheduler does in this round, by the state before it."""
     partition = t.partitions[p]
@@ -92,7 +92,7 @@ def _choose(w: World, t: Tables, p: int) -> None:
         partition.target = STOPS
 
 
-@compiled
+@inlined
 def _act(w: World, t: Tables) -> bool:
     """Placements, then forwards, lower numbered schedulers first; whether somebody did something."""
     acted = w.preempts and _stop(w, t)
@@ -125,7 +125,7 @@ def _act(w: World, t: Tables) -> bool:
     return acted
 
 
-@compiled
+@inlined
 def _stop(w: World, t: Tables) -> bool:
     """The stops of a round; whether there are any."""
     stopped = False
@@ -139,7 +139,7 @@ def _stop(w: World, t: Tables) -> bool:
     return stopped
 
 
-@compiled
+@inlined
 def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     """The next boundary at which something may be decided; -1 if nothing is left to do.
 
@@ -177,7 +177,7 @@ def _boundary_after(w: World, time_s: float) -> int:
     return boundary
 
 
-@compiled
+@inlined
 def _advance(w: World, t: Tables, until_s: float) -> None:
     """Run the cluster up to a boundary, completion by completion."""
     refresh(w, t)

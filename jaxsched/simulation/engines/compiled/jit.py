@@ -32,22 +32,41 @@ def _folder() -> Path | None:
 
 
 _FOLDER = _folder()
+COMPILE_S = 20  # CPU seconds until the event loop is there, about
+
+
+def kept(function: str) -> bool:
+    """Whether the machine code of a function that is called from Python is on disk."""
+    return _FOLDER is not None and any(_FOLDER.rglob(f"*.{function}-*.nbi"))
 
 
 def compiled(function: Callable) -> Callable:
-    """`function` as machine code, kept on disk beside JAX's programs; for other compiled functions."""
+    """`function` as machine code, for other compiled functions, which hold its code themselves."""
     return _compiled(function, from_python=False)
 
 
+def inlined(function: Callable) -> Callable:
+    """As `compiled`, for a large function that is called from one place: it becomes part of its caller.
+
+    Numba optimises every function by itself, with all that it calls, and again as part of its caller. Where large ones
+    call each other in a long chain, that takes most of the time of compiling.
+    """
+    options: dict[str, Any] = {"inline": "always", "error_model": "numpy", "_nrt": False}
+    return numba.njit(**options)(function)
+
+
 def compiled_for_python(function: Callable) -> Callable:
-    """Likewise for Python, whose lock it does not hold. If all could be called so, compilation took twice as long."""
+    """Likewise for Python, whose lock it does not hold, and kept on disk beside JAX's programs.
+
+    If all could be called so, compilation took twice as long.
+    """
     return _compiled(function, from_python=True)
 
 
 def _compiled(function: Callable, *, from_python: bool) -> Callable:
     """Nothing here makes or keeps an array: without Numba's counts of references (`_nrt`) all is 4 times faster."""
     options: dict[str, Any] = {
-        "cache": _FOLDER is not None,
+        "cache": from_python and _FOLDER is not None,
         "nogil": True,
         "error_model": "numpy",
         "no_cpython_wrapper": not from_python,

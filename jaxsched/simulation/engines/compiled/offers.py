@@ -5,7 +5,7 @@ import numpy as np
 from jaxsched.semantics import ANCHORS, CAPS
 from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import feels, fit, in_order
 from jaxsched.simulation.engines.compiled.openings import may_start
 from jaxsched.simulation.engines.compiled.rules import NEVER, fill, server_pressure
@@ -15,7 +15,7 @@ from jaxsched.simulation.engines.compiled.world import STAMP, Tables, World
 _FAR = 2**31  # more workers than any server holds
 
 
-@compiled
+@inlined
 def accept(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the first job that takes a placement, -1 if there is none; slowdowns must be current.
 
@@ -105,7 +105,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
             t.fits_server[t.anchors[place]] = 0
 
 
-@compiled
+@inlined
 def _best(w: World, t: Tables, p: int, j: int) -> float:
     """Note the job's best candidate in the partition; its `loss`."""
     partition, job = t.partitions[p], w.jobs[j]

@@ -5,7 +5,7 @@ import numpy as np
 from jaxsched.semantics import GRID
 from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.gpu_tiers import waits_for_faster
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fits_gang
 from jaxsched.simulation.engines.compiled.queues import comes_before
 from jaxsched.simulation.engines.compiled.speed import quantised
@@ -28,7 +28,7 @@ def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     return not w.waits or not waits_for_faster(w, t, p, j, place + 1)
 
 
-@compiled
+@inlined
 def first_open(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     queued = t.partitions[p].queued
@@ -38,7 +38,7 @@ def first_open(w: World, t: Tables, p: int) -> int:
     return -1
 
 
-@compiled
+@inlined
 def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
     """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none."""
     for place in range(t.partitions[p].queued):
@@ -74,7 +74,7 @@ def something_possible(w: World, t: Tables) -> bool:
     return False
 
 
-@compiled
+@inlined
 def keep_gpus(w: World, t: Tables, p: int) -> None:
     """Find the gang for which a partition keeps GPUs; slowdowns must be current."""
     partition = t.partitions[p]
@@ -93,7 +93,7 @@ def _gpus(w: World, j: int) -> int:
     return w.jobs[j].workers * w.jobs[j].wide
 
 
-@compiled
+@inlined
 def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 

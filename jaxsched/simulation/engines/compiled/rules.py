@@ -4,7 +4,7 @@ Each writes groups and their workers into the first places of `Tables.place`, in
 """
 
 from jaxsched.simulation.engines.compiled.covered import POLICIES
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fit
 from jaxsched.simulation.engines.compiled.speed import quantised
 from jaxsched.simulation.engines.compiled.world import Tables, World
@@ -14,7 +14,7 @@ NEVER = 2**62
 MANY = 2**31
 
 
-@compiled
+@inlined
 def place(w: World, t: Tables, p: int, j: int) -> int:
     """By the rule of the run; `greedy-wait` is in `offers`. The gang must fit: else some rules never end."""
     workers, wide = w.jobs[j].workers, w.jobs[j].wide

@@ -7,19 +7,16 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Bool, Float32, Float64, Int8, Int32, Int64
+from jaxtyping import Float32, Float64, Int8, Int64
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster, distinct_speeds, group_capacity
+from jaxsched.cluster.hardware import Cluster, distinct_speeds
 from jaxsched.dynamics.gpu_types import relative_speed
-from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_comm_s, ideal_step_s
 from jaxsched.env.gpu_choice import tiers
-from jaxsched.env.state import next_home
 from jaxsched.semantics import ANCHORS
+from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
 
@@ -192,6 +189,8 @@ def models_of(profiles: Profiles) -> Records:
 
 def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
     """How fast each model runs on each group, over the cluster's reference type."""
+    if distinct_speeds(cluster) == 1:
+        return np.ones((profiles.compute_s.shape[0], cluster.shape[0], cluster.shape[1] * cluster.shape[2]))
     model = jnp.arange(profiles.compute_s.shape[0])[:, None, None, None]
     speed = relative_speed(profiles, model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
     return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
@@ -200,6 +199,9 @@ def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "mode
 def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
     """The fields of `World` that say which GPUs are faster than which."""
     count = distinct_speeds(cluster)
+    if count == 1:
+        groups = (cluster.shape[0], cluster.shape[1] * cluster.shape[2])
+        return dict(group_tier=np.zeros(groups, np.int64), tier_speed=np.ones((profiles.compute_s.shape[0], 1)))
     tier, kind = tiers(cluster, count)
     model = jnp.arange(profiles.compute_s.shape[0])[:, None]
     speed = relative_speed(profiles, model, kind, tier, cluster.reference)
@@ -212,37 +214,23 @@ def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
 
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
-    spec = JobSpec(workers=jobs.workers, gpus_per_worker=jobs.gpus_per_worker, ps=jobs.ps, model=jobs.model)
-    sizes, size = np.unique(jobs.gpus_per_worker, return_inverse=True)
-    capacity = np.asarray(group_capacity(cluster.group_gpus, sizes[:, None, None, None]).sum((-1, -2)))
-    fits = capacity[size] >= np.asarray(jobs.workers)[:, None]  # of many jobs few sizes differ
-    ideal_s, comm_s, home = _ideal_and_home(cluster, profiles, spec, jobs.home, fits)
-    estimate, gpus = np.asarray(jobs.estimate_s), np.asarray(jobs.workers * jobs.gpus_per_worker)
-    area = gpus.astype(np.float32) * estimate
+    estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
+    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
+    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
     columns = {name: getattr(jobs, name) for name in same}
     return table(
         JOB,
         columns
         | {
-            "wide": jobs.gpus_per_worker,
-            "ideal_s": ideal_s,
+            "wide": wide,
+            "ideal_s": compute_s + comm_s,
             "ideal_comm_s": comm_s,
             "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
             "area": area,
-            "home": home,
+            "home": home_of(cluster, jobs),
         },
     )
-
-
-@jax.jit
-def _ideal_and_home(
-    cluster: Cluster, profiles: Profiles, spec: JobSpec, home: Int32[Array, "J"], fits: Bool[Array, "J P"]
-) -> tuple[Float32[Array, "J"], Float32[Array, "J"], Int32[Array, "J"]]:
-    """As the environment has them, in one program: op by op they take 5 times as long. Communication comes second."""
-    best = best_hardware(cluster)
-    ideals = ideal_step_s(best, profiles, spec), ideal_comm_s(best, profiles, spec)
-    return *ideals, next_home(cluster, home, fits)
 
 
 def tables_of(w: World, record: bool) -> Tables:

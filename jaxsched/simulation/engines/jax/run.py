@@ -20,6 +20,8 @@ from jaxsched.simulation.outcome import Outcome, RunStats, outcome
 from jaxsched.simulation.settings import JAX, Settings, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
+COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
+
 
 class JaxEngine:
     """Plays everything: any policy, with one environment per run or all seeds as a batch."""
@@ -136,6 +138,7 @@ class _Run:
             wall_s=0.0,
             steps=self._steps,
             over=over,
+            compiling="" if self._program.chunks else COMPILING,
         )
         if summary is None:
             return progress

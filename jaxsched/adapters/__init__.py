@@ -1,0 +1,1 @@
+"""The environment in the shapes that learning libraries expect."""

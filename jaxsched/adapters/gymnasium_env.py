@@ -1,0 +1,97 @@
+"""The environment as Gymnasium has it, for learners that are not written in JAX. Needs the extra `gym`.
+
+All schedulers are one agent: an action names one option for each of them, `features` and `mask` have one row for each.
+The reward is the mean of theirs. `GymVectorEnv` plays many at once in one compiled program; learners in JAX are faster
+with `make` itself.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from jax import Array
+
+from jaxsched.adapters.menu_env import MenuEnv
+
+
+def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
+    actions, seen = env.action_space(), env.observation_space()
+    shown = {
+        "features": spaces.Box(-np.inf, np.inf, seen["features"].shape, np.float32),
+        "mask": spaces.MultiBinary(seen["mask"].shape),
+    }
+    return spaces.Dict(shown), spaces.MultiDiscrete(np.full(actions.shape, actions.n))
+
+
+def _shown(seen: dict[str, Array]) -> dict[str, np.ndarray]:
+    return {"features": np.asarray(seen["features"]), "mask": np.asarray(seen["mask"], np.int8)}
+
+
+class GymEnv(gymnasium.Env):
+    """One environment. It ends where the episode ends; `reset` begins the next one."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, env: MenuEnv) -> None:
+        self.observation_space, self.action_space = _spaces(env)
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._key, self._turn = jax.random.key(0), None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """The start of a random episode; the same one for the same `seed`."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._key = jax.random.key(seed)
+        self._key, key = jax.random.split(self._key)
+        seen, self._turn = self._reset(key)
+        return _shown(seen), {}
+
+    def step(self, action: np.ndarray):
+        """One decision round of all schedulers."""
+        assert self._turn is not None, "reset comes first"
+        self._key, key = jax.random.split(self._key)
+        seen, self._turn, reward, terminated, truncated, info = self._step(key, self._turn, jnp.asarray(action))
+        told = {name: np.asarray(value).item() for name, value in info.items()}
+        return _shown(seen), float(reward.mean()), bool(terminated), bool(truncated), told
+
+
+class GymVectorEnv(VectorEnv):
+    """`num_envs` environments in one program. An episode that ends begins anew in the same step.
+
+    Observations of ends are not kept: there is no `final_obs`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, env: MenuEnv, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = _spaces(env)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._reset, self._step = jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(env.step))
+        self._key, self._turns = jax.random.key(0), None
+
+    def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None):
+        """The starts of random episodes; the same ones for the same `seed`."""
+        if seed is not None:
+            self._key = jax.random.key(seed if isinstance(seed, int) else hash(tuple(seed)) % 2**31)
+        seen, self._turns = self._reset(self._keys())
+        return _shown(seen), {}
+
+    def step(self, actions: np.ndarray):
+        """One decision round in each environment."""
+        assert self._turns is not None, "reset comes first"
+        seen, self._turns, reward, terminated, truncated, info = self._step(
+            self._keys(), self._turns, jnp.asarray(actions)
+        )
+        told = {name: np.asarray(value) for name, value in info.items()}
+        return _shown(seen), np.asarray(reward.mean(-1)), np.asarray(terminated), np.asarray(truncated), told
+
+    def _keys(self) -> Array:
+        self._key, key = jax.random.split(self._key)
+        return jax.random.split(key, self.num_envs)

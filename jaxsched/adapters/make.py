@@ -1,0 +1,58 @@
+"""`make`: an environment to learn in, from names."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxsched.adapters.menu_env import MenuEnv, MenuParams
+from jaxsched.env.environment import SHOWN, initial_state
+from jaxsched.env.queues import Discipline
+from jaxsched.errors import UserError
+from jaxsched.simulation.scenario import load_scenario
+from jaxsched.simulation.settings import Settings, compact_tenants, env_config, env_params
+from jaxsched.workload.jobs import pad_table, to_table
+
+QUEUE_SLOTS = 64  # of a scheduler; further arrivals wait outside
+ROUNDS = 8  # decision rounds at a boundary, at most
+
+
+def make(
+    cluster: str = "leaf-spine-8",
+    workload: str = "philly-like",
+    *,
+    episodes: int = 8,
+    num_jobs: int = 100,
+    interval_s: float = 60.0,
+    horizon_s: float | None = None,
+    interference: str = "default",
+    queue: Discipline = SHOWN,
+    **options: Any,
+) -> MenuEnv:
+    """An environment to learn in, ready to `reset`.
+
+    Args:
+        cluster, workload: names or files, as `jaxsched evaluate` takes them.
+        episodes: so many job lists are drawn beforehand, and every episode plays one of them.
+        num_jobs: of an episode.
+        interval_s: seconds between decisions.
+        horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
+        queue: which jobs schedulers are offered, and in which order.
+        options: further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
+
+    UserError on any mistake.
+    """
+    if episodes < 1:
+        raise UserError(f"episodes: {episodes} should be at least 1")
+    scenario = load_scenario(cluster, workload, num_jobs=num_jobs, seeds=episodes, **options)
+    settings = Settings(interval_s=interval_s, rounds=ROUNDS, interference=interference, horizon_s=horizon_s)
+    lists = compact_tenants(scenario.jobs)
+    config = env_config(scenario.cluster, lists, settings)
+    config = dataclasses.replace(config, queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
+    params = env_params(scenario.cluster, config, settings)
+    size = max(map(len, lists))
+    tables = [pad_table(to_table(jobs, interval_s), size) for jobs in lists]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+    starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
+    return MenuEnv(config, MenuParams(env=params, starts=starts), queue)

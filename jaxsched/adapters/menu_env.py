@@ -1,0 +1,132 @@
+"""An environment whose actions are numbers: each scheduler picks a line of its menu, or waits.
+
+The raw environment (`env.environment`) takes counts of tasks per GPU group. Here a scheduler is offered candidate
+placements of the first jobs of its queue, forwards of its first blocked job, and to wait: the choice that the learned
+policies of this project make. Episodes start and start again by themselves.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
+
+from jaxsched.adapters.spaces import Box, Discrete, Named
+from jaxsched.env.environment import SHOWN, is_finished, transition
+from jaxsched.env.observation import Observation, observe
+from jaxsched.env.queues import Discipline
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
+from jaxsched.networks.hierarchy import Menu
+from jaxsched.policies.learned import Choice, to_action
+from jaxsched.policies.menu import build_menu
+from jaxsched.pytree import Pytree
+
+Seen = dict[str, Array]  # `features`: float32[P, F] and `mask`: bool[P, A] of the options that are legal
+Info = dict[str, Shaped[Array, ""]]
+
+
+class MenuParams(Pytree):
+    """What may be swept: every leaf vmaps."""
+
+    env: EnvParams
+    starts: State  # start states of episodes on a leading axis
+
+
+class Turn(Pytree):
+    """The state of an episode, with what its schedulers were shown."""
+
+    state: State
+    observation: Observation
+    menu: Menu
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MenuEnv:
+    """`reset` and `step` are pure, and jit and vmap; `params` are the default ones.
+
+    `P` schedulers, `A` options of each: placements, one forward per scheduler, and last to wait. One step is one
+    decision round of all schedulers. When an episode ends the next one begins at once: the step's observation and state
+    are then those of its start, reward and flags those of the end.
+    """
+
+    config: EnvConfig
+    params: MenuParams
+    queue: Discipline = SHOWN
+
+    def reset(self, key: PRNGKeyArray, params: MenuParams | None = None) -> tuple[Seen, Turn]:
+        """The start of a random episode of `params.starts`."""
+        params = self.params if params is None else params
+        turn = self._shown(params, _start(key, params.starts))
+        return _seen(turn), turn
+
+    def step(
+        self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: MenuParams | None = None
+    ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        """`(seen, turn, reward, terminated, truncated, info)`. An option that is not legal counts as waiting.
+
+        `terminated`: all jobs have finished; `truncated`: at the horizon. `info`, of the round that was played: the
+        boundary, jobs finished so far in the episode, and their mean completion time in seconds.
+        """
+        params = self.params if params is None else params
+        waits = turn.menu.mask.shape[-1] + action.shape[0]
+        choice = Choice(act=action < waits, option=jnp.minimum(action, waits - 1))
+        act = to_action(turn.state, turn.observation, turn.menu, choice)
+        after, reward = transition(self.config, params.env, turn.state, act)
+        terminated, truncated = is_finished(after), after.clock >= params.env.horizon
+        info = _info(params.env, after)
+        following = lax.cond(terminated | truncated, lambda: _start(key, params.starts), lambda: after)
+        turn = self._shown(params, following)
+        return _seen(turn), turn, reward, terminated, truncated, info
+
+    def action_space(self, params: MenuParams | None = None) -> Discrete:
+        """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""
+        mask = self._example(params)["mask"]
+        return Discrete(mask.shape[1], mask.shape[:1])
+
+    def observation_space(self, params: MenuParams | None = None) -> Named:
+        """`features` (float32[P, F], without limits) and `mask` (bool[P, A])."""
+        seen = self._example(params)
+        return Named(
+            {
+                "features": Box(-float("inf"), float("inf"), seen["features"].shape),
+                "mask": Discrete(2, seen["mask"].shape, jnp.bool_),
+            }
+        )
+
+    def _example(self, params: MenuParams | None) -> Seen:
+        return jax.eval_shape(lambda: self.reset(jax.random.key(0), params)[0])
+
+    def _shown(self, params: MenuParams, state: State) -> Turn:
+        observation = observe(self.queue, params.env, state)
+        return Turn(state=state, observation=observation, menu=build_menu(params.env, state, observation))
+
+
+def _start(key: PRNGKeyArray, starts: State) -> State:
+    index = jax.random.randint(key, (), 0, starts.clock.shape[0])
+    return jax.tree.map(lambda leaf: leaf[index], starts)
+
+
+def _seen(turn: Turn) -> Seen:
+    """What a learner gets: all features of a scheduler in one row, and which options are legal."""
+    obs, menu = turn.observation, turn.menu
+    p = menu.mask.shape[0]
+    others = jnp.broadcast_to(obs.scheduler.mean(0), obs.scheduler.shape)
+    parts = [
+        obs.scheduler, others, obs.group * obs.group_mask[..., None], obs.server, obs.rack, obs.job,
+        obs.job_mask.astype(jnp.float32), menu.features, menu.rank / 4.0, menu.order / 8.0,
+    ]  # fmt: skip
+    waits = jnp.ones((p, 1), bool)
+    return {
+        "features": jnp.concatenate([part.reshape(p, -1) for part in parts], -1),
+        "mask": jnp.concatenate([menu.mask, obs.forward_mask, waits], -1),
+    }
+
+
+def _info(params: EnvParams, state: State) -> Info:
+    jobs, records = state.jobs, state.records
+    done = records.status == FINISHED
+    jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
+    count = done.sum()
+    mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
+    return {"boundary": state.clock, "finished": count, "jct_mean_s": mean_s}

@@ -1,0 +1,75 @@
+"""A run as a trace for Perfetto (ui.perfetto.dev): servers are processes, GPUs are tracks, jobs are slices.
+
+The format is the JSON of Chrome's trace events. Two counters go over all: jobs that wait, and GPUs in use.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.evaluation.spans import spans_of
+from jaxsched.files import write_text
+from jaxsched.simulation.outcome import REJECTED, Outcome
+from jaxsched.workload.models import MODEL_NAMES
+
+_US = 1e6  # Perfetto counts microseconds
+QUEUE = 0  # the process of the counters; server i is process i + 1
+
+
+def trace_of(result: Outcome, cluster: Cluster) -> dict[str, Any]:
+    """The trace as plain values. UserError: see `spans_of`."""
+    spans, jobs = spans_of(result, cluster), result.jobs
+    events: list[dict[str, Any]] = [_name("process_name", QUEUE, 0, "the whole cluster")]
+    most = int(np.asarray(cluster.group_gpus).max())
+    tracks = sorted({(int(s), int(g), int(u)) for s, g, u in zip(spans.server, spans.group, spans.gpu)})
+    for server in dict.fromkeys(server for server, _, _ in tracks):
+        events.append(_name("process_name", server + 1, 0, f"server {server}"))
+    for server, group, gpu in tracks:
+        events.append(_name("thread_name", server + 1, group * most + gpu, f"group {group}, GPU {gpu}"))
+    for i, job in enumerate(spans.job):
+        events.append(
+            {
+                "name": str(jobs.job_id[job]),
+                "cat": MODEL_NAMES[jobs.model[job]],
+                "ph": "X",
+                "pid": int(spans.server[i]) + 1,
+                "tid": int(spans.group[i]) * most + int(spans.gpu[i]),
+                "ts": spans.start_s[i] * _US,
+                "dur": (spans.finish_s[i] - spans.start_s[i]) * _US,
+                "args": {
+                    "model": MODEL_NAMES[jobs.model[job]],
+                    "GPUs": float(jobs.gpu_demand[job]),
+                    "waited_s": float(result.queue_s[job]),
+                    "ideal_s": float(jobs.duration_s[job]),
+                },
+            }
+        )
+    known = result.status != REJECTED
+    waits = _steps(jobs.submit_s[known], result.start_s[known], np.ones(int(known.sum())))
+    uses = _steps(spans.start_s, spans.finish_s, np.ones(len(spans.job)))
+    for name, steps in (("jobs that wait", waits), ("GPUs in use", uses)):
+        events += [
+            {"name": name, "ph": "C", "pid": QUEUE, "tid": 0, "ts": time_s * _US, "args": {"count": count}}
+            for time_s, count in steps
+        ]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"policy": result.policy}}
+
+
+def write_trace(path: str | Path, result: Outcome, cluster: Cluster) -> None:
+    """`trace_of` as a file."""
+    write_text(path, json.dumps(trace_of(result, cluster), separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _name(kind: str, process: int, track: int, text: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": text}}
+
+
+def _steps(begin_s: np.ndarray, end_s: np.ndarray, size: np.ndarray) -> list[tuple[float, float]]:
+    """(time, level) wherever the number of what has begun and not ended changes; NaN never happens."""
+    times, change = np.concatenate([begin_s, end_s]), np.concatenate([size, -size])
+    happens = ~np.isnan(times)
+    at, which = np.unique(times[happens], return_inverse=True)
+    return list(zip(at.tolist(), np.cumsum(np.bincount(which, change[happens])).tolist()))

@@ -1,0 +1,112 @@
+"""A comparison as one page that needs nothing else: figures, distributions, the cluster over time, every job.
+
+The page (`report_page.html`) is a script of our own and plain HTML. The runs travel in it as packed arrays.
+"""
+
+import base64
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.errors import UserError
+from jaxsched.evaluation import tables
+from jaxsched.evaluation.compare import Comparison, PolicyResult
+from jaxsched.evaluation.spans import spans_of
+from jaxsched.files import write_text
+from jaxsched.workload.models import MODEL_NAMES
+
+PAGE = Path(__file__).with_name("report_page.html")
+MOST_POLICIES = 6  # whose runs a page holds
+
+
+def report_html(comparison: Comparison, cluster: Cluster) -> str:
+    """The page of a comparison whose placements were recorded; of several job lists it shows the first.
+
+    UserError if there are too many policies, and where `spans_of` has one.
+    """
+    if len(comparison.rows) > MOST_POLICIES:
+        raise UserError(f"report: {len(comparison.rows)} policies, a page holds at most {MOST_POLICIES}")
+    names, lines = tables.cells(comparison)
+    jobs = comparison.rows[0].outcomes[0].jobs
+    gpus, servers = _gpus(cluster)
+    data = {
+        "policies": [_run(row, cluster, gpus) for row in comparison.rows],
+        "jobs": {
+            "id": jobs.job_id.tolist(),
+            "submit_s": _packed(jobs.submit_s, np.float64),
+            "ideal_s": _packed(jobs.duration_s, np.float64),
+            "gpus": _packed(jobs.gpu_demand, np.float32),
+            "model": _packed(jobs.model, np.uint8),
+            "user": _packed(jobs.tenant, np.uint16),
+        },
+        "models": list(MODEL_NAMES),
+        "servers": servers,
+        "gpus": len(gpus),
+    }
+    parts = {
+        "TITLE": escape(" and ".join(row.name for row in comparison.rows)),
+        "ABOUT": escape(_about(comparison)),
+        "SUMMARY": _table(names, lines),
+        "LEGEND": "".join(f"<li>{escape(line)}</li>" for line in tables.legend(comparison)),
+        "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    for name, text in parts.items():
+        page = page.replace(f"<!--{name}-->", text)
+    return page
+
+
+def write_report(path: str | Path, comparison: Comparison, cluster: Cluster) -> None:
+    """`report_html` as a file."""
+    write_text(path, report_html(comparison, cluster))
+
+
+def _gpus(cluster: Cluster) -> tuple[dict[tuple[int, int, int], int], list[int]]:
+    """The line of every GPU, by server, group and GPU of the group; and the first line of every server, and the end."""
+    server_id, gpus = np.asarray(cluster.server_id), np.asarray(cluster.group_gpus)
+    lines: dict[tuple[int, int, int], int] = {}
+    first = []
+    for p, n in sorted(np.argwhere(server_id >= 0).tolist(), key=lambda place: server_id[tuple(place)]):
+        first.append(len(lines))
+        for group, count in enumerate(gpus[p, n].tolist()):
+            lines |= {(int(server_id[p, n]), group, gpu): len(lines) + gpu for gpu in range(count)}
+    return lines, [*first, len(lines)]
+
+
+def _run(row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int]) -> dict[str, Any]:
+    result = row.outcomes[0]
+    spans = spans_of(result, cluster)
+    where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
+    return {
+        "name": row.name,
+        "start_s": _packed(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
+        "finish_s": _packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
+        "held": _packed(spans.job, np.int32),
+        "gpu": _packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
+    }
+
+
+def _packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str]:
+    return {"kind": np.dtype(kind).name, "base64": base64.b64encode(values.astype(kind).tobytes()).decode("ascii")}
+
+
+def _about(comparison: Comparison) -> str:
+    config = comparison.config
+    known = [f"{name} {config[name]}" for name in ("cluster", "workload", "load") if config.get(name) is not None]
+    return f"{', '.join(known)}; jaxsched {comparison.versions['jaxsched']}"
+
+
+def _table(names: list[str], lines: list[list[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "".join(
+        f'<tr><th scope="row">{escape(line[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in line[1:])
+        + "</tr>"
+        for line in lines
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

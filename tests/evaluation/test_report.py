@@ -1,0 +1,92 @@
+"""The page of a comparison: it needs nothing else, holds what the runs hold, and works in a browser."""
+
+import base64
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from jaxsched.errors import UserError
+from jaxsched.evaluation.report import report_html, write_report
+
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+def data_of(page: str) -> dict:
+    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    return json.loads(text)
+
+
+def unpacked(packed: dict) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["base64"]), packed["kind"])
+
+
+def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
+    page = report_html(comparison, cluster)
+    assert not re.findall(r"(?:src|href)=|https?://|@import", page) and "<!--" not in page
+    data = data_of(page)
+    assert data["gpus"] == int(np.asarray(cluster.group_gpus).sum()) == data["servers"][-1]
+    for row, run in zip(comparison.rows, data["policies"], strict=True):
+        result = row.outcomes[0]
+        assert run["name"] == row.name
+        np.testing.assert_array_equal(unpacked(run["finish_s"]), np.nan_to_num(result.finish_s, nan=-1.0))
+        assert len(unpacked(run["held"])) == len(unpacked(run["gpu"])) == result.jobs.num_gpus[result.finished].sum()
+        assert unpacked(run["gpu"]).max() < data["gpus"]
+    np.testing.assert_array_equal(unpacked(data["jobs"]["submit_s"]), comparison.rows[0].outcomes[0].jobs.submit_s)
+
+
+def test_names_cannot_break_out_of_the_page(comparison, cluster):
+    row = dataclasses.replace(comparison.rows[0], name="</script><b>x")
+    page = report_html(dataclasses.replace(comparison, rows=[row]), cluster)
+    assert "</script><b>" not in page and data_of(page)["policies"][0]["name"] == "</script><b>x"
+
+
+def test_too_many_policies_are_refused(comparison, cluster):
+    rows = [dataclasses.replace(comparison.rows[0], name=str(number)) for number in range(7)]
+    with pytest.raises(UserError, match="7 policies, a page holds at most 6"):
+        report_html(dataclasses.replace(comparison, rows=rows), cluster)
+
+
+# Moves the slider, zooms by key, points at the longest bar, searches, and leaves what it saw in the page.
+VISIT = """<pre id="seen"></pre><script>
+const told = []; window.onerror = message => told.push(String(message)); const before = hover.textContent;
+const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+document.getElementById("in").click(); const zoomed = view.to - view.from;
+slider.value = 500; slider.dispatchEvent(new Event("input")); const moved = view.from;
+canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "Home" })); const full = view.to - view.from;
+const j = runs[0].held[0], g = runs[0].gpu[0], t = (runs[0].start[j] + runs[0].finish[j]) / 2;
+canvas.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + t / end * box.width,
+  clientY: box.top + (g + .5) / data.gpus * box.height }));
+search.value = jobs.id[j]; search.dispatchEvent(new Event("input"));
+const mean = r => r.finish.reduce((sum, f, j) => sum + (f < 0 ? 0 : f - jobs.submit_s[j]), 0)
+  / r.finish.filter(f => f >= 0).length;
+document.getElementById("seen").textContent = JSON.stringify({ told, zoomed, moved, full, end, job: jobs.id[j],
+  hover: hover.textContent, rows: document.querySelectorAll("#why tbody tr").length,
+  mean: runs.map(mean) });
+</script></body>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
+def test_it_works_in_a_browser(comparison, cluster, tmp_path):
+    write_report(tmp_path / "report.html", comparison, cluster)
+    page = (tmp_path / "report.html").read_text()
+    (tmp_path / "report.html").write_text(page.replace("</body>", VISIT))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,2400"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
+    done = subprocess.run([*command, f"file://{tmp_path}/report.html"], capture_output=True, text=True, timeout=120)
+    (text,) = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
+    seen = json.loads(text)
+    assert seen["told"] == [] and "CONSOLE" not in done.stderr
+    assert seen["zoomed"] == pytest.approx(seen["end"] / 2) and seen["full"] == pytest.approx(seen["end"])
+    assert seen["moved"] == pytest.approx(seen["end"] / 4) and f"job {seen['job']} (" in seen["hover"]
+    assert seen["rows"] >= 1
+    for row, mean in zip(comparison.rows, seen["mean"], strict=True):
+        result = row.outcomes[0]
+        assert mean == pytest.approx(result.jct_s[result.finished].mean())

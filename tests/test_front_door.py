@@ -1,0 +1,81 @@
+"""What `import jaxsched` gives, and what comes with the package."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxsched
+from jaxsched import shipped
+from jaxsched.errors import UserError
+from jaxsched.policies.registry import checkpoints, parse
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_importing_opens_nothing():
+    code = "import sys, jaxsched\nassert not {'jax', 'numpy'} & set(sys.modules), 'too much'"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_name_is_where_the_stub_says():
+    stub = (ROOT / "jaxsched/__init__.pyi").read_text()
+    said = dict(re.findall(r"^from (\S+) import (\w+) as", stub, re.M)[i][::-1] for i in range(stub.count("import ")))
+    assert said == jaxsched._HOMES
+    for name, module in said.items():
+        assert getattr(jaxsched, name) is getattr(importlib.import_module(module), name)
+    assert set(dir(jaxsched)) == {"__version__", *said}
+    with pytest.raises(AttributeError, match="no attribute 'nix'; it has"):
+        jaxsched.nix  # noqa: B018
+
+
+def emptiest_first(key, view, job):
+    return jaxsched.fill_in_order(-view.free, jaxsched.capacity(view, job), job.workers)
+
+
+def test_a_policy_is_put_together_from_a_rule_and_a_queue():
+    assert jaxsched.policy("pack", order="sjf", backfill=True).options == parse("pack:sjf+backfill").options
+    assert jaxsched.policy("pack:sjf", name="mine").name == "mine"
+    assert jaxsched.policy(emptiest_first).name == "emptiest_first"
+    own = jaxsched.policy("pack", order=lambda state, params: -state.queue, name="last come")
+    assert own.name == "last come" and own.options is None
+    with pytest.raises(UserError, match="forward: 'far' should be one of stay"):
+        jaxsched.policy("pack", forward="far")
+    with pytest.raises(UserError, match="should be one of first-fit"):
+        jaxsched.policy("greedy-wait", order=lambda state, params: -state.queue)
+
+
+def test_a_comparison_by_names_prints_a_table():
+    found = jaxsched.compare("leaf-spine-2", "philly-like", ["pack", "first-fit"], num_jobs=30, seeds=1)
+    first, *_ = repr(found).splitlines()
+    assert first.startswith("policy") and "first-fit" in str(found) and "30 arrived = 30 finished" in str(found)
+    assert found.config["workload"] == "philly-like" and found.config["cluster"] == "leaf-spine-2"
+    with pytest.raises(TypeError, match="num_jobs"):
+        jaxsched.compare("leaf-spine-2", found.rows[0].outcomes[0].jobs, ["pack"], num_jobs=30)
+    again = jaxsched.compare("leaf-spine-2", found.rows[0].outcomes[0].jobs, ["pack"])
+    np.testing.assert_array_equal(again.rows[0].outcomes[0].finish_s, found.rows[0].outcomes[0].finish_s)
+
+
+def test_shipped_checkpoints_are_policies_by_name():
+    assert checkpoints() == ("default", "quickstart")
+    assert parse("quickstart").name == "quickstart"
+    assert shipped.find(shipped.CHECKPOINTS, "../quickstart") is None
+    assert shipped.find(shipped.EXAMPLES, "trace.csv") == ROOT / "examples/trace.csv"
+
+
+def test_policies_from_a_file(tmp_path):
+    assert parse(f"{ROOT}/examples/policy.py:mine").name == "mine"
+    assert parse(f"{ROOT}/examples/policy.py:emptiest_first").options is None
+    (tmp_path / "bad.py").write_text("1 / 0\n")
+    for spec, words in {
+        "none.py:mine": "no such file none.py",
+        f"{ROOT}/examples/policy.py:nix": "has no function or Policy 'nix'; it has emptiest_first",
+        f"{tmp_path}/bad.py:mine": "bad.py fails: ZeroDivisionError",
+    }.items():
+        with pytest.raises(UserError, match=re.escape(words)):
+            parse(spec)
