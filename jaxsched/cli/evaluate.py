@@ -22,6 +22,7 @@ Options, the queue's order: fifo; sjf and area (least run time, least GPU-second
 tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
 backfill: jobs behind one that cannot start may start. reserve, with backfill: GPUs are kept for the first blocked gang;
 jobs of fewer GPU-seconds, jobs that are done before it can start, and jobs that leave enough for it pass.
+consolidate: a gang starts only on as few servers as it would need in an empty partition.
 preempt, with --preemption on and one of the last five orders: jobs that come first take the place of running ones; with
 hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
 How blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never).

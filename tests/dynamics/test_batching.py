@@ -41,7 +41,7 @@ def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
     assert len(turns) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spec", ["pack:area+backfill+forward", pytest.param("greedy-wait", marks=pytest.mark.long)])
 def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
     case = strategies.random_case(3, "two")

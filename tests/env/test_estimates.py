@@ -9,7 +9,7 @@ import pytest
 from jaxsched.env.environment import SHOWN, initial_state
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.observation import observe
-from jaxsched.env.queues import ORDERS, order_keys
+from jaxsched.env.queues import ORDERS, Discipline, order_keys
 from jaxsched.policies.menu import build_menu
 from jaxsched.policies.registry import parse
 from tests.support import strategies
@@ -23,7 +23,11 @@ def views(case: strategies.Case, config):
 
     def look(state):
         obs = observe(SHOWN, params, state)
-        return obs, build_menu(params, state, obs), [order_keys(order, state, params) for order in ORDERS]
+        return (
+            obs,
+            build_menu(params, state, obs),
+            [order_keys(Discipline(order=order), state, params) for order in ORDERS],
+        )
 
     state = initial_state(config, params, case.table)
     after, _, _ = strategies.jit_transition(config)(params, state, policy(key, state, params))
@@ -31,7 +35,7 @@ def views(case: strategies.Case, config):
     return look(state), look(after)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_worlds_with_the_same_estimates_look_the_same():
     case = strategies.random_case(3, "two", error=1.0)
     jobs = dataclasses.replace(case.jobs, submit_s=np.zeros(len(case.jobs)))

@@ -42,6 +42,7 @@ from tests.support.learned_runs import (
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])
 def test_an_untrained_network_runs_a_workload_to_its_end(seed):
     """Gangs, PS, all-reduce, workers of up to 4 GPUs; servers of up to 3 sockets, all alike."""
@@ -93,6 +94,7 @@ def test_untrained_it_decides_like_the_rule_that_it_starts_from():
         assert agreed >= share * total, f"{agreed} of {total}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
     """A partition, servers, groups, racks and links more that only pad: no job starts or finishes otherwise."""

@@ -135,7 +135,7 @@ def test_what_it_cannot_play_is_said(monkeypatch):
     for spec, reason in (
         ("random", "it has the policies first-fit, pack, "),
         (own, "it has the policies first-fit, pack, "),
-        (ordered, "it has the queue orders fifo, sjf, area, las only"),
+        (ordered, "it has the queue orders fifo, sjf, area, "),
     ):
         with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
             outcomes("compiled", cluster, jobs, [spec])

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxsched.env.environment import SHOWN
 from jaxsched.env.observation import observe
-from jaxsched.env.state import FINISHED, FORWARD, PLACE, RUNNING, WAIT, WAITING
+from jaxsched.env.state import FINISHED, FORWARD, PLACE, RUNNING, STOP, WAIT, WAITING
 from jaxsched.workload.jobs import NEVER
 
 
@@ -72,7 +72,8 @@ def check_state(config, params, state) -> None:
 
     # Records.
     started = records.start >= 0
-    np.testing.assert_array_equal(started, records.status != WAITING)
+    stopped = np.zeros(len(started), bool) if s.service is None else s.service.stops > 0
+    np.testing.assert_array_equal(started & ~(stopped & (records.status == WAITING)), records.status != WAITING)
     np.testing.assert_array_equal(records.finish >= 0, finished)
     assert (records.start[started] >= jobs.arrival[started]).all() and (records.start <= s.clock).all()
     assert (records.finish[finished] >= records.start[finished]).all()
@@ -134,6 +135,6 @@ def watcher(config, params):
         # The clock moves exactly when the rounds of a boundary are over.
         assert (int(after.clock) > int(before.clock)) == (int(after.round) == 0)
         assert int(after.illegal) == 0
-        assert set(np.asarray(action.kind)) <= {WAIT, PLACE, FORWARD}
+        assert set(np.asarray(action.kind)) <= {WAIT, PLACE, FORWARD, STOP}
 
     return watch

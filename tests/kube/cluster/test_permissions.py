@@ -80,6 +80,7 @@ def test_the_shipped_rbac_is_exactly_what_is_needed() -> None:
     assert granted == set(NEEDED)
 
 
+@pytest.mark.long
 def test_the_shipped_rbac_is_enough(world, start) -> None:
     grant(world)
     world.node()

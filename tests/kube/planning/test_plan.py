@@ -254,7 +254,7 @@ def test_a_slow_policy_is_replaced_too(planner: Planner) -> None:
     assert plan.policy_failures == ("timeout",) and len(plan.placements) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nan_in_the_policy_is_noticed() -> None:
     """Through the compiled program: weights that turn into NaN at work, not a raised error."""
     import jax.numpy as jnp
