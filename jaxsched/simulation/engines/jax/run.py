@@ -120,8 +120,9 @@ class _Run:
         if self._program.checks:
             error, result = result
             if (found := error.get()) is not None:
+                said = found.splitlines()[0].removesuffix(" (`check` failed)")
                 first = f"environments count from seed {self._first_seed}"
-                raise UserError(f"debug check of {self._program.policy.name!r}: {found.splitlines()[0]} ({first})")
+                raise UserError(f"debug check of {self._program.policy.name!r}: {said} ({first})")
         self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
         self._steps, self._chunks = self._steps + int(summary.steps.max()), self._chunks + 1
