@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +20,19 @@ from jaxsched.errors import UserError
 LOCK_FILE = ".lock"
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _LONGEST_BYTES = 4096
+_AGAIN_S = 0.05
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of `folder`, which is made if it is not there. UserError naming the process that holds it."""
-    path = folder / LOCK_FILE
+def locked(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Holds the lock of `folder`, which is made if it is not there.
+
+    UserError naming the process that holds it, if that does not end within `wait_s`.
+    """
+    path, late = folder / LOCK_FILE, time.monotonic() + wait_s
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _opened(path)
+        handle = _opened(path, late)
     except OSError as error:
         raise UserError(f"{folder}: cannot be locked: {error.strerror}") from None
     try:
@@ -39,18 +44,23 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path, late: float) -> int:
     """The lock file, open and locked."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        held = False
         try:
             _take(path, handle)
-            if _still_there(path, handle):  # who held it may have deleted it just now
+            held = _still_there(path, handle)  # who held it before may have deleted it just now
+            if held:
                 return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
+        except UserError:
+            if time.monotonic() >= late:
+                raise
+            time.sleep(_AGAIN_S)
+        finally:
+            if not held:
+                os.close(handle)
 
 
 def _take(path: Path, handle: int) -> None:

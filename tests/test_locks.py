@@ -79,16 +79,11 @@ def test_without_locks_of_the_system_the_file_tells(tmp_path, monkeypatch, conte
 
 
 def _count(folder: str) -> None:
-    """Reads a number and writes the next one, under the lock; waits for it by trying again."""
+    """Reads a number and writes the next one, under the lock, for which it waits."""
     for _ in range(50):
-        while True:
-            try:
-                with locked(Path(folder)):
-                    number = int((Path(folder) / "number").read_text())
-                    (Path(folder) / "number").write_text(str(number + 1))
-                break
-            except UserError:
-                pass
+        with locked(Path(folder), wait_s=60):
+            number = int((Path(folder) / "number").read_text())
+            (Path(folder) / "number").write_text(str(number + 1))
 
 
 def test_many_at_once_lose_nothing(tmp_path):

@@ -75,6 +75,8 @@ class ScenarioOptions:
     engine: Annotated[str, tyro.conf.arg(metavar="auto|jax|compiled")] = "auto"
     """What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and
     knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""
+    debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Check after every decision round that numbers are finite and no GPU or job is lost; slower, in JAX."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """First seed, of the jobs and of policies that draw."""
 
@@ -121,6 +123,7 @@ class ScenarioOptions:
             min_run_s=self.min_run_s,
             knows=self.knows,
             engine=self.engine,
+            debug_checks=self.debug_checks,
             seed=self.seed,
             **more,
         )

@@ -42,6 +42,7 @@ class Settings:
     checkpoint_s: float = 0.0  # of work between two checkpoints; 0: a job that is stopped keeps all
     min_run_s: float = 0.0  # a job is not stopped earlier after a start
     knows: str = RUNTIMES  # what policies know of run times
+    debug_checks: bool = False  # check the state after every decision round, in JAX: see `env.checks`
     engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:

@@ -26,7 +26,9 @@ def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: S
     UserError if the settings ask for the compiled loop and it cannot.
     """
     compiled = CompiledEngine()
-    if settings.engine == JAX or (settings.engine == AUTO and settings.batched):
+    if settings.debug_checks and settings.engine == COMPILED:
+        raise UserError(f"engine {COMPILED}: has no debug checks; engine should be auto or jax")
+    if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
         return JaxEngine()
     reason = compiled.why_not(policy, config, params)
     if reason is None:

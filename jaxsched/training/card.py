@@ -7,9 +7,11 @@ from pathlib import Path
 
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
+from jaxsched.locks import locked
 from jaxsched.policies.checkpoint import add_to_card, read_card
 from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 
+WAIT_S = 30.0
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
 
 
@@ -51,8 +53,9 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
         "jobs": report["jobs"],
         "versions": comparison.versions,
     }
-    kept = [one for one in read_card(folder).get("figures", []) if one["command"] != text]
-    add_to_card(folder, figures=[*kept, entry])
+    with locked(folder, wait_s=WAIT_S):  # another evaluation may be about to add its own
+        kept = [one for one in read_card(folder).get("figures", []) if one["command"] != text]
+        add_to_card(folder, figures=[*kept, entry])
 
 
 def beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:

@@ -19,7 +19,7 @@ from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
-MOST_PS = 1 << 16  # parameter servers of a job; sums over groups stay within int32
+MOST_PS = 2**15 - 1  # parameter servers of a job: a group may have all of them, which are counted in int16
 MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
 
 

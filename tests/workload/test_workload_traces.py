@@ -137,7 +137,7 @@ ROW_ERRORS = [
     (NATIVE_ALL + "a,0,8,5,,3,,2\n", r"num_gpus: '8' should be num_workers \* gpus_per_worker = 3 \* 2 = 6"),
     (NATIVE_ALL + "a,0,8,5,,,,3\n", r"line 2, num_gpus: '8' should be"),
     (NATIVE_ALL + "a,0,8,5,,9,,\n", r"line 2, num_gpus: '8' should be"),
-    (NATIVE_ALL + "a,0,8,5,,,65537,\n", r"line 2, num_ps: '65537' should be a whole number < 65537"),
+    (NATIVE_ALL + "a,0,8,5,,,32768,\n", r"line 2, num_ps: '32768' should be a whole number < 32768"),
     (NATIVE + "a,0,1,1e300\n", r"line 2, duration_s: '1e300' should be a run time from 1e-09 to 1e\+12 s"),
     (NATIVE + "a,0,1,1e-300\n", r"line 2, duration_s: '1e-300' should be a run time from 1e-09"),
     (NATIVE + "a,1e300,1,5\n", r"line 2, submit_time_s: '1e300' should be a number <= 1e\+12"),

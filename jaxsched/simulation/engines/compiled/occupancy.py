@@ -30,13 +30,9 @@ def workers_that_fit(t: Tables, p: int, wide: int) -> int:
 
 
 @compiled
-def fits_gang(w: World, t: Tables, p: int, j: int) -> bool:
-    """Whether a gang fits the free GPUs of a partition, with `World.consolidate` on as few servers as it ever needs."""
+def fits_together(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits as few servers of a partition as it ever needs."""
     job = w.jobs[j]
-    if workers_that_fit(t, p, job.wide) < job.workers:
-        return False
-    if not w.consolidate:
-        return True
     if t.most[p, job.wide, 0] < 0:
         roomiest(t.free[p], job.wide, t.most[p, job.wide])
     return t.most[p, job.wide, fewest_servers(w, t, p, j) - 1] >= job.workers

@@ -6,7 +6,7 @@ from jaxsched.semantics import GRID
 from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.gpu_tiers import waits_for_faster
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
-from jaxsched.simulation.engines.compiled.occupancy import fits_gang
+from jaxsched.simulation.engines.compiled.occupancy import fits_together, workers_that_fit
 from jaxsched.simulation.engines.compiled.queues import comes_before
 from jaxsched.simulation.engines.compiled.speed import quantised
 from jaxsched.simulation.engines.compiled.world import Tables, World
@@ -17,7 +17,10 @@ STAY, TO_IDLE, TO_ANY = range(3)
 @compiled
 def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
-    return t.partitions[p].running < w.running_slots and fits_gang(w, t, p, j)
+    job = w.jobs[j]
+    if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.wide) < job.workers:
+        return False
+    return not w.consolidate or fits_together(w, t, p, j)
 
 
 @compiled

@@ -13,9 +13,11 @@ import time
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental import checkify
 from jaxtyping import Bool, Int32, Key, PyTree
 
 from jaxsched.env.actions import admit
+from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
 from jaxsched.env.rollout import Collector, one_round, play_while
 from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
@@ -59,8 +61,11 @@ class Chunk:
 class Program:
     """The chunks of one policy, by table sizes; safe to share between threads."""
 
-    def __init__(self, policy: Policy, config: EnvConfig, most_running: int, *, batched: bool) -> None:
+    def __init__(
+        self, policy: Policy, config: EnvConfig, most_running: int, *, batched: bool, checks: bool = False
+    ) -> None:
         self.policy, self.config, self.most_running, self.batched = policy, config, most_running, batched
+        self.checks = checks  # chunks return what `checkify` found, too
         self._chunks: dict[Slots, Chunk] = {}
         self._lock = threading.Lock()
 
@@ -81,7 +86,10 @@ class Program:
             if slots not in self._chunks:
                 config = dataclasses.replace(self.config, running_slots=slots.running, queue_slots=slots.queue)
                 begin = time.perf_counter()
-                function = jax.jit(self._function(config), donate_argnums=0)
+                function = self._function(config)
+                if self.checks:
+                    function = checkify.checkify(function)
+                function = jax.jit(function, donate_argnums=0)
                 run = function.lower(state, params, key, self.policy.weights).compile(loop_options())
                 self._chunks[slots] = Chunk(run, time.perf_counter() - begin)
             return self._chunks[slots]
@@ -121,6 +129,9 @@ class Program:
 
             def play(state: State, key: Key[Array, "..."]) -> tuple[State, Int32[Array, "*seeds"]]:
                 state = step(state, key)
+                if self.checks:
+                    numbers = jnp.arange(state.clock.size).reshape(state.clock.shape)
+                    over_batch(lambda state, number: check_state(params, state, number))(state, numbers)
                 return state, running_now(state).max(-1)
 
             state = begin(state)

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.jax.program import CHUNK_STEPS, ChunkSummary, Program
@@ -38,7 +40,9 @@ class JaxEngine:
         """The program and the parameters that play each of `job_lists`. UserError: see `env_config`."""
         config = env_config(cluster, job_lists, settings)
         batched = settings.seeds_in_a_batch(len(job_lists))
-        program = Program(policy, config, most_running(cluster, job_lists), batched=batched)
+        program = Program(
+            policy, config, most_running(cluster, job_lists), batched=batched, checks=settings.debug_checks
+        )
         return JaxPlayer(program, env_params(cluster, config, settings), settings, max(map(len, job_lists)))
 
 
@@ -112,7 +116,14 @@ class _Run:
         begin = time.perf_counter()
         chunk = self._program.chunk(self._fitting.sizes, self._state, self._player.params, key)
         self._compile_s += time.perf_counter() - begin
-        self._state, summary = chunk.run(self._state, self._player.params, key, self._program.policy.weights)
+        result: Any = chunk.run(self._state, self._player.params, key, self._program.policy.weights)
+        if self._program.checks:
+            error, result = result
+            if (found := error.get()) is not None:
+                said = found.splitlines()[0].removesuffix(" (`check` failed)")
+                first = f"environments count from seed {self._first_seed}"
+                raise UserError(f"debug check of {self._program.policy.name!r}: {said} ({first})")
+        self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
         self._steps, self._chunks = self._steps + int(summary.steps.max()), self._chunks + 1
         resized = self._fitting.note(
