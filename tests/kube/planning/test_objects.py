@@ -200,7 +200,7 @@ def test_nodes_without_topology_or_known_product() -> None:
     fleet = read_fleet([read_node(bare), read_node(make_node("n1", gpus="3"))], SETTINGS)
     assert int(fleet.split.group_gpus.sum()) == 11
     assert gpu_type("NVIDIA-A100-SXM4-80GB") == "A100" and gpu_type("Tesla-V100-SXM2-16GB") == "V100"
-    assert gpu_type("NVIDIA-H200") == gpu_type("") == "H100"
+    assert gpu_type("NVIDIA-H200") == "H200" and gpu_type("NVIDIA-X900") == gpu_type("") == "B200"  # the fastest known
 
 
 def test_unreadable_nodes_are_named() -> None:
