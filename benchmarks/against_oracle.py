@@ -66,7 +66,7 @@ def main() -> None:
     policy = policies.make_policy("pack", order="fifo", backfill=False, forward="stay")
     theirs, theirs_s = timed(
         lambda: simulator.simulate(
-            cluster, jobs[0], profiles(), policy,
+            cluster, jobs[0], profiles(cluster.gpu_types), policy,
             interval_s=settings.interval_s, rounds=config.rounds, interference="analytic",
         )
     )  # fmt: skip

@@ -11,13 +11,18 @@ from jaxtyping import Float64
 
 from jaxsched.bounds.prices import Slotted, priced_starts
 from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.dynamics.reference import least_slowdown
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.simulation.settings import fits_somewhere
 from jaxsched.workload.jobs import JobList, first_boundary, take
+from jaxsched.workload.models import Profiles, profiles
 
 
-def jct_lower_bound_s(cluster: Cluster, jobs: JobList, interval_s: float) -> float:
+def jct_lower_bound_s(cluster: Cluster, jobs: JobList, interval_s: float, models: Profiles | None = None) -> float:
     """Seconds that no policy's mean JCT over these jobs is below, with decisions every `interval_s`.
+
+    Where GPUs differ every job counts as if all GPUs were of the type that is fastest for it; `models`, with the speeds
+    of their models, are the catalogue's unless given.
 
     Jobs that no partition could hold are left out, as in `metrics`; NaN if none is left. A job counts as finished with
     a millionth of its work left, and the simulator's seconds are float32: the bound takes off twice that millionth.
@@ -25,7 +30,8 @@ def jct_lower_bound_s(cluster: Cluster, jobs: JobList, interval_s: float) -> flo
     kept = take(jobs, fits_somewhere(cluster, jobs))
     if not len(kept):
         return float("nan")
-    work_s = kept.duration_s * (1 - 2 * WORK_TOLERANCE)
+    fastest = least_slowdown(cluster, models or profiles(cluster.gpu_types), kept)
+    work_s = kept.duration_s * fastest * (1 - 2 * WORK_TOLERANCE)
     boundary = first_boundary(kept.submit_s, interval_s)
     slotted = Slotted(
         release=boundary - boundary[0],

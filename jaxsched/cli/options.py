@@ -32,8 +32,8 @@ class ScenarioOptions:
     schedulers: Annotated[int | None, optional("P")] = None
     """Schedulers, each with its own partition of the servers (default: the cluster's)."""
     workload: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "philly-like"
-    """philly-like, philly-like-bursty, philly-like-diurnal, distributed, poisson, the name of a public trace, or a
-    trace file (.csv: native, Philly, Muri, openb)."""
+    """philly-like, philly-like-bursty, philly-like-diurnal, distributed, acme-like, acme-kalos-like, llm, poisson, the
+    name of a public trace, or a trace file (.csv: native, Philly, Muri, openb)."""
     load: Annotated[float | None, optional("X")] = None
     """Offered load to rescale the submit times to, 0.8 = 80% of all GPUs busy on average if nothing ever slowed down
     (default: a trace's own pace; 0.8 for synthetic jobs)."""
@@ -46,6 +46,12 @@ class ScenarioOptions:
     mix: Annotated[str, tyro.conf.arg(metavar="NAME|MODELS")] = "default"
     """Models of the jobs where no trace names them: default (all alike), network-heavy, cpu-heavy, muri, or the names
     of models with commas between."""
+    models: Annotated[str | None, optional("FILE")] = None
+    """Models of your own beside the catalogue's, YAML: name, compute_s, gradient_bytes and more
+    (jaxsched/workload/catalogue.py has an example)."""
+    trace_gpu: Annotated[str | None, optional("TYPE")] = None
+    """GPU type that run times are on where a trace does not say for each job, e.g. V100 (default: the type of most of
+    the cluster's GPUs)."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
     knows: Annotated[str, tyro.conf.arg(metavar="runtimes|estimates|nothing")] = "runtimes"
@@ -90,6 +96,8 @@ class ScenarioOptions:
             mean_duration_s=self.mean_duration_s,
             duration_cap_s=self.duration_cap_s,
             mix=self.mix,
+            trace_gpu=self.trace_gpu,
+            models=self.models,
             duration_error=self.duration_error,
             seed=self.seed,
             seeds=seeds,
@@ -105,6 +113,7 @@ class ScenarioOptions:
         return Settings(
             interval_s=self.interval_s,
             interference=self.interference,
+            models=self.models,
             rounds=self.rounds,
             preemption=self.preemption == "on",
             restart_s=self.restart_s,

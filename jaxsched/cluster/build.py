@@ -13,6 +13,7 @@ from jaxsched.cluster.servers import (
     GPU_SPEEDS,
     Server,
     gpu_types,
+    most_frequent_type,
     numbered_types,
     relative_speeds,
 )
@@ -40,7 +41,7 @@ def build(
     Partitions are contiguous blocks of N = ceil(S / P) rows; the last may be shorter and is padded. K is the most
     groups of any server, T and E the most racks and links of any partition (E >= 1). A padding entry has every capacity
     1, 0 GPUs, server, rack and GPU type -1 (`server_rack`: 0) and the dummy link. A partition's links are those that a
-    route between two of its own racks uses. `gpu_speeds` may be on any scale: the fastest type present becomes 1.
+    route between two of its own racks uses. `gpu_speeds` may be on any scale: the type of most GPUs becomes 1.
 
     Raises `UserError` for a number of schedulers that leaves a partition empty (the message names a legal one), an
     unknown GPU type, a topology of another size, or route tables above 8 GiB.
@@ -57,6 +58,7 @@ def build_rows(
     """`build` with partitions of one's own: `rows` are the servers of each partition, -1 = padding."""
     if len(servers) != len(topology.server_rack):
         raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
+    numbers = numbered_types(gpu_types(servers))
     racks = _local_racks(rows, np.asarray(topology.server_rack))
     link_id, route = _local_routes(racks, topology)
     local_rack = [
@@ -71,8 +73,9 @@ def build_rows(
         "link_bytes_s": on_device(np.append(topology.link_bytes_s, 1.0), np.float32),
         "link_id": on_device(link_id, np.int32),
         "route": on_device(route, np.float32),
+        "reference": on_device(numbers[most_frequent_type(servers)], np.int32),
     }
-    return Cluster(**leaves)
+    return Cluster(**leaves, gpu_types=tuple(numbers))
 
 
 def partition_rows(num_servers: int, schedulers: int) -> Int[np.ndarray, "P N"]:
@@ -97,7 +100,7 @@ def _server_arrays(
 ) -> dict[str, Array]:
     """The [P, N, K] and [P, N] leaves: tables with one row per server and a last one for padding (row -1)."""
     types = gpu_types(servers)
-    speeds, numbers = relative_speeds(types, gpu_speeds), numbered_types(types)
+    speeds, numbers = relative_speeds(types, most_frequent_type(servers), gpu_speeds), numbered_types(types)
     size = (len(servers) + 1, max(len(server.groups) for server in servers))
     gpus, gpu_type = np.zeros(size, np.int32), np.full(size, -1, np.int32)
     speed, cores, pcie = np.ones(size), np.ones(size), np.ones(size)

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.cluster.build import default_schedulers, partition_rows
-from jaxsched.cluster.fields import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_speed
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
+from jaxsched.fields import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.yaml_file import read_yaml
 
 FILE_KEYS = ("servers", "topology", "schedulers", "gpu_speeds")

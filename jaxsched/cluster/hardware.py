@@ -12,7 +12,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike, Float32, Int, Int32
 
-from jaxsched.pytree import Pytree
+from jaxsched.cluster.servers import GPU_TYPES
+from jaxsched.pytree import Pytree, static
 
 
 class Cluster(Pytree):
@@ -20,7 +21,7 @@ class Cluster(Pytree):
 
     group_gpus: Int32[Array, "P N K"]  # 0 = padding
     group_gpu_type: Int32[Array, "P N K"]  # see `servers.numbered_types`, -1 = padding
-    group_speed: Float32[Array, "P N K"]  # relative to the cluster's fastest GPU type, in (0, 1]
+    group_speed: Float32[Array, "P N K"]  # relative to the cluster's reference type
     group_cores: Float32[Array, "P N K"]  # CPU cores of the socket
     pcie_bytes_s: Float32[Array, "P N K"]
     qpi_bytes_s: Float32[Array, "P N"]
@@ -31,6 +32,8 @@ class Cluster(Pytree):
     link_bytes_s: Float32[Array, "links"]  # the last entry is a dummy of capacity 1
     link_id: Int32[Array, "P E"]  # global link of a local link, L = padding (the dummy)
     route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
+    reference: Int32[Array, ""]  # the GPU type that run times are on: that of most GPUs
+    gpu_types: tuple[str, ...] = static(default=GPU_TYPES)  # names of the numbers in `group_gpu_type`
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -42,6 +45,16 @@ class Cluster(Pytree):
 def total_gpus(cluster: Cluster) -> int:
     """Number of GPUs of the cluster (a concrete, not a traced, one)."""
     return int(np.asarray(cluster.group_gpus).sum())
+
+
+def reference_type(cluster: Cluster) -> str:
+    """Name of the GPU type that run times are on (a concrete cluster's)."""
+    return cluster.gpu_types[int(cluster.reference)]
+
+
+def distinct_speeds(cluster: Cluster) -> int:
+    """How many different speeds GPUs have (a concrete cluster's): 1 where all are of one type."""
+    return len(np.unique(np.asarray(cluster.group_speed)[np.asarray(cluster.group_gpus) > 0])) or 1
 
 
 def real_partitions(cluster: Cluster) -> Int32[Array, ""]:
@@ -58,10 +71,11 @@ def group_capacity(
 
 
 def partition_axes(cluster: Cluster) -> Cluster:
-    """`in_axes` that maps a function of one partition over all: links are shared, everything else is per partition."""
-    return jax.tree.map(lambda _: 0, cluster).replace(link_bytes_s=None)
+    """`in_axes` that maps a function of one partition over all: what is not per partition is shared."""
+    return jax.tree.map(lambda _: 0, cluster).replace(link_bytes_s=None, reference=None)
 
 
 def one_partition(cluster: Cluster, partition: Int[ArrayLike, ""]) -> Cluster:
     """A single partition, by its number, without the leading axis P."""
-    return jax.tree.map(lambda leaf: leaf[partition], cluster).replace(link_bytes_s=cluster.link_bytes_s)
+    shared = {"link_bytes_s": cluster.link_bytes_s, "reference": cluster.reference}
+    return jax.tree.map(lambda leaf: leaf[partition], cluster.replace(**dict.fromkeys(shared))).replace(**shared)

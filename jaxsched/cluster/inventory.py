@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jaxsched.cluster.build import build, default_schedulers
-from jaxsched.cluster.fields import bad_field, parse_whole
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Server, known_speed, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
+from jaxsched.fields import bad_field, parse_whole
 from jaxsched.inputs import shortened
 
 LONGEST_NAME = 256  # characters

@@ -90,10 +90,23 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
         **leaves,
         link_bytes_s=filled(cluster.link_bytes_s, ("all_links",), 1),  # the old dummy becomes an unused link
         link_id=filled(link_id, ("partitions", "links"), shape.all_links),
+        reference=cluster.reference,
+        gpu_types=cluster.gpu_types,
     )
 
 
 def stack(clusters: Sequence[Cluster], shape: Shape | None = None) -> Cluster:
     """The clusters padded to `shape` (default: their common one) and stacked: every leaf has a new leading axis."""
     shape = common_shape(clusters) if shape is None else shape
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(pad(cluster, shape) for cluster in clusters))
+    names = tuple(dict.fromkeys(name for cluster in clusters for name in cluster.gpu_types))
+    alike = [_renumbered(pad(cluster, shape), names) for cluster in clusters]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
+
+
+def _renumbered(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
+    """The cluster with GPU types numbered as in `names`."""
+    if cluster.gpu_types == names:
+        return cluster
+    number = jnp.asarray([names.index(name) for name in cluster.gpu_types] + [-1], jnp.int32)  # the last one is padding
+    kinds = number[cluster.group_gpu_type]
+    return cluster.replace(group_gpu_type=kinds, reference=number[cluster.reference], gpu_types=names)

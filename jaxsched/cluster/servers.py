@@ -6,8 +6,8 @@ Units are in the names: `gbytes_s` is 1e9 bytes/s, `gbits_s` is 1e9 bits/s; all 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from jaxsched.cluster.fields import check_positive, check_whole
 from jaxsched.errors import UserError
+from jaxsched.fields import check_positive, check_whole
 
 BYTES_S_PER_GBYTES_S = 1e9
 BYTES_S_PER_GBITS_S = 1e9 / 8
@@ -17,8 +17,8 @@ MAX_GROUPS = 64
 
 V100_SPEED = 1.0
 GPU_SPEEDS: Mapping[str, float] = {
-    # Training throughput relative to one V100. One number per type is a simplification: real ratios depend on the
-    # model (a K80 reaches 0.1 to 0.5 of a V100 in Gavel's measurements, and more for host-bound models).
+    # Training throughput relative to one V100 of a model that only computes. What was measured of a model goes before
+    # (`workload.models`), and a model that also keeps the host busy gains less (docs/semantics.md, section 4).
     "V100": V100_SPEED,
     "V100M16": V100_SPEED,  # openb's name for the V100 with 16 GB: the same chip
     "V100M32": V100_SPEED,  # openb's name for the V100 with 32 GB: the same chip (NVIDIA measures 0.96, see A100)
@@ -37,6 +37,10 @@ GPU_SPEEDS: Mapping[str, float] = {
     "A10": 0.67,  # assumption: the ratio of memory bandwidths, 600 over 900 GB/s (data sheets)
     "G2": 0.67,  # assumption: openb does not say what a G2 is; taken to be like an A10
     "G3": 2.06,  # assumption: openb does not say what a G3 is; taken to be like an A100
+    # Assumption: 1.2 H100s. The same chip with 1.43 times the memory bandwidth (4.8 over 3.35 TB/s, data sheets).
+    "H200": 4.56,
+    # Assumption: 2 H100s, the ratio of their dense half-precision peaks (2.25 over 0.99 PFLOP/s, data sheets), rounded.
+    "B200": 7.6,
 }
 
 
@@ -100,10 +104,18 @@ def numbered_types(types: Iterable[str]) -> dict[str, int]:
     return {name: index for index, name in enumerate(dict.fromkeys((*GPU_TYPES, *types)))}
 
 
-def relative_speeds(types: Sequence[str], gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> list[float]:
-    """Speed of each type in units of the fastest of `types`, in (0, 1]. `UserError` for a type not in the table."""
-    speeds = [check_positive(known_speed(name, gpu_speeds), "GPU speeds", name) for name in types]
-    return [speed / max(speeds) for speed in speeds]
+def most_frequent_type(servers: Sequence[Server]) -> str:
+    """The type that most GPUs of the servers have; of several the one that is first in `numbered_types`."""
+    types = gpu_types(servers)
+    numbers = numbered_types(types)
+    gpus = {name: sum(server.gpus for server in servers if server.gpu_type == name) for name in types}
+    return min(types, key=lambda name: (-gpus[name], numbers[name]))
+
+
+def relative_speeds(types: Sequence[str], reference: str, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> list[float]:
+    """Speed of each type in units of the type `reference`. `UserError` for a type not in the table."""
+    unit, *speeds = [check_positive(known_speed(name, gpu_speeds), "GPU speeds", name) for name in (reference, *types)]
+    return [speed / unit for speed in speeds]
 
 
 def known_speed(gpu_type: str, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> float:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsched.cluster.fields import check_positive, check_whole
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS, Server
 from jaxsched.errors import UserError
+from jaxsched.fields import check_positive, check_whole
 
 Route = Callable[[int, int], Mapping[int, float]]
 NIC_GBITS_S = Server().nic_gbits_s

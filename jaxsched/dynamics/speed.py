@@ -6,6 +6,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
@@ -38,13 +39,14 @@ class Footprint(Pytree):
     base: Float32[Array, "wires *jobs"]  # uncontended seconds of communication per step on each resource but the CPU
     compute: Float32[Array, "NK *jobs"]  # seconds of computation per step on each group that holds workers, else 0
     ideal: Float32[Array, "*jobs"]  # seconds per step on the ideal placement
+    least: Float32[Array, "*jobs"]  # least slowdown on GPUs of these types; 1 on the reference type
     sens_cpu: Float32[Array, "*jobs"]
     sens_pcie: Float32[Array, "*jobs"]
     model: Int32[Array, "*jobs"]
 
 
 class Best(Pytree):
-    """The cluster's best hardware, against which `duration_s` is defined."""
+    """The best hardware of the servers with GPUs of the reference type, against which `duration_s` is defined."""
 
     group_gpus: Int32[Array, ""]
     server_gpus: Int32[Array, ""]
@@ -55,8 +57,11 @@ class Best(Pytree):
 
 
 def best_hardware(cluster: Cluster) -> Best:
-    """The largest of everything over a whole cluster (with the leading P axis)."""
-    gpus = cluster.group_gpus
+    """The largest of everything over a whole cluster (with the leading P axis), where GPUs are of its reference type.
+
+    So a server with GPUs of another type changes nobody's ideal.
+    """
+    gpus = jnp.where(cluster.group_gpu_type == cluster.reference, cluster.group_gpus, 0)
     real = gpus.sum(-1) > 0
     return Best(
         group_gpus=gpus.max(),
@@ -70,6 +75,11 @@ def best_hardware(cluster: Cluster) -> Best:
 
 def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
     """Seconds per step on the ideal placement (docs/semantics.md, section 5)."""
+    return profiles.compute_s[job.model] + ideal_comm_s(best, profiles, job)
+
+
+def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
+    """Seconds of it that go into communication."""
     gradient = profiles.gradient_bytes[job.model]
     gpus = job.workers * job.gpus_per_worker
     groups = -(-gpus // best.group_gpus)
@@ -85,7 +95,7 @@ def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
     qpi = gradient * w / (s * s) * (1.0 - 1.0 / spread) / best.qpi_bytes_s
     nic = 2.0 * gradient * w / s * (1.0 - 1.0 / s) / best.nic_bytes_s
     ps_s = jnp.maximum(jnp.maximum(pcie, qpi), nic)
-    return profiles.compute_s[job.model] + jnp.where(job.ps > 0, ps_s, ring_s)
+    return jnp.where(job.ps > 0, ps_s, ring_s)
 
 
 def footprint(
@@ -100,8 +110,9 @@ def footprint(
     gpus = (workers * job.gpus_per_worker).astype(jnp.float32)
     cores = gpus * profiles.cpu_cores[job.model] + ps * profiles.ps_cores[job.model]
     own_cpu = (cores / cluster.group_cores).reshape(-1)
-    busy = workers > 0
-    compute = jnp.where(busy, profiles.compute_s[job.model] / cluster.group_speed, 0.0).reshape(-1)
+    busy, compute_s = workers > 0, profiles.compute_s[job.model]
+    speed = relative_speed(profiles, job.model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
+    compute = jnp.where(busy, compute_s / speed, 0.0).reshape(-1)
 
     sent = placement_bytes(cluster, workers, ps, job.gpus_per_worker, profiles.gradient_bytes[job.model])
     capacity = comm_capacity(cluster)
@@ -110,6 +121,10 @@ def footprint(
     solo = (compute * (1.0 + sens_cpu * (jnp.maximum(own_cpu, 1.0) - 1.0))).max() + base.max()
     solo = jnp.maximum(solo, 1e-9)
 
+    comm_s, slowest = ideal_comm_s(best, profiles, job), compute.max()
+    ideal = compute_s + comm_s
+    least = jnp.where(slowest == compute_s, 1.0, (slowest + comm_s) / jnp.maximum(ideal, 1e-9))
+
     layout = layout_of(cluster)
     loaded = jnp.zeros_like(capacity).at[: layout.nk].set((gpus * profiles.input_bytes[job.model]).reshape(-1))
     return Footprint(
@@ -117,7 +132,8 @@ def footprint(
         use=jnp.concatenate([own_cpu, (sent + loaded) / capacity / solo]),
         base=base,
         compute=compute,
-        ideal=ideal_step_s(best, profiles, job),
+        ideal=ideal,
+        least=least,
         sens_cpu=sens_cpu,
         sens_pcie=profiles.sens_pcie[job.model],
         model=job.model,
@@ -132,11 +148,14 @@ class StepTime(Pytree):
 
 
 def slowdown_of(
-    time: StepTime, ideal: Float32[Array, "*#jobs"], stretch: Float32[Array, "*#jobs"] | None = None
+    time: StepTime, rows: Footprint, stretch: Float32[Array, "*#jobs"] | None = None
 ) -> Float32[Array, "*#jobs"]:
-    """Step time over ideal step time, at least 1; computing takes `stretch` as long on a shared GPU."""
+    """Step time over ideal step time of `rows`, at least their least. It may be below 1 on fast GPUs.
+
+    On a shared GPU computing takes `stretch` as long.
+    """
     compute = time.compute if stretch is None else time.compute * stretch
-    return jnp.maximum((compute + time.comm) / jnp.maximum(ideal, 1e-9), 1.0)
+    return jnp.maximum((compute + time.comm) / jnp.maximum(rows.ideal, 1e-9), rows.least)
 
 
 def slowdown(
@@ -145,8 +164,8 @@ def slowdown(
     total: Float32[Array, "M *#jobs"],
     stretch: Float32[Array, "*#jobs"] | None = None,
 ) -> Float32[Array, "*#jobs"]:
-    """Step time over ideal step time, at least 1; arguments as of `step_time` and `slowdown_of`."""
-    return slowdown_of(step_time(interference, rows, total), rows.ideal, stretch)
+    """Step time over ideal step time; arguments as of `step_time` and `slowdown_of`."""
+    return slowdown_of(step_time(interference, rows, total), rows, stretch)
 
 
 def slowdown_of_some(

@@ -84,7 +84,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
     ahead = jnp.where(queued, 1, arrival)
     if asked != ALWAYS:
         same = queued & (state.round == 1) & state.waited.all()
-        if asked == POSSIBLE:
+        if asked == POSSIBLE or state.gpu_speeds > 1:  # to wait for faster GPUs is a matter of time
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
         quiet = jnp.minimum(arrival, _intervals_to_completion(params, state))
         if callable(asked):

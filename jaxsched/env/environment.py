@@ -64,6 +64,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
             base=floats(p, layout.size - layout.nk, r),
             compute=floats(p, layout.nk, r),
             ideal=floats(p, r),
+            least=floats(p, r) + 1.0,
             sens_cpu=floats(p, r),
             sens_pcie=floats(p, r),
             model=ints(p, r),
@@ -111,6 +112,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
         service=None if params.preemption is None else service,
         largest_worker=config.largest_worker,
+        gpu_speeds=config.gpu_speeds,
     )
     return admit(state)
 

@@ -113,7 +113,7 @@ def group_features(params: EnvParams, state: State) -> Float32[Array, "P N K Fg"
         state.free / jnp.maximum(gpus, 1.0),
         state.free / 4.0,
         gpus / 8.0,
-        cluster.group_speed * (gpus > 0),
+        cluster.group_speed * (gpus > 0),  # over that of the reference type
         jnp.log1p(state.total[:, layout.cpu].reshape(cluster.shape)),
         jnp.log1p(state.total[:, layout.pcie].reshape(cluster.shape)),
         jnp.log1p(jnp.einsum("pr,prnk->pnk", _excess(state), here)),

@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.gpu_choice import suits
 from jaxsched.env.queues import Discipline, area_s, feasible, first, movable
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
@@ -18,16 +19,20 @@ def openings(
     """Where queued jobs may start now: in their own partition, or only in others.
 
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
-    `keys`.
+    `keys`. Where GPUs differ, not where the job had better wait for faster ones.
     """
     cluster = params.cluster if queue.consolidate else None
     can_start = feasible(state, cluster)
-    if not queue.reserve:
+    if not queue.reserve and state.gpu_speeds == 1:
         return can_start, movable(state, params, can_start, cluster)
     p = jnp.arange(state.queue.shape[0])
-    may_pass = passing(params, state, keys, can_start)
-    can_start &= may_pass[p, :, p]
-    return can_start, movable(state, params, can_start, cluster) & may_pass
+    wanted = jnp.ones((*state.queue.shape, len(p)), bool)
+    if queue.reserve:
+        wanted &= passing(params, state, keys, can_start)
+    if state.gpu_speeds > 1:
+        wanted &= suits(params, state, keys)
+    can_start &= wanted[p, :, p]
+    return can_start, movable(state, params, can_start, cluster) & wanted
 
 
 def passing(

@@ -39,6 +39,7 @@ class EnvConfig:
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
+    gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
     knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
 
@@ -98,7 +99,7 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
     """Default parameters on `cluster`; `changes` replace fields of `EnvParams`."""
     values: dict[str, Any] = dict(
         cluster=cluster,
-        profiles=profiles(),
+        profiles=profiles(cluster.gpu_types),
         interference=default_interference(),
         interval_s=on_device(interval_s, jnp.float32),
         reward=reward_weights(jobs=1.0),
@@ -172,6 +173,7 @@ class State(Pytree):
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     service: Service | None = None  # None without preemption
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
+    gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 
 
 class Action(Pytree):

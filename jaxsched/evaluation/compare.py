@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
-from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
@@ -25,7 +26,9 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.versions import versions
+from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList
+from jaxsched.workload.models import Profiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,13 +142,20 @@ def compare(
             raise TypeError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
         cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
         jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
-    job_lists = compact_tenants(jobs_by_seed)
+    models = profiles_on(cluster, get_catalogue(settings.models).models)
+    job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = simulate(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
-    bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s) for jobs in job_lists])
+    bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s, models) for jobs in job_lists])
     rows = [_row(policy, results[policy.name], gpus, bounds) for policy in policies]
     settled = dataclasses.asdict(settings)
-    return Comparison(_with_ratios(rows), float(bounds.mean()), dict(config or {}) | settled, versions())
+    on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
+    return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions())
+
+
+def _on_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> JobList:
+    """The jobs with run times on the cluster's reference GPU type."""
+    return on_reference(cluster, models, jobs) if (jobs.gpu_type != "").any() else jobs
 
 
 def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:

@@ -99,6 +99,8 @@ def legend(comparison: Comparison) -> list[str]:
         f"to bound: JCT over a lower bound that no policy is under, {number(comparison.bound_s / seconds)} {unit}",
         *accounts(comparison),
     ]
+    reference, stated = comparison.config["reference_gpu"], comparison.config["run_times_on"]
+    lines.append(f"run times are on {reference}" + ("" if stated == reference else f", converted from {stated}"))
     if comparison.best_baseline is not None:
         lines.insert(1, "* best baseline (hand-written policy)")
     lines += [f"† {row.name}: {note}" for row in comparison.rows for note in row.notes]

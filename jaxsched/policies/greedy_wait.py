@@ -60,7 +60,7 @@ def _choose(
     def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
         on = offers(params, scene, now, p, w)
         choice = jnp.argmin(choice_score(on))
-        good = quantise(on.effective) <= quantise(jnp.float32(threshold))
+        good = quantise(on.loss) <= quantise(jnp.float32(threshold))
         good |= quantise(on.stake) <= quantise(jnp.float32(patience))
         return (good[choice] | (idle[p] & (w == 0))) & on.valid[choice], on.workers[choice]
 

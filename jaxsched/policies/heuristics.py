@@ -10,7 +10,7 @@ from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.policies.base import STAY, Act, forward_choice, or_stop, place_or_forward, views
 from jaxsched.policies.displacement import displaced
-from jaxsched.policies.rules import RULES, Rule
+from jaxsched.policies.rules import RULES, Rule, fastest
 
 FIFO = Discipline()
 
@@ -28,18 +28,24 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         drawn = rule == "random"
         keys = jax.random.uniform(job_key, state.queue.shape) if drawn else order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
-        slot, place = next_job(queue, keys, state, can_start)
+        slot, starts = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = views(state, params)
-        place_all = jax.vmap(place_workers, in_axes=(0, axes, 0))
+        place = _on_fastest(place_workers) if state.gpu_speeds > 1 else place_workers
+        place_all = jax.vmap(place, in_axes=(0, axes, 0))
         keys_of_groups = jax.random.split(group_key, len(p))
         nowhere = jnp.zeros_like(view.free)
-        workers = lax.cond(place.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
+        workers = lax.cond(starts.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
-        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target)
+        action = place_or_forward(state, starts, slot, workers, possible, forward_slot, target)
         if not queue.preempt:
             return action
-        stop = displaced(queue, params, state, keys, ~place & ~possible & ~state.waited)
+        stop = displaced(queue, params, state, keys, ~starts & ~possible & ~state.waited)
         return or_stop(action, stop)
 
     return act
+
+
+def _on_fastest(rule: Rule) -> Rule:
+    """The rule on the fastest GPUs that the job fits."""
+    return lambda key, view, job: rule(key, fastest(view, job), job)

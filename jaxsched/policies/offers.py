@@ -33,8 +33,8 @@ from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View, per_server
-from jaxsched.pytree import Pytree
+from jaxsched.policies.rules import View, fastest, per_server
+from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import MILLI
 
 BLOCK = 8  # candidates whose effects are computed at once
@@ -53,6 +53,7 @@ class Scene(Pytree):
     some: Bool[Array, "P W"]  # there is such a job, and its scheduler has not waited yet
     crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
     exit_s: Float32[Array, "P N"] | None = None  # seconds until the last job of a server ends; None: not looked at
+    gpu_speeds: int = static(default=1)  # as in `State`
 
 
 class Crowd(Pytree):
@@ -73,8 +74,9 @@ class Offers(Pytree):
     own: Float32[Array, "C"]  # slowdown of the job
     added_s: Float32[Array, "C"]  # seconds it would cost the jobs that run
     effective: Float32[Array, "C"]  # `own` plus `added_s` in units of the job's duration
+    loss: Float32[Array, "C"]  # the same, `own` over what the placement's slowest GPUs give at best: at least 1
     later: Float32[Array, "C"]  # by how much later its servers would be wholly free, in those units; 0: not looked at
-    stake: Float32[Array, "C"]  # seconds lost by a slowdown above 1, own and others', over the wait for a change
+    stake: Float32[Array, "C"]  # seconds lost by a `loss` above 1, own and others', over the wait for a change
 
 
 def scene_of(
@@ -102,6 +104,7 @@ def scene_of(
         some=found & ~state.waited[:, None],
         crowd=crowd_of(state, params),
         exit_s=_exits(state, end) if lifetimes else None,
+        gpu_speeds=state.gpu_speeds,
     )
 
 
@@ -142,23 +145,28 @@ def offers(params: EnvParams, scene: Scene, now: StepTime, p: Int32[Array, ""], 
     room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
     view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)
+    if scene.gpu_speeds > 1:
+        view = fastest(view, job)
     duration = scene.duration_s[p, w]
     workers, valid = candidates(view, job)
     best = best_hardware(params.cluster)
 
-    def appraise(workers: Array) -> tuple[Array, Array]:
+    def appraise(workers: Array) -> tuple[Array, ...]:
         prints = candidate_prints(view, best, job, workers)
         stretches = None if crowd is None else _stretches(params, view, crowd, job, workers)
         left = scene.left_s[p]
-        return what_if(params.interference, rows, left, now, view.total, prints, stretches)
+        effects = what_if(params.interference, rows, left, now, view.total, prints, stretches)
+        return (*effects, prints.least) if scene.gpu_speeds > 1 else effects
 
-    own, added = in_blocks(appraise, workers, valid)
-    effective = own + added / jnp.maximum(duration, 1e-9)
+    own, added, *least = in_blocks(appraise, workers, valid, (1.0, 0.0, 1.0)[: 2 + (scene.gpu_speeds > 1)])
+    effective = loss = own + added / jnp.maximum(duration, 1e-9)
+    if least:
+        loss = own / least[0] + added / jnp.maximum(duration, 1e-9)
     later = jnp.zeros_like(own)
     if scene.exit_s is not None:
         used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
         later = jnp.where(used, jnp.maximum((own * duration)[:, None] - scene.exit_s[p], 0.0), 0.0).sum(-1)
-    stake = (effective - 1.0) * duration / scene.wait_s[p]
+    stake = (loss - 1.0) * duration / scene.wait_s[p]
     return Offers(
         view=view,
         gpus_per_worker=job.gpus_per_worker if job.milli is None else job.gpus_per_worker * (job.milli * MILLI),
@@ -167,35 +175,34 @@ def offers(params: EnvParams, scene: Scene, now: StepTime, p: Int32[Array, ""], 
         own=own,
         added_s=added,
         effective=effective,
+        loss=loss,
         later=later / jnp.maximum(duration, 1e-9),
         stake=stake,
     )
 
 
 def in_blocks(
-    appraise: Callable[[Int32[Array, "some NK"]], tuple[Float32[Array, "some"], Float32[Array, "some"]]],
+    appraise: Callable[[Int32[Array, "some NK"]], tuple[Float32[Array, "some"], ...]],
     workers: Int32[Array, "C NK"],
     valid: Bool[Array, "C"],
-) -> tuple[Float32[Array, "C"], Float32[Array, "C"]]:
-    """`appraise` of the valid candidates, `BLOCK` at a time: most often all of them at once. (1, 0) for the others.
-
-    Returns what `what_if` does.
-    """
+    others: tuple[float, ...],
+) -> tuple[Float32[Array, "C"], ...]:
+    """`appraise` of the valid candidates, `BLOCK` at a time: most often all at once. `others` for the others."""
     count = valid.shape[0]
     if count <= BLOCK:
         return appraise(workers)
     place = jnp.cumsum(valid) - 1
 
-    def block(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        start, own, added = carry
+    def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        start, *found = carry
         chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
-        new_own, new_added = appraise(workers[jnp.argmax(chosen, -1)])
-        return start + BLOCK, put(own, chosen, new_own), put(added, chosen, new_added)
+        new = appraise(workers[jnp.argmax(chosen, -1)])
+        return start + BLOCK, *(put(old, chosen, values) for old, values in zip(found, new, strict=True))
 
     def put(old: Array, chosen: Array, new: Array) -> Array:
         return jnp.where(chosen.any(0), jnp.where(chosen, new[:, None], 0.0).sum(0), old)
 
-    start = (jnp.int32(0), jnp.ones(count), jnp.zeros(count))
+    start = (jnp.int32(0), *(jnp.full(count, value) for value in others))
     return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
 
 
@@ -255,5 +262,5 @@ def what_if(
     """
     before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (None, None, None)
     own = slowdown(interference, prints, total[:, None] + prints.use, alone)
-    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows.ideal, beside)
-    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows.ideal, before), 0.0)).sum(-1)
+    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows, beside)
+    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows, before), 0.0)).sum(-1)

@@ -36,6 +36,15 @@ def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
     return shares.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 
+def fastest(view: View, job: JobSpec) -> View:
+    """The view without the free GPUs below the job's tier: the highest speed that enough free GPUs have or surpass."""
+    speed, fits = view.cluster.group_speed.reshape(-1), capacity(view, job)
+    enough = jnp.where(speed >= speed[:, None], fits, 0).sum(-1) >= job.workers
+    fast = speed >= jnp.where(enough, speed, -jnp.inf).max()
+    room = None if view.room is None else jnp.where(fast, view.room, 0)
+    return view.replace(free=jnp.where(fast, view.free, 0), room=room)
+
+
 def per_server(layout: Layout, values: Num[Array, "NK"]) -> Num[Array, "N"]:
     """The sum over each server's groups."""
     return values.reshape(layout.servers, layout.groups).sum(-1)

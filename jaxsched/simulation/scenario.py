@@ -4,11 +4,13 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
+from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.estimates import with_estimates
-from jaxsched.workload.jobs import JobList, offered_load
+from jaxsched.workload.jobs import JobList, offered_load, rescale_to_load
 from jaxsched.workload.load import MOST_JOBS, SYNTHETIC, WorkloadOptions, get_workload
 
 MOST_SEEDS = 10_000
@@ -36,6 +38,8 @@ def load_scenario(
     mean_duration_s: float | None = None,
     duration_cap_s: float | None = None,
     mix: str = "default",
+    trace_gpu: str | None = None,
+    models: str | None = None,
     duration_error: float = 0.0,
     seed: int = 0,
     seeds: int | None = None,
@@ -46,6 +50,8 @@ def load_scenario(
     made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
     only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
     `mix` says which models jobs have that no trace tells (`workload.mixes`).
+    `models` is a file of models beside the catalogue's (`workload.catalogue`); the settings must name it, too.
+    `trace_gpu` is the GPU type that run times are on where a job names none; None: the cluster's reference type.
     Policies see durations with an error of `duration_error` (`workload.estimates`), drawn with the list's seed.
     UserError on any mistake.
     """
@@ -61,7 +67,7 @@ def load_scenario(
         raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")
     if num_jobs is not None and num_jobs <= MOST_JOBS < count * num_jobs:
         raise UserError(f"num_jobs: {count} seeds of {num_jobs} should be {MOST_JOBS:,} jobs at most in all")
-    hardware = get_cluster(cluster, schedulers)
+    hardware, catalogue = get_cluster(cluster, schedulers), get_catalogue(models)
     gpus, partitions = total_gpus(hardware), hardware.shape[0]
     lists, skipped = [], {}
     for number in range(seed, seed + count):
@@ -74,8 +80,10 @@ def load_scenario(
             schedulers=partitions,
             mean_duration_s=mean_duration_s,
             duration_cap_s=math.inf if duration_cap_s is None else duration_cap_s,
+            catalogue=catalogue,
         )
         jobs, skipped = get_workload(workload, options)
+        jobs = _converted(hardware, jobs, catalogue, trace_gpu, load)
         lists.append(with_estimates(jobs, duration_error, number))
     config = {
         "cluster": cluster,
@@ -88,11 +96,23 @@ def load_scenario(
         "mean_duration_s": mean_duration_s,
         "duration_cap_s": duration_cap_s,
         "mix": mix,
+        "run_times_on": trace_gpu or reference_type(hardware),
+        "reference_gpu": reference_type(hardware),
         "duration_error": duration_error,
         "offered_load": _offered(lists[0], gpus),
         "skipped_rows": skipped,
     }
     return Scenario(hardware, lists, config["seeds"], skipped, config)
+
+
+def _converted(
+    cluster: Cluster, jobs: JobList, catalogue: Catalogue, trace_gpu: str | None, load: float | None
+) -> JobList:
+    """The jobs with run times on the cluster's reference type, at the offered load that was asked for."""
+    if trace_gpu is None and (jobs.gpu_type == "").all():
+        return jobs
+    jobs = on_reference(cluster, profiles_on(cluster, catalogue.models), jobs, trace_gpu)
+    return jobs if load is None else rescale_to_load(jobs, total_gpus(cluster), load)
 
 
 def _offered(jobs: JobList, gpus: int) -> float | None:

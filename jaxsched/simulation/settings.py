@@ -8,10 +8,12 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, distinct_speeds
+from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.knowledge import KNOWLEDGE, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
+from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
 AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
@@ -27,6 +29,7 @@ class Settings:
 
     interval_s: float = 60.0  # seconds between decisions
     interference: str = DEFAULT  # see `interference_model`
+    models: str | None = None  # a file of models beside the catalogue's, see `workload.catalogue`
     rounds: int = 64  # decision rounds per boundary at most
     seed: int = 0  # of the policies that draw
     horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
@@ -61,6 +64,7 @@ class Settings:
         if self.knows not in KNOWLEDGE:
             raise UserError(f"knows: {self.knows!r} should be one of {', '.join(KNOWLEDGE)}")
         interference_model(self.interference)
+        get_catalogue(self.models)
 
     @property
     def horizon(self) -> int:
@@ -118,6 +122,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         early_stop=True,
         skip_idle=True,
         record_placements=settings.record_placements,
+        gpu_speeds=distinct_speeds(cluster),
         shared_gpus=shared_gpus(cluster, job_lists),
         knows=settings.knows,
     )
@@ -125,12 +130,19 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
 
 def env_params(cluster: Cluster, config: EnvConfig, settings: Settings) -> EnvParams:
     """The parameters of a comparison's environment, which `config` is the configuration of."""
-    interference = interference_model(settings.interference)
+    models, interference = get_catalogue(settings.models).models, interference_model(settings.interference)
     if config.shared_gpus:
-        interference = interference.replace(sharing=sharing_law(settings.interference))
-    params = make_params(cluster, interval_s=settings.interval_s, horizon=settings.horizon, interference=interference)
-    costs = preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s) if settings.preemption else None
-    return params.replace(preemption=costs)
+        interference = interference.replace(sharing=sharing_law(settings.interference, models))
+    return make_params(
+        cluster,
+        interval_s=settings.interval_s,
+        horizon=settings.horizon,
+        interference=interference,
+        profiles=profiles_on(cluster, models),
+        preemption=preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s)
+        if settings.preemption
+        else None,
+    )
 
 
 def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:

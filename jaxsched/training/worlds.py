@@ -1,5 +1,6 @@
 """The environments that are trained on: their static config, what tells them apart, and freshly drawn start states."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ from jax import Array
 from jaxtyping import Float32, Int32, PRNGKeyArray
 
 from jaxsched.calibration.interference.named import interference_model
-from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
@@ -48,7 +49,8 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
     params = base_params(env, reward, pad(clusters[0], shape))
     jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
-    return Worlds(env, workload, env_config(env), params, stack(clusters, shape), gpus, jobs)
+    static = dataclasses.replace(env_config(env), gpu_speeds=max(map(distinct_speeds, clusters)))
+    return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs)
 
 
 def env_config(env: EnvironmentConfig) -> EnvConfig:

@@ -11,9 +11,11 @@ from jaxtyping import Float64, Int
 
 from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
+from jaxsched.workload.acme import Marginals, draw
+from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
+from jaxsched.workload.llm import KINDS, kinds_of
 from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.models import MODEL_NAMES
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
 from jaxsched.workload.traces import PS_FRACTION, draw_ps
 
@@ -45,6 +47,9 @@ def synthetic(
     schedulers: int = 1,
     home_skew: float = 0.0,
     tenants: int = NUM_TENANTS,
+    catalogue: Catalogue = BUILT_IN,
+    acme: Marginals | None = None,
+    llm_from: int | None = None,
 ) -> JobList:
     """`num_jobs` jobs whose offered load on `total_gpus` GPUs is exactly `load`, the first submitted at 0 s.
 
@@ -53,6 +58,8 @@ def synthetic(
     - `durations`: Philly's quantiles given the gang size, exponential, or all the same; scaled such that their mean is
       `mean_duration_s` after they were cut at `duration_cap_s` (Philly without `mean_duration_s`: not scaled);
     - `gpu_counts`: weights of gang sizes, default Philly's; sizes above `max_gpus` (or `total_gpus`) are left out;
+    - `acme`: sizes and run times of a cluster of Acme instead (`workload.acme`);
+    - `llm_from`: gangs of at least so many GPUs train large language models (`workload.llm`), where they can hold one;
     - homes: round robin over `schedulers`; with `home_skew` z > 0 drawn with weights (h + 1)^-z;
     - tenants: uniform; `mix` and `ps_fraction` as for traces.
 
@@ -63,16 +70,19 @@ def synthetic(
             f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
             f"{schedulers}, {tenants}"
         )
-    sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
-    workers = rng.choice(sizes, size=num_jobs, p=weights)
-    run_s = _durations(rng, workers, durations, mean_duration_s, duration_cap_s)
+    if acme is None:
+        sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
+        gpus = rng.choice(sizes, size=num_jobs, p=weights)
+        run_s = _durations(rng, gpus, durations, mean_duration_s, duration_cap_s)
+    else:
+        gpus, run_s = draw(rng, acme, num_jobs, min(max_gpus, total_gpus), mean_duration_s, duration_cap_s)
     if home_skew == 0:
         home = np.arange(num_jobs) % schedulers
     else:
         home = rng.choice(schedulers, size=num_jobs, p=home_probabilities(schedulers, home_skew))
     models, ps = (
-        rng.choice(len(MODEL_NAMES), size=num_jobs, p=get_mix(mix).probabilities),
-        draw_ps(rng, workers, ps_fraction),
+        rng.choice(len(catalogue.models), size=num_jobs, p=get_mix(mix, catalogue).probabilities),
+        draw_ps(rng, gpus, ps_fraction),
     )
     if not (np.isfinite(load) and load > 0):
         raise UserError(f"load: {load} should be a finite number > 0")
@@ -81,12 +91,43 @@ def synthetic(
             f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
             f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-    span_s = float(workers @ run_s) / (load * total_gpus)
+    span_s = float(gpus @ run_s) / (load * total_gpus)
     submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
+    wide = np.ones(num_jobs, np.int64)
+    if llm_from is not None:
+        models, ps, wide = _language_models(rng, gpus, llm_from, models, ps, catalogue)
     jobs = make_job_list(
-        submit_s, run_s, workers, ps=ps, model=models, tenant=rng.integers(tenants, size=num_jobs), home=home
+        submit_s,
+        run_s,
+        gpus // wide,
+        gpus_per_worker=wide,
+        ps=ps,
+        model=models,
+        tenant=rng.integers(tenants, size=num_jobs),
+        home=home,
+        models=len(catalogue.models),
     )
     return rescale_to_load(jobs, total_gpus, load)  # takes away what rounding left
+
+
+def _language_models(
+    rng: np.random.Generator,
+    gpus: Int[np.ndarray, "J"],
+    smallest: int,
+    models: Int[np.ndarray, "J"],
+    ps: Int[np.ndarray, "J"],
+    catalogue: Catalogue,
+) -> tuple[Int[np.ndarray, "J"], Int[np.ndarray, "J"], Int[np.ndarray, "J"]]:
+    """Models, PS and GPUs per worker with language models in the large gangs: any that fits whole, as all-reduce."""
+    models, ps, wide, chance = models.copy(), ps.copy(), np.ones(len(gpus), np.int64), rng.random(len(gpus))
+    for size in np.unique(gpus[gpus >= smallest]):
+        here, kinds = gpus == size, kinds_of(int(size))
+        if kinds:
+            chosen = np.array(kinds)[(chance[here] * len(kinds)).astype(int)]
+            models[here] = np.array([catalogue.index(kind.name) for kind in KINDS])[chosen]
+            wide[here] = np.array([kind.tensor for kind in KINDS])[chosen]
+            ps[here] = 0
+    return models, ps, wide
 
 
 def gang_sizes(

@@ -29,7 +29,7 @@ class JobList:
 
     job_id: Shaped[np.ndarray, "J"]  # strings
     submit_s: Float64[np.ndarray, "J"]  # seconds from the trace's start
-    duration_s: Float64[np.ndarray, "J"]  # run time on the ideal, uncontended placement
+    duration_s: Float64[np.ndarray, "J"]  # run time on the ideal, uncontended placement, on GPUs of `gpu_type`
     workers: Int32[np.ndarray, "J"]
     gpus_per_worker: Int32[np.ndarray, "J"]
     ps: Int32[np.ndarray, "J"]  # 0 = all-reduce
@@ -38,6 +38,7 @@ class JobList:
     home: Int32[np.ndarray, "J"]  # the scheduler that first gets the job is home % P
     estimate_ratio: Float64[np.ndarray, "J"]  # the duration that policies see over the true one
     milli: Int32[np.ndarray, "J"]  # thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
+    gpu_type: Shaped[np.ndarray, "J"]  # strings: what run times are on; "" = the cluster's reference type
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -88,9 +89,11 @@ def make_job_list(
     tenant: ArrayLike = 0,
     home: ArrayLike | None = None,
     milli: ArrayLike = WHOLE,
+    gpu_type: str | Sequence[str] | np.ndarray = "",
+    models: int = len(MODEL_NAMES),
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
-    """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job.
+    """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job. `models`: in the catalogue.
 
     Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order.
     UserError names the field, the first bad job (its position in the arguments) and what would be right.
@@ -103,12 +106,13 @@ def make_job_list(
         "workers": _column("workers", workers, size, np.int32, 1),
         "gpus_per_worker": _column("gpus_per_worker", gpus_per_worker, size, np.int32, 1),
         "ps": _column("ps", ps, size, np.int32, 0, maximum=MOST_PS),
-        "model": _column("model", model, size, np.int32, 0, maximum=len(MODEL_NAMES) - 1),
+        "model": _column("model", model, size, np.int32, 0, maximum=models - 1),
         "tenant": _column("tenant", tenant, size, np.int32, 0),
         "estimate_ratio": np.ones(size),
         "milli": _column("milli", milli, size, np.int32, 1, maximum=WHOLE),
     }
     _check_fractions(columns)
+    columns["gpu_type"] = np.broadcast_to(np.asarray(gpu_type).astype(str), (size,))
     order = np.argsort(submit, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     columns["home"] = (
@@ -211,7 +215,8 @@ def first_boundary(submit_s: Float64[np.ndarray, "J"], interval_s: float) -> Flo
 def to_table(jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None = None) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
-    `home` replaces the jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
+    Run times must be on the cluster's reference GPU type: see `dynamics.reference.on_reference`. `home` replaces the
+    jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")

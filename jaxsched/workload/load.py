@@ -11,6 +11,8 @@ import numpy as np
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.workload import datasets
+from jaxsched.workload.acme import KALOS, SEREN
+from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.generate import synthetic
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, take
 from jaxsched.workload.mixes import Mix
@@ -22,6 +24,11 @@ SYNTHETIC: dict[str, dict[str, Any]] = {
     "philly-like-diurnal": {"arrivals": "diurnal"},
     # Philly's run times, but half of the jobs are gangs: where placement matters. The shares are ours.
     "distributed": {"gpu_counts": {1: 0.5, 2: 0.1, 4: 0.17, 8: 0.15, 16: 0.06, 32: 0.02}},
+    # Acme's clusters Seren and Kalos: short jobs, many of which fail, and gangs of up to 1,024 GPUs.
+    "acme-like": {"acme": SEREN, "max_gpus": SEREN.largest, "llm_from": 32},
+    "acme-kalos-like": {"acme": KALOS, "max_gpus": KALOS.largest, "llm_from": 32},
+    # Language models only, data x tensor x pipeline parallel, with Philly's run times. The shares are ours.
+    "llm": {"gpu_counts": {4: 0.35, 8: 0.25, 16: 0.2, 32: 0.12, 64: 0.08}, "max_gpus": 64, "llm_from": 1},
     "poisson": {"durations": "exponential", "gpu_counts": {1: 1.0}},  # M/M/n: one GPU each, exponential run times
 }
 TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {form.name for form in FORMATS})
@@ -41,6 +48,7 @@ class WorkloadOptions:
     schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
     mean_duration_s: float | None = None  # synthetic workloads
     duration_cap_s: float = np.inf  # synthetic workloads
+    catalogue: Catalogue = BUILT_IN
 
 
 MOST_JOBS = 10_000_000  # of all seeds: a gigabyte or two; a mistyped number must not take all memory
@@ -73,7 +81,9 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
         raise UserError(
             f"workload: unknown {shortened(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
         )
-    jobs, skipped = read_trace(path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix)
+    jobs, skipped = read_trace(
+        path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix, catalogue=options.catalogue
+    )
     jobs = from_start(take(jobs, slice(options.num_jobs)))
     if options.load is not None and options.total_gpus is not None:
         jobs = rescale_to_load(jobs, options.total_gpus, options.load)
@@ -92,5 +102,6 @@ def _synthetic(name: str, options: WorkloadOptions) -> JobList:
         schedulers=options.schedulers,
         mean_duration_s=options.mean_duration_s,
         duration_cap_s=options.duration_cap_s,
+        catalogue=options.catalogue,
         **SYNTHETIC[name],
     )

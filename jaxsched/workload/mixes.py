@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.workload.models import MODEL_NAMES, model_index
+from jaxsched.workload.catalogue import MEASURED, Catalogue
+from jaxsched.workload.models import MODEL_NAMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,11 +17,12 @@ class Mix:
 
     name: str
     weights: Mapping[str, float]
+    catalogue: Catalogue = MEASURED
 
     def __post_init__(self) -> None:
         values = np.array(list(self.weights.values()), np.float64)
         for model in self.weights:
-            model_index(model)
+            self.catalogue.index(model)
         if not len(values) or not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
             raise UserError(
                 f"mix {self.name!r}: weights must be finite, not negative and not all 0: {dict(self.weights)}"
@@ -28,10 +30,10 @@ class Mix:
 
     @property
     def probabilities(self) -> Float64[np.ndarray, "models"]:
-        """Shares in the order of `MODEL_NAMES`, sums to 1."""
-        weights = np.zeros(len(MODEL_NAMES))
+        """Shares in the order of the catalogue, sums to 1."""
+        weights = np.zeros(len(self.catalogue.models))
         for model, weight in self.weights.items():
-            weights[model_index(model)] += weight
+            weights[self.catalogue.index(model)] += weight
         return weights / weights.sum()
 
 
@@ -56,7 +58,7 @@ MIXES: dict[str, Mix] = {
 }
 
 
-def get_mix(mix: str | Mix | Mapping[str, float]) -> Mix:
+def get_mix(mix: str | Mix | Mapping[str, float], catalogue: Catalogue = MEASURED) -> Mix:
     """A mix by name, of models with commas between in equal shares, from weights, or as it is.
 
     UserError names the unknown mix or model and the known ones.
@@ -64,9 +66,9 @@ def get_mix(mix: str | Mix | Mapping[str, float]) -> Mix:
     if isinstance(mix, Mix):
         return mix
     if not isinstance(mix, str):
-        return Mix("custom", dict(mix))
+        return Mix("custom", dict(mix), catalogue)
     if mix in MIXES:
-        return MIXES[mix]
-    if "," not in mix and mix not in MODEL_NAMES:
+        return dataclasses.replace(MIXES[mix], catalogue=catalogue)
+    if "," not in mix and not catalogue.knows(mix):
         raise UserError(f"mix: unknown mix {mix!r}; known mixes are {', '.join(MIXES)}, or models with commas between")
-    return Mix(mix, dict.fromkeys(mix.split(","), 1.0))
+    return Mix(mix, dict.fromkeys(mix.split(","), 1.0), catalogue)

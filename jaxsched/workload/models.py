@@ -8,6 +8,7 @@ The catalogue is chosen for different bottlenecks (network, CPU, GPU). Every fig
 - *Gavel*: steps/s on one V100 (stanford-futuredata/gavel c4fa4009, MIT); *Pollux*: step times on one T4
   (pkusys/ElasticFlow 04a0109a from petuum/adaptdl, Apache-2.0), divided by 15.7 / 8.1, the ratio of the peak FP32
   rates of V100 and T4 in NVIDIA's data sheets (an assumption: that these models scale with it).
+- Speeds on other GPU types: Gavel's steps/s on one P100 and one K80 over those on one V100, where it has the model.
 - Parameter counts: torchvision's documentation (`num_params`), Hugging Face checkpoints, or counted from layer shapes.
 - *assumption*: ours, plausible and unmeasured. `ps_cores` is one throughout (1, 2 or 4 by gradient size).
 
@@ -23,6 +24,7 @@ with pageable PCIe 3.0 copies that are not overlapped (assumption), at least 0.0
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jax import Array
@@ -36,23 +38,30 @@ CORES_PER_GPU = 6.0
 _COPY_BYTES_S = 6e9
 _IMAGE_BYTES = 3 * 224 * 224 * 4  # one float32 ImageNet crop
 _V100_OVER_T4 = 15.7 / 8.1
+_SAME_CHIP = {"V100M16": "V100", "V100M32": "V100"}  # openb tells V100s by their memory
 
 
 class Profiles(Pytree):
     """Per-step costs of each model of the catalogue."""
 
-    compute_s: Float32[Array, "models"]  # one step on one GPU of the fastest type, seconds
+    compute_s: Float32[Array, "models"]  # one step on one GPU of the cluster's reference type, seconds
     gradient_bytes: Float32[Array, "models"]  # bytes of gradients (and of parameters) exchanged per step
     cpu_cores: Float32[Array, "models"]  # CPU cores that keep one GPU fed
     ps_cores: Float32[Array, "models"]  # CPU cores of one parameter server
     input_bytes: Float32[Array, "models"]  # host-to-GPU bytes per GPU and step
     sens_cpu: Float32[Array, "models"]  # share of the compute phase that stretches with CPU oversubscription, 0..1
     sens_pcie: Float32[Array, "models"]  # share of the compute phase that stretches with PCIe contention, 0..1
+    # Measured speed on each GPU type, V100 = 1, 0 = not measured; the last column is 0, for types that have none.
+    speed: Float32[Array, "models types"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelProfile:
-    """One row of the catalogue; the seven numbers have the units of `Profiles`."""
+    """One row of the catalogue; the seven numbers have the units of `Profiles`.
+
+    speeds: measured on a GPU type over one V100; what is not in there has the speed of section 4 of docs/semantics.md.
+    gpu_type: the type that `compute_s` is on; empty: the cluster's reference type, whatever it is.
+    """
 
     name: str
     bottleneck: str  # 'network', 'cpu' or 'gpu'
@@ -64,6 +73,8 @@ class ModelProfile:
     input_bytes: float
     sens_cpu: float
     aliases: tuple[str, ...] = ()
+    speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    gpu_type: str = ""
 
     @property
     def sens_pcie(self) -> float:
@@ -109,6 +120,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         ps_cores=2.0,  # assumption
         input_bytes=128 * _IMAGE_BYTES,
         sens_cpu=0.91,  # Muri
+        speeds={"P100": 11.675 / 17.995, "K80": 1.807 / 17.995},  # Gavel, 'ResNet-18 (batch size 128)'
     ),
     ModelProfile(
         name="resnet50",
@@ -120,6 +132,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         ps_cores=2.0,  # assumption
         input_bytes=64 * _IMAGE_BYTES,
         sens_cpu=0.5,  # assumption
+        speeds={"P100": 2.619 / 4.395, "K80": 0.619 / 4.395},  # Gavel, 'ResNet-50 (batch size 64)'
     ),
     ModelProfile(
         name="shufflenet_v2",
@@ -177,6 +190,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         ps_cores=1.0,  # assumption
         input_bytes=64 * 5 * 4 * 84 * 84 * 4,  # float32 frames, 4 stacked
         sens_cpu=0.99,  # Muri, 1 GPU
+        speeds={"P100": 5.681 / 7.176, "K80": 3.439 / 7.176},  # Gavel, 'A3C': the same network and loop
     ),
     ModelProfile(
         name="dqn",
@@ -199,6 +213,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         ps_cores=2.0,  # assumption
         input_bytes=20 * 161 * 350 * 4,  # assumption: 3.5 s utterances
         sens_cpu=0.2,  # assumption
+        speeds={"T4": 1 / _V100_OVER_T4},  # Pollux's own step
     ),
     ModelProfile(
         name="ncf",
@@ -210,6 +225,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         ps_cores=1.0,  # assumption
         input_bytes=32768 * (8 + 8 + 4),  # user, item, label
         sens_cpu=0.6,  # assumption
+        speeds={"T4": 1 / _V100_OVER_T4},  # Pollux's own step
     ),
     ModelProfile(
         name="lstm_lm",
@@ -222,6 +238,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         input_bytes=80 * 35 * 2 * 8,
         sens_cpu=0.1,  # assumption
         aliases=("lm",),
+        speeds={"P100": 21.158 / 28.240, "K80": 6.054 / 28.240},  # Gavel, 'LM (batch size 80)'
     ),
     ModelProfile(
         name="vit_l",  # ViT-L/16, mixed precision, float32 gradients
@@ -257,10 +274,18 @@ MODEL_NAMES: tuple[str, ...] = tuple(model.name for model in CATALOGUE)
 _INDEX = {name: i for i, model in enumerate(CATALOGUE) for name in (model.name, *model.aliases)}
 
 
-def profiles() -> Profiles:
-    """The catalogue as arrays in the order of `MODEL_NAMES`."""
-    fields = [field.name for field in dataclasses.fields(Profiles)]
-    return Profiles(**{f: on_device([getattr(m, f) for m in CATALOGUE], np.float32) for f in fields})
+def profiles(gpu_types: Sequence[str] = (), models: Sequence[ModelProfile] = CATALOGUE) -> Profiles:
+    """The models as arrays in their order, with measured speeds on `gpu_types` (names, as in `Cluster.gpu_types`)."""
+    fields = [field.name for field in dataclasses.fields(Profiles) if field.name != "speed"]
+    columns = {f: on_device([getattr(m, f) for m in models], np.float32) for f in fields}
+    speed = [[_measured_speed(model, name) for name in (*gpu_types, "")] for model in models]
+    return Profiles(**columns, speed=on_device(speed, np.float32) if gpu_types else None)
+
+
+def _measured_speed(model: ModelProfile, gpu_type: str) -> float:
+    """On a GPU type over one V100; 0 if it was not measured."""
+    name = _SAME_CHIP.get(gpu_type, gpu_type)
+    return model.speeds.get(name, 1.0 if name == "V100" and model.speeds else 0.0)
 
 
 def model_index(name: str) -> int:

@@ -5,8 +5,9 @@ workers uses max(1, workers // 4) parameter servers, the others all-reduce (both
 a mix; the home is round robin.
 
 The native format: `job_id,submit_time_s,num_gpus,duration_s` and, optionally,
-`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli`; an empty optional cell counts as not given, and
-num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU.
+`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli,gpu_type`; an empty optional cell counts as not given,
+and num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU; `gpu_type`
+is what its run time is on.
 """
 
 import csv
@@ -24,9 +25,9 @@ from jaxsched.errors import UserError
 from jaxsched.files import atomic_path
 from jaxsched.inputs import shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
+from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import MOST_PS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.rows import Row, rows_of
 
 PS_FRACTION = 0.5
@@ -35,7 +36,7 @@ _TENANT = re.compile("0|[1-9][0-9]{0,8}")  # written in one way only: 07 and 7 a
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One job as a trace gives it; None: the trace does not say."""
+    """One job as a trace gives it; None, and no name of a model: the trace does not say."""
 
     job_id: str
     submit_s: float
@@ -43,10 +44,11 @@ class Job:
     workers: int
     gpus_per_worker: int = 1
     ps: int | None = None
-    model: int | None = None
+    model: str = ""
     tenant: str = ""
     home: int | None = None
     milli: int = WHOLE
+    gpu_type: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Format:
     parse: Callable[[Row], Job | str]
     from_start: bool  # submit times count from the first job
     optional: tuple[str, ...] | None = None  # None: any other column may be there and is not read
+    model: str = ""  # the column that names models, if they must be named
 
 
 def _philly(row: Row) -> Job:
@@ -78,7 +81,7 @@ def _muri(row: Row) -> Job:
         submit_s=row.number("submit_time", minimum=0, maximum=1000 * LONGEST_S) / 1000,
         duration_s=row.seconds("duration", per_second=1000),
         workers=row.whole("num_gpu", minimum=1),
-        model=_model(row, "model_name"),
+        model=row.text("model_name"),
     )
 
 
@@ -119,10 +122,11 @@ def _native(row: Row) -> Job:
         workers=workers,
         gpus_per_worker=per_worker,
         ps=given("num_ps", 0, MOST_PS),
-        model=_model(row, "model") if row.text("model") else None,
+        model=row.text("model"),
         tenant=row.text("tenant"),
         home=given("home", 0),
         milli=_milli(row, gpus) if row.text("gpu_milli") else WHOLE,
+        gpu_type=row.text("gpu_type"),
     )
 
 
@@ -134,22 +138,21 @@ def _milli(row: Row, gpus: int) -> int:
     return milli
 
 
-def _model(row: Row, field: str) -> int:
-    try:
-        return model_index(row.text(field))
-    except UserError:
-        raise row.fail(field, f"one of the known models {', '.join(MODEL_NAMES)}") from None
-
-
 FORMATS = (
     Format(
         "native",
         ("job_id", "submit_time_s", "num_gpus", "duration_s"),
         _native,
         from_start=False,
-        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home", "gpu_milli"),
+        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home", "gpu_milli", "gpu_type"),
     ),
-    Format("muri", ("job_id", "num_gpu", "submit_time", "model_name", "duration"), _muri, from_start=False),
+    Format(
+        "muri",
+        ("job_id", "num_gpu", "submit_time", "model_name", "duration"),
+        _muri,
+        from_start=False,
+        model="model_name",
+    ),
     Format("philly", ("timestamp", "duration", "num_gpus", "cluster"), _philly, from_start=True),
     Format("openb", ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"), _openb, True),
 )
@@ -178,6 +181,7 @@ def read_trace(
     seed: int = 0,
     ps_fraction: float = PS_FRACTION,
     mix: str | Mix | Mapping[str, float] = "default",
+    catalogue: Catalogue = BUILT_IN,
 ) -> tuple[JobList, dict[str, int]]:
     """(jobs sorted by submit time, skipped rows by reason) of a trace in any of the known formats.
 
@@ -195,6 +199,8 @@ def read_trace(
         if isinstance(job, str):
             skipped[job] += 1
             continue
+        if (job.model or form.model) and not catalogue.knows(job.model):
+            raise row.fail(form.model or "model", f"one of the known models {', '.join(catalogue.names)}")
         first = lines.setdefault(job.job_id, row.line)
         if first != row.line:
             raise UserError(
@@ -204,15 +210,16 @@ def read_trace(
         jobs.append(job)
     if not jobs:
         raise UserError(f"{path}: no job in the file (skipped: {dict(skipped)}), should have at least one")
-    return _job_list(jobs, form, np.random.default_rng(seed), ps_fraction, get_mix(mix)), dict(skipped)
+    return _job_list(jobs, form, np.random.default_rng(seed), ps_fraction, get_mix(mix, catalogue)), dict(skipped)
 
 
 def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fraction: float, mix: Mix) -> JobList:
-    """Arrays of `jobs`, gaps filled in."""
+    """Arrays of `jobs`, gaps filled in; models are places in the mix's catalogue."""
+    catalogue = mix.catalogue
     workers = np.array([job.workers for job in jobs])
     submit = np.array([job.submit_s for job in jobs])
     drawn_ps = draw_ps(rng, workers, ps_fraction)
-    drawn_model = rng.choice(len(MODEL_NAMES), size=len(jobs), p=mix.probabilities)
+    drawn_model = rng.choice(len(catalogue.models), size=len(jobs), p=mix.probabilities)
     order = np.argsort(np.argsort(submit, kind="stable"))  # a job's place in the order of submission
     return make_job_list(
         submit - submit.min() if form.from_start else submit,
@@ -220,10 +227,12 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
         workers,
         gpus_per_worker=[job.gpus_per_worker for job in jobs],
         ps=_filled((job.ps for job in jobs), drawn_ps),
-        model=_filled((job.model for job in jobs), drawn_model),
+        model=_filled((catalogue.index(job.model) if job.model else None for job in jobs), drawn_model),
+        models=len(catalogue.models),
         tenant=_tenants([job.tenant for job in jobs]),
         home=_filled((job.home for job in jobs), order),
         milli=[job.milli for job in jobs],
+        gpu_type=[job.gpu_type for job in jobs],
         job_id=[job.job_id for job in jobs],
     )
 
@@ -247,20 +256,21 @@ def draw_ps(rng: np.random.Generator, workers: Int[np.ndarray, "J"], ps_fraction
     return np.where((workers > 1) & (rng.random(len(workers)) < ps_fraction), np.maximum(1, workers // 4), 0)
 
 
-def write_native(path: str | Path, jobs: JobList) -> None:
+def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_IN) -> None:
     """Writes `jobs` in the native format; `read_trace` gives back the very same jobs."""
     columns = {
         "job_id": jobs.job_id,
         "submit_time_s": jobs.submit_s,
         "num_gpus": jobs.num_gpus,
         "duration_s": jobs.duration_s,
-        "model": np.array(MODEL_NAMES)[jobs.model],
+        "model": np.array(catalogue.names)[jobs.model],
         "num_workers": jobs.workers,
         "num_ps": jobs.ps,
         "gpus_per_worker": jobs.gpus_per_worker,
         "tenant": jobs.tenant,
         "home": jobs.home,
         **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
+        **({"gpu_type": jobs.gpu_type} if (jobs.gpu_type != "").any() else {}),
     }
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

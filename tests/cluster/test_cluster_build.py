@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.build import build, default_schedulers, partition_rows
-from jaxsched.cluster.hardware import total_gpus
+from jaxsched.cluster.hardware import distinct_speeds, reference_type, total_gpus
 from jaxsched.cluster.servers import (
     GPU_SPEEDS,
     GPU_TYPES,
@@ -52,8 +52,9 @@ def test_mixed_servers_fill_the_arrays_and_padding_is_one():
     v100, t4, a100 = (GPU_TYPES.index(name) for name in ("V100", "T4", "A100"))
     assert numbered_types(["own", "T4"]) == {**{name: i for i, name in enumerate(GPU_TYPES)}, "own": len(GPU_TYPES)}
     np.testing.assert_array_equal(cluster.group_gpu_type[0], [[v100, v100, -1], [t4, -1, -1], [a100, a100, a100]])
-    fast = GPU_SPEEDS["A100"]
-    np.testing.assert_allclose(cluster.group_speed[0, :, 0], [1 / fast, GPU_SPEEDS["T4"] / fast, 1], rtol=1e-6)
+    assert reference_type(cluster) == "T4"  # 10 GPUs of 27
+    unit = GPU_SPEEDS["T4"]
+    np.testing.assert_allclose(cluster.group_speed[0, :, 0], [1 / unit, 1, GPU_SPEEDS["A100"] / unit], rtol=1e-6)
     np.testing.assert_allclose(cluster.group_cores[0], [[32, 32, 1], [16, 1, 1], [32, 32, 32]])
     np.testing.assert_allclose(cluster.pcie_bytes_s[0], [[12e9, 12e9, 1], [6e9, 1, 1], [24e9, 24e9, 24e9]])
     np.testing.assert_allclose(cluster.qpi_bytes_s, [[20e9, 10e9, 40e9], [20e9, 20e9, 1]])
@@ -79,8 +80,8 @@ def test_racks_and_links_are_local_to_the_partition():
 
 def test_leaves_have_the_agreed_types():
     cluster = build(MIXED, fat_tree(5), schedulers=5)
-    integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id"}
-    for name in (field.name for field in dataclasses.fields(cluster)):
+    integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id", "reference"}
+    for name in (field.name for field in dataclasses.fields(cluster) if not field.metadata.get("static")):
         leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name
         assert leaf.dtype == (jnp.int32 if name in integers else jnp.float32), name
@@ -157,13 +158,15 @@ def test_a_route_table_too_large_for_memory_is_refused_before_it_is_made():
         build([Server()] * 2048, leaf_spine(2048, servers_per_rack=1), 1)
 
 
-def test_gpu_speeds_are_relative_to_the_fastest_present():
-    assert relative_speeds(["K80"]) == [1.0]
-    assert relative_speeds(["V100", "X"], {"V100": 1.0, "X": 4.0}) == [0.25, 1.0]
+def test_gpu_speeds_are_relative_to_the_type_of_most_gpus():
+    assert relative_speeds(["K80"], "K80") == [1.0]
+    assert relative_speeds(["V100", "X"], "X", {"V100": 1.0, "X": 4.0}) == [0.25, 1.0]
     with pytest.raises(UserError, match=r"'B9000' has no speed; known types: V100, "):
         build([Server(gpu_type="B9000")], leaf_spine(1), 1)
     cluster = build([Server(gpu_type="B9000"), Server()], leaf_spine(2), 1, {**GPU_SPEEDS, "B9000": 8.0})
-    np.testing.assert_array_equal(cluster.group_speed[0, :, 0], [1.0, 0.125])
+    assert reference_type(cluster) == "V100" and cluster.gpu_types == (*GPU_TYPES, "B9000")  # of as many, the first
+    np.testing.assert_array_equal(cluster.group_speed[0, :, 0], [8.0, 1.0])
+    assert [distinct_speeds(cluster), distinct_speeds(build([Server()] * 2, leaf_spine(2), 1))] == [2, 1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.cluster_file import read_cluster_file
-from jaxsched.cluster.hardware import total_gpus
+from jaxsched.cluster.hardware import reference_type, total_gpus
 from jaxsched.cluster.inventory import read_csv, read_host_map, read_node_list
 from jaxsched.cluster.servers import Server
 from jaxsched.errors import UserError
@@ -24,8 +24,9 @@ def test_openb_nodes(cluster_data):
     assert inventory.names[0] == "openb-node-0000"
     assert inventory.servers[0] == Server(groups=(2,), gpu_type="P100", cores=64)
     speed = np.asarray(cluster.group_speed)
-    assert speed.max() == 1
-    assert speed.min() == pytest.approx(0.35 / 2.06)
+    assert reference_type(cluster) == "G2"
+    assert speed.max() == pytest.approx(2.06 / 0.67)
+    assert speed.min() == pytest.approx(0.35 / 0.67)
 
 
 def test_lingjun_hosts(cluster_data):
@@ -143,7 +144,7 @@ def test_cluster_file(write):
     np.testing.assert_allclose(inventory.topology.link_bytes_s, [2 * 12.5e9 / 4] * 4)
     cluster = inventory.build()
     assert cluster.shape == (2, 2, 2)
-    np.testing.assert_array_equal(cluster.group_speed[1, :, 0], [0.5, 1.0])
+    np.testing.assert_array_equal(cluster.group_speed[1, :, 0], [1.0, 2.0])
     assert inventory.build(schedulers=4).shape == (4, 1, 2)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.build import build
+from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
@@ -29,7 +30,7 @@ def compositions(total: int, cap: int) -> np.ndarray:
 def steps(cluster, job: JobSpec, workers, ps):
     """Solo step of each placement, and the ideal step."""
     best, prof = best_hardware(cluster), profiles()
-    one = jax.tree.map(lambda leaf: leaf[0], cluster).replace(link_bytes_s=cluster.link_bytes_s)
+    one = one_partition(cluster, 0)
     out = jax.vmap(functools.partial(footprint, one, best, prof, job))(workers, ps)
     cpu = jnp.maximum(out.use[:, :GROUPS], 1.0) - 1.0
     solo = (out.compute * (1 + out.sens_cpu[:, None] * cpu)).max(-1) + out.base.max(-1)

@@ -128,7 +128,7 @@ def check_against_the_oracle(law, weights, by_hand):
         theirs = simulator.simulate(
             case.cluster,
             case.jobs,
-            profiles(),
+            case.params.profiles,
             policies.make_policy("load-balance"),
             interval_s=case.interval_s,
             rounds=case.shape.rounds,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, one_partition
 from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
 from jaxsched.dynamics.resources import layout_of
@@ -46,11 +46,12 @@ def make_cluster(racks=(0, 0, 1, 2), speed=1.0) -> Cluster:
         link_bytes_s=full(LINK, 2 * t + 1).at[-1].set(1.0),
         link_id=jnp.arange(2 * t, dtype=jnp.int32)[None],
         route=jnp.asarray(route),
+        reference=jnp.int32(0),
     )
 
 
 CLUSTER = make_cluster()
-ONE = jax.tree.map(lambda leaf: leaf[0], CLUSTER).replace(link_bytes_s=CLUSTER.link_bytes_s)  # without the P axis
+ONE = one_partition(CLUSTER, 0)  # without the P axis
 LAYOUT = layout_of(CLUSTER)
 
 
@@ -233,7 +234,7 @@ def test_the_slowest_gpu_sets_the_pace():
     speed = np.ones((1, 4, 2), np.float32)
     speed[0, 1, 0] = 0.25
     mixed = make_cluster(speed=speed)
-    one = jax.tree.map(lambda leaf: leaf[0], mixed).replace(link_bytes_s=mixed.link_bytes_s)
+    one = one_partition(mixed, 0)
     for workers, expected in ((counts(a0=2), 1.0), (counts(a0=1, a2=1), 4.0), (counts(a2=2), 4.0)):
         out = printed(profiles(), spec(2), workers, cluster=one, whole=mixed)
         np.testing.assert_allclose(slowdown(NONE, out, out.use), expected)
@@ -259,9 +260,9 @@ def test_pcie_contention_stretches_compute_and_communication():
 
 
 def test_totals_share_links_between_partitions():
-    two = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), CLUSTER.replace(link_bytes_s=None))
+    two = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), CLUSTER.replace(link_bytes_s=None, reference=None))
     ids = jnp.array([[0, 1, 2, 3, 4, 5], [4, 5, 6, 6, 6, 6]], jnp.int32)  # 6: the dummy
-    two = two.replace(link_bytes_s=CLUSTER.link_bytes_s, link_id=ids)
+    two = two.replace(link_bytes_s=CLUSTER.link_bytes_s, link_id=ids, reference=CLUSTER.reference)
     use = jnp.arange(2 * 3 * LAYOUT.size, dtype=jnp.float32).reshape(2, 3, LAYOUT.size)
     active = jnp.array([[True, False, True], [False, True, False]])
     total = np.asarray(totals(two, jax.vmap(own_use)(jnp.moveaxis(use, 2, 1), active)))
@@ -280,7 +281,7 @@ def test_gradients_are_finite(ps):
     where = counts(a0=2, a5=2), counts(a5=ps)
 
     def loss(cluster, kappa, prof):
-        one = jax.tree.map(lambda leaf: leaf[0], cluster).replace(link_bytes_s=cluster.link_bytes_s)
+        one = one_partition(cluster, 0)
         out = footprint(one, best_hardware(cluster), prof, job, *where)
         interference = default_interference().replace(weights=Strengths(kappa=kappa))
         return jnp.log(slowdown(interference, out, 2 * out.use + 0.1))

@@ -11,7 +11,6 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.padding import Shape, pad
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
-from jaxsched.workload.models import profiles
 from tests.oracle import policies, simulator
 from tests.support import strategies
 
@@ -40,7 +39,7 @@ def test_every_job_ends_when_the_oracle_says(case):
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
-        profiles(),
+        case.params.profiles,
         policies.make_policy(spec, order="fifo", backfill=False, forward="stay"),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,

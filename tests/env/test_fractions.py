@@ -19,7 +19,7 @@ from jaxsched.env import shares
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import to_table
-from jaxsched.workload.models import MODEL_NAMES, profiles
+from jaxsched.workload.models import MODEL_NAMES
 from tests.oracle import contention, policies, simulator
 from tests.support import strategies
 
@@ -162,7 +162,7 @@ def test_the_fitted_law_agrees_with_the_oracle(spec):
         theirs = simulator.simulate(
             case.cluster,
             case.jobs,
-            profiles(),
+            case.params.profiles,
             policy,
             interval_s=case.interval_s,
             rounds=case.shape.rounds,

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.state import State
-from jaxsched.workload.models import profiles
 from tests.oracle import policies, simulator
 from tests.support import strategies
 from tests.support.strategies import GREEDY, SPECS
@@ -46,7 +45,7 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
-        profiles(),
+        case.params.profiles,
         oracle_policy(spec),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,

@@ -37,6 +37,7 @@ def make_cluster(
         link_bytes_s=np.asarray([*links, 1.0], np.float32),
         link_id=link_id,
         route=route.astype(np.float32),
+        reference=np.int32(0),
     )
 
 
@@ -64,6 +65,7 @@ def make_jobs(*rows) -> JobList:
         home=column("home", 0, np.int32),
         estimate_ratio=column("ratio", 1, float),
         milli=column("milli", 1000, np.int32),
+        gpu_type=column("gpu_type", "", str),
     )
 
 

@@ -17,6 +17,7 @@ class Hardware:
         """Convert the pytree."""
         gpus = np.asarray(cluster.group_gpus).astype(int)
         self.P, self.N, self.K = gpus.shape
+        self.reference = int(cluster.reference)
         flat = (self.P, self.N * self.K)
         self.gpus = gpus.reshape(flat)
         self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
@@ -29,9 +30,10 @@ class Hardware:
         self.link = np.asarray(cluster.link_bytes_s, np.float64)
         self.link_id = np.asarray(cluster.link_id).astype(int)
         self.route = np.asarray(cluster.route, np.float64)
-        # The best hardware, for `ideal` (section 5). Padding does not count.
-        real_group, real_server = self.gpus > 0, gpus.sum(-1) > 0
-        self.gmax = int(self.gpus.max())
+        # The best hardware of the reference type, for `ideal` (section 5). Padding does not count.
+        gpus = np.where(np.asarray(cluster.group_gpu_type) == self.reference, gpus, 0)
+        real_group, real_server = gpus.reshape(flat) > 0, gpus.sum(-1) > 0
+        self.gmax = int(gpus.max())
         self.smax = int(gpus.sum(-1).max())
         self.kmax = int((gpus > 0).sum(-1).max())
         self.pcie_max = float(self.pcie[real_group].max())
@@ -43,6 +45,13 @@ class Hardware:
         if resource[0] == "link":
             return float(self.link[resource[1]])
         return float({"pcie": self.pcie, "qpi": self.qpi, "nic": self.nic}[resource[0]][resource[1], resource[2]])
+
+    def speed_of(self, p: int, a: int, job: "Job") -> float:
+        """How fast the job's model runs on a group, over the reference type (section 4)."""
+        here, there = job.speeds.get(int(self.gpu_type[p, a])), job.speeds.get(self.reference)
+        if here and there:
+            return here / there
+        return 1 / (job.sens_cpu + (1 - job.sens_cpu) / self.speed[p, a])
 
     def groups_of(self, server: int) -> range:
         """The groups of a server."""
@@ -70,6 +79,7 @@ class Job:
     sens_cpu: float
     sens_pcie: float
     milli: int = WHOLE
+    speeds: dict[int, float] = dataclasses.field(default_factory=dict)  # measured: GPU type -> speed
 
     @property
     def fraction(self) -> bool:
@@ -89,6 +99,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
         k: np.asarray(getattr(profiles, k), np.float64)
         for k in ("compute_s", "gradient_bytes", "cpu_cores", "ps_cores", "input_bytes", "sens_cpu", "sens_pcie")
     }
+    measured = np.zeros((len(prof["compute_s"]), 0)) if profiles.speed is None else np.asarray(profiles.speed)
     out = []
     for j in range(len(jobs)):
         m = int(jobs.model[j])
@@ -111,6 +122,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
                 sens_cpu=prof["sens_cpu"][m],
                 sens_pcie=prof["sens_pcie"][m],
                 milli=int(jobs.milli[j]),
+                speeds={t: float(x) for t, x in enumerate(measured[m]) if x > 0},
             )
         )
     if any(a.submit_s > b.submit_s for a, b in itertools.pairwise(out)):

@@ -82,7 +82,7 @@ def demand(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> Demand:
         a: (w.get(a, 0) * job.g * job.cpu_cores + u.get(a, 0) * job.ps_cores) / hw.cores[p, a]
         for a in sorted(set(w) | set(u))
     }
-    compute = {a: job.compute_s / hw.speed[p, a] for a in sorted(w) if w[a] > 0}
+    compute = {a: job.compute_s / hw.speed_of(p, a, job) for a in sorted(w) if w[a] > 0}
     solo = max(x * (1 + job.sens_cpu * (max(1.0, own_cpu[a]) - 1)) for a, x in compute.items())
     solo += max(base.values(), default=0.0)
     use: dict[Resource, float] = {}
@@ -121,8 +121,8 @@ def make_interference(interference, strengths=(1, 1, 1, 1, 1, 1)) -> Stretch:
     return analytic
 
 
-def ideal_step(hw: Hardware, job: Job) -> float:
-    """The step time on the ideal placement."""
+def ideal_comm(hw: Hardware, job: Job) -> float:
+    """Communication in a step on the ideal placement."""
     gpus = job.W * job.g
     m_g, m_s = math.ceil(gpus / hw.gmax), math.ceil(gpus / hw.smax)
     if job.U == 0:
@@ -135,7 +135,17 @@ def ideal_step(hw: Hardware, job: Job) -> float:
         pcie = job.W * job.B / m_g / hw.pcie_max
         qpi = job.B * job.W / m_s**2 * (1 - 1 / k) / hw.qpi_max
         nic = 2 * job.B * job.W / m_s * (1 - 1 / m_s) / hw.nic_max
-    return job.compute_s + max(pcie, qpi, nic)
+    return max(pcie, qpi, nic)
+
+
+def ideal_step(hw: Hardware, job: Job) -> float:
+    """The step time on the ideal placement."""
+    return job.compute_s + ideal_comm(hw, job)
+
+
+def least_slowdown(hw: Hardware, job: Job, d: Demand) -> float:
+    """The slowdown of the ideal placement on GPUs as slow as the slowest of this one."""
+    return (max(d.compute.values()) + ideal_comm(hw, job)) / ideal_step(hw, job)
 
 
 def slowdown(
@@ -154,4 +164,4 @@ def slowdown(
         pcie = job.sens_pcie * (stretch_of(("pcie", p, a)) - 1)
         compute = max(compute, compute_a * (1 + cpu + pcie))
     comm = max((x * stretch_of(m) for m, x in d.base.items()), default=0.0)
-    return max(1.0, (on_gpu * compute + comm) / ideal_step(hw, job))
+    return max(least_slowdown(hw, job, d), (on_gpu * compute + comm) / ideal_step(hw, job))

@@ -3,6 +3,7 @@
 All but `random`, whose draws no independent implementation could share.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from jaxsched.semantics import ANCHORS, CAPS, GRID, GRID_LIMIT, GRID_OFFSET
 from tests.oracle import preemption
 from tests.oracle.cluster import Job
-from tests.oracle.contention import demand, slowdown
+from tests.oracle.contention import demand, least_slowdown, slowdown
+from tests.oracle.gpu_types import seen, tiers, waits_for_faster
 from tests.oracle.state import State
 
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
@@ -50,11 +52,14 @@ def make_policy(
         queues = [sorted(q, key=lambda j: (order_key(state, order, j, levels), j)) for q in state.queue]
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 
+        queue, now = queues[p], functools.cache(state.slowdowns)
+
         def may_start(t: int, j: int) -> bool:
             gang = kept[t]
-            return state.feasible(t, j) and (gang is None or may_pass(state, order, j, *gang))
+            if not state.feasible(t, j) or not (gang is None or may_pass(state, order, j, *gang)):
+                return False
+            return len(tiers(state)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 
-        queue = queues[p]
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
@@ -216,8 +221,7 @@ def one_by_one(cap: list[int], need: int, key) -> dict[int, int]:
 def place(state: State, p: int, j: int, name: str) -> dict[int, int]:
     """The workers of a feasible job by one of the rules of the table."""
     hw, job = state.hw, state.jobs[j]
-    free = [int(x) for x in state.free(p)]
-    cap = state.capacity(p, j)
+    free, cap = seen(state, p, j)
     pressure = Pressure(state, p)
     groups = range(hw.N * hw.K)
 
@@ -286,7 +290,7 @@ def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
 def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
     """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
     hw, job = state.hw, state.jobs[j]
-    cap = state.capacity(p, j)
+    _, cap = seen(state, p, j)
     cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
     pressure = Pressure(state, p)
     by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:ANCHORS]
@@ -314,8 +318,10 @@ def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
     return out
 
 
-def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]) -> tuple[float, float]:
-    """Of a candidate: the job's own slowdown, and `eff`, that and what it costs the jobs that run here.
+def effect(
+    state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]
+) -> tuple[float, float, float]:
+    """Of a candidate: the job's own slowdown, `eff`, that and what it costs the jobs that run here, and `loss`.
 
     `before` and `now` are the present total use and slowdowns.
     """
@@ -328,12 +334,13 @@ def effect(state: State, p: int, j: int, w: dict[int, int], before: dict, now: d
     beside = state.beside(p, a, state.gpu_for(p, j, a))
     on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
     own = eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
+    least = least_slowdown(hw, job, new)
     for r in state.running[p]:
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
             more = (job.model,) if any(r is x for x in beside) else ()
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
             eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
-    return own, eff
+    return own, eff, own / least + (eff - own)
 
 
 def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict[int, float]) -> float:
@@ -355,13 +362,13 @@ def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patienc
         estimate_s = state.jobs[j].estimate_s
         valid = [w for w in candidates(state, p, j) if w is not None]
         effects = [effect(state, p, j, w, before, now) for w in valid]
-        scores = [eff for _, eff in effects]
+        scores = [eff for _, eff, _ in effects]
         if lifetime:
-            extra = [later(state, p, j, w, own, now) for w, (own, _) in zip(valid, effects, strict=True)]
+            extra = [later(state, p, j, w, own, now) for w, (own, _, _) in zip(valid, effects, strict=True)]
             scores = [eff + seconds / estimate_s for eff, seconds in zip(scores, extra, strict=True)]
         best = min(range(len(valid)), key=lambda c: (q(scores[c]), c))
-        eff = effects[best][1]
-        lost = (eff - 1) * estimate_s / wait
-        if q(eff) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
+        loss = effects[best][2]
+        lost = (loss - 1) * estimate_s / wait
+        if q(loss) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
             return j, valid[best]
     return None

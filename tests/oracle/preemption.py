@@ -107,5 +107,7 @@ def displaced(state: "State", p: int, queue: list[int], rule: Rule) -> list[int]
             rest = [x for x in taken if x != i]
             if state.feasible(p, j, without=rest):
                 taken = rest
+        if not taken:  # it fits, but waits for faster GPUs
+            continue
         return taken if len(state.queue[p]) + len(taken) <= state.queue_slots else []
     return []

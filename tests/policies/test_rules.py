@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.build import build
+from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.resources import layout_of
@@ -17,7 +18,7 @@ from jaxsched.workload.models import MODEL_NAMES, profiles
 
 # Three racks of two servers of two groups of 4 GPUs: groups 0..11, servers 0..5, racks 0..2.
 CLUSTER = build([Server()] * 6, leaf_spine(6, servers_per_rack=2), 1)
-ONE = jax.tree.map(lambda leaf: leaf[0], CLUSTER).replace(link_bytes_s=CLUSTER.link_bytes_s)
+ONE = one_partition(CLUSTER, 0)
 LAYOUT = layout_of(CLUSTER)
 FULL = [4] * 12
 
@@ -244,7 +245,7 @@ def test_candidates_prefer_the_anchors_rack():
 
 def test_small_partitions_have_fewer_anchors():
     small = build([Server()] * 2, leaf_spine(2), 1)
-    one = jax.tree.map(lambda leaf: leaf[0], small).replace(link_bytes_s=small.link_bytes_s)
+    one = one_partition(small, 0)
     size = layout_of(small).size
     seen = View(cluster=one, free=jnp.array([4, 4, 4, 4]), total=jnp.zeros(size), profiles=profiles())
     workers, valid = map(np.asarray, jax.jit(candidates)(seen, job(2)))

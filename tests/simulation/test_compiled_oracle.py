@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from jaxsched.policies.registry import GREEDY_WAIT, parse
 from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.workload.models import profiles
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.strategies import COSTS
@@ -64,7 +63,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
-        profiles(),
+        case.params.profiles,
         policies.make_policy(
             of.rule,
             *options,

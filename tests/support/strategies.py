@@ -67,6 +67,7 @@ class Shape:
             skip_idle=True,
             record_placements=True,
             shared_gpus=self.shared,
+            gpu_speeds=4,
         )
         return EnvConfig(**(values | changes))
 

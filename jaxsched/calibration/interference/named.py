@@ -10,12 +10,14 @@
 """
 
 import os
+from collections.abc import Sequence
 
 from jaxsched.calibration.folders import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
+from jaxsched.workload.models import CATALOGUE, ModelProfile
 
 DEFAULT = "default"
 
@@ -39,8 +41,8 @@ def interference_model(name: str) -> Interference:
     )
 
 
-def sharing_law(name: str) -> SharingTable | None:
-    """The fitted law of GPU sharing that goes with the model `name`; None where the channel `gpu` is the model's own.
+def sharing_law(name: str, models: Sequence[ModelProfile] = CATALOGUE) -> SharingTable | None:
+    """The fitted law of GPU sharing that goes with the model `name`; None where the channel `gpu` is its own.
 
     UserError if there should be one and its folder cannot be read.
     """
@@ -51,4 +53,4 @@ def sharing_law(name: str) -> SharingTable | None:
     from jaxsched.calibration.interference.measurements import GPU
 
     parts = load_model(SHIPPED if name == DEFAULT else name).parts
-    return sharing_table(parts[GPU]) if GPU in parts else None
+    return sharing_table(parts[GPU], models) if GPU in parts else None

@@ -1,6 +1,7 @@
 """Predictions for jobs by name: measured ones, other scales of measured families, and models of the catalogue."""
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
 from jaxsched.calibration.interference.model import law_of, split
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
-from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, model_index
+from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, model_index
 
 # Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.
 MEASURED_AS = {
@@ -47,9 +48,11 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
     raise UserError(f"unknown model {name!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}")
 
 
-def catalogue_item(fitted: Fitted, model: int, hardware: str) -> tuple[Item, str]:
-    """The job of a model of the catalogue on `hardware`: as measured where it was, else by its profile."""
-    row = CATALOGUE[model]
+def catalogue_item(
+    fitted: Fitted, model: int, hardware: str, models: Sequence[ModelProfile] = CATALOGUE
+) -> tuple[Item, str]:
+    """The job of one of the models on `hardware`: as measured where it was, else by its profile."""
+    row = models[model]
     measured = {item.key: item for item in fitted.items}
     key = (hardware, MEASURED_AS.get(row.name, ""))
     if key in measured:

@@ -2,7 +2,7 @@
 
 It gives what the JAX environment gives, but only as a whole run: nothing in it can be vmapped, differentiated or
 learned. Where the environment computes whole arrays, this follows the few resources that a job touches. The arrows:
-`world` <- `speed`, `estimates`, `queues` <- `occupancy` <- `rules`, `openings` <- `offers` <- `events` <- `run`; only
-`run` and `covered` are for others. Needs Numba, the extra `compiled`. Everywhere `w` is the `World`, `t` the `Tables`
-of a run, `p` a partition, `j` a job.
+`world` <- `speed`, `estimates`, `queues` <- `occupancy` <- `gpu_tiers` <- `rules`, `openings` <- `offers` <- `events`
+<- `run`; only `run` and `covered` are for others. Needs Numba, the extra `compiled`. Everywhere `w` is the `World`, `t`
+the `Tables` of a run, `p` a partition, `j` a job.
 """

@@ -70,7 +70,9 @@ def mark_displaced(w: World, t: Tables, p: int) -> bool:
         if above >= highest:
             return False  # of all that follow, too
         if _feasible_without_all(w, t, p, j, above):
-            return partition.queued + _mark_fewest(w, t, p, j, above) <= w.queue_slots
+            stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
+            if stopped > 0:
+                return partition.queued + stopped <= w.queue_slots
     return False
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxsched.simulation.engines.compiled.displacement import halt_marked, mark_displaced, quiet_intervals
+from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
@@ -63,7 +64,7 @@ def _decide(w: World, t: Tables) -> bool:
             reorder(w, t, p)
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
-        if w.reserve or w.preempts or w.rule == GREEDY_WAIT:
+        if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
             refresh(w, t)
         if w.reserve:
             for p in range(len(t.partitions)):
@@ -102,8 +103,12 @@ def _act(w: World, t: Tables) -> bool:
             continue
         if target == p:
             j = dequeue(t, p, partition.chosen)
-            greedy = w.rule == GREEDY_WAIT
+            greedy, unlike = w.rule == GREEDY_WAIT, w.tier_speed.shape[1] > 1
+            if unlike:
+                hide_slow(w, t, p, j)
             used = fill_around(w, t, p, j, partition.anchor, partition.cap) if greedy else place(w, t, p, j)
+            if unlike:
+                show_slow(t, p)
             start(w, t, p, j, used)
             acted = True
         elif target >= 0 and t.partitions[target].room > 0:

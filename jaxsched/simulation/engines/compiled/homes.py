@@ -25,9 +25,15 @@ def _could_hold(cluster: Cluster, jobs: JobTable) -> Bool[np.ndarray, "J P"]:
     return capacity[size] >= np.asarray(jobs.workers)[:, None]
 
 
-def ideal_s_of(cluster: Cluster, profiles: Profiles, jobs: JobTable) -> Float64[np.ndarray, "J"]:
-    """Seconds per step on the ideal placement (docs/semantics.md, section 5), as `dynamics.speed.ideal_step_s`."""
-    group_gpus = np.asarray(cluster.group_gpus)
+def ideal_s_of(
+    cluster: Cluster, profiles: Profiles, jobs: JobTable
+) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
+
+    As `dynamics.speed.ideal_step_s`, their sum.
+    """
+    of_reference = np.asarray(cluster.group_gpu_type) == np.asarray(cluster.reference)
+    group_gpus = np.where(of_reference, np.asarray(cluster.group_gpus), 0)
     workers, ps = np.asarray(jobs.workers, np.int64), np.asarray(jobs.ps)
     model = np.asarray(jobs.model)
     gradient, compute_s = (np.asarray(leaf, float)[model] for leaf in (profiles.gradient_bytes, profiles.compute_s))
@@ -46,7 +52,7 @@ def ideal_s_of(cluster: Cluster, profiles: Profiles, jobs: JobTable) -> Float64[
     pcie = workers * gradient / groups / pcie_bytes_s
     qpi = gradient * workers / servers**2 * (1.0 - 1.0 / spread) / qpi_bytes_s
     nic = 2.0 * gradient * workers / servers * (1.0 - 1.0 / servers) / nic_bytes_s
-    return compute_s + np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
+    return compute_s, np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
 
 
 def _best(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:

@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxsched.semantics import ANCHORS, CAPS
 from jaxsched.simulation.engines.compiled.estimates import foresee
+from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import feels, fit, in_order
 from jaxsched.simulation.engines.compiled.openings import may_start
@@ -27,11 +28,16 @@ def accept(w: World, t: Tables, p: int) -> int:
     seen = 0
     for place in range(partition.queued):
         j = t.queue[p, place]
-        if not may_start(w, t, p, j):
+        if not may_start(w, t, p, j, place):
             continue
-        effective = _best(w, t, p, j)
-        stake = (effective - 1.0) * w.jobs[j].estimate_s / wait_s
-        if partition.running == 0 or quantised(effective) <= quantised(w.threshold):
+        unlike = w.tier_speed.shape[1] > 1
+        if unlike:
+            hide_slow(w, t, p, j)
+        loss = _best(w, t, p, j)
+        if unlike:
+            show_slow(t, p)
+        stake = (loss - 1.0) * w.jobs[j].estimate_s / wait_s
+        if partition.running == 0 or quantised(loss) <= quantised(w.threshold):
             return place
         if quantised(stake) <= quantised(w.patience):
             return place
@@ -101,7 +107,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
 
 @inlined
 def _best(w: World, t: Tables, p: int, j: int) -> float:
-    """Note the job's best candidate in the partition; its `eff`."""
+    """Note the job's best candidate in the partition; its `loss`."""
     partition, job = t.partitions[p], w.jobs[j]
     estimate_s = max(job.estimate_s, 1e-9)
     slot = t.running[p, partition.running].slot  # a free one, to try placements in
@@ -121,7 +127,8 @@ def _best(w: World, t: Tables, p: int, j: int) -> float:
             later_s = _later(w, t, p, slot, own * estimate_s) if w.lifetimes else 0.0
             key = quantised(effective + later_s / estimate_s)
             if key < least:
-                partition.anchor, partition.cap, least, best = anchor, cap, key, effective
+                partition.anchor, partition.cap, least = anchor, cap, key
+                best = own / t.slots[p, slot].least + added_s / estimate_s
     return best
 
 

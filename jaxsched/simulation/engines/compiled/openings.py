@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxsched.semantics import GRID
 from jaxsched.simulation.engines.compiled.estimates import foresee
+from jaxsched.simulation.engines.compiled.gpu_tiers import waits_for_faster
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fits_gang
 from jaxsched.simulation.engines.compiled.queues import comes_before
@@ -20,9 +21,11 @@ def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
 
 
 @compiled
-def may_start(w: World, t: Tables, p: int, j: int) -> bool:
-    """Whether a job is feasible in a partition, and not held back there."""
-    return _feasible(w, t, p, j) and (t.partitions[p].gang < 0 or _may_pass(w, t, p, j))
+def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
+    """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
+    if not _feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
+        return False
+    return not w.waits or not waits_for_faster(w, t, p, j, place + 1)
 
 
 @inlined
@@ -30,7 +33,7 @@ def first_open(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     queued = t.partitions[p].queued
     for place in range(queued if w.backfill else min(queued, 1)):
-        if may_start(w, t, p, t.queue[p, place]):
+        if may_start(w, t, p, t.queue[p, place], place):
             return place
     return -1
 
@@ -40,14 +43,14 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
     """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none."""
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
-        if t.records[j].forwards >= w.max_forwards or may_start(w, t, p, j):
+        if t.records[j].forwards >= w.max_forwards or may_start(w, t, p, j, place):
             continue
         best = -1
         for q in range(len(t.partitions)):
             there = t.partitions[q]
             room = there.queued == 0 if w.forward == TO_IDLE else there.queued < w.queue_slots
             better = best < 0 or there.free_gpus > t.partitions[best].free_gpus
-            if better and room and q != p and may_start(w, t, q, j):
+            if better and room and q != p and may_start(w, t, q, j, place):
                 best = q
         if best >= 0:
             return place, best

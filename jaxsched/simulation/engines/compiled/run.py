@@ -3,8 +3,10 @@
 import numpy as np
 from jaxtyping import Int64
 
+from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
 from jaxsched.env import levels
+from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
@@ -25,8 +27,10 @@ from jaxsched.simulation.engines.compiled.world import (
     jobs_of,
     models_of,
     site_of,
+    speeds_of,
     table,
     tables_of,
+    tiers_of,
 )
 from jaxsched.workload.jobs import JobTable
 
@@ -48,6 +52,9 @@ class Run:
         self.world = World(
             **site_of(cluster),
             models=models_of(params.profiles),
+            speed=speeds_of(cluster, params.profiles),
+            **tiers_of(cluster, params.profiles),
+            waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
             jobs=jobs_of(cluster, params.profiles, jobs, queue.order),
             law=_law(params),
             interval_s=float(interval_s),
@@ -61,7 +68,7 @@ class Run:
             forward=_FORWARDS[of.forward],
             by_tenant=queue.order == "tenants",
             reserve=queue.reserve,
-            timed=policy.asked == POSSIBLE,
+            timed=policy.asked == POSSIBLE or distinct_speeds(cluster) > 1,  # so is waiting for faster GPUs
             window=queue.window,
             threshold=of.threshold,
             patience=of.patience,

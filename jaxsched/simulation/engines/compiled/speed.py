@@ -23,7 +23,7 @@ def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None
         for rack in range(len(t.racks)):
             t.racks[rack].workers = t.racks[rack].ps = 0.0
 
-    wires, compute, comm = 0, 0.0, 0.0
+    wires, compute, comm, slowest = 0, 0.0, 0.0, 0.0
     tasks, ps_before = 0, 0
     first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
     for i in range(used):
@@ -34,7 +34,8 @@ def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None
         ps_before += ps
         group.group, group.workers = a, workers
         group.cpu = (workers * job.wide * model.cpu_cores + ps * model.ps_cores) / site.cores
-        group.compute = model.compute_s / site.speed
+        group.compute = model.compute_s / w.speed[job.model, p, a]
+        slowest = max(slowest, group.compute)
         group.base = (workers * model.gradient_bytes if job.ps > 0 else ring) / site.pcie_bytes_s
         group.pcie = group.base + workers * job.wide * model.input_bytes / site.pcie_bytes_s  # over `solo` below
         compute = max(compute, group.compute * (1.0 + model.sens_cpu * (max(1.0, group.cpu) - 1.0)))
@@ -65,6 +66,8 @@ def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None
     for i in range(wires):
         t.wires[p, slot, i].use = t.wires[p, slot, i].base / solo
     t.slots[p, slot].groups, t.slots[p, slot].wires = used, wires
+    alike = slowest == model.compute_s
+    t.slots[p, slot].least = 1.0 if alike else (slowest + job.ideal_comm_s) / max(job.ideal_s, 1e-9)
 
 
 @compiled
@@ -127,7 +130,7 @@ def _stretch(w: World, channel: int, own: float, total: float, users: int) -> fl
 
 @compiled
 def slowdown(w: World, t: Tables, p: int, slot: int, j: int) -> float:
-    """Step time over ideal step time, at least 1, under the present totals."""
+    """Step time over ideal step time, at least that slot's least, under the present totals."""
     model = w.models[w.jobs[j].model]
     compute, comm = 0.0, 0.0
     for i in range(t.slots[p, slot].groups):
@@ -141,7 +144,7 @@ def slowdown(w: World, t: Tables, p: int, slot: int, j: int) -> float:
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
         comm = max(comm, wire.base * _stretch(w, wire.channel, wire.use, on.use, on.users))
-    return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), 1.0)
+    return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), t.slots[p, slot].least)
 
 
 @compiled

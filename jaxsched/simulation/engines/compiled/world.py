@@ -7,11 +7,14 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64, Int8, Int64
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, distinct_speeds
+from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.gpu_choice import tiers
 from jaxsched.semantics import ANCHORS
 from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.workload.jobs import JobTable
@@ -25,15 +28,15 @@ def _record(**fields: str) -> np.dtype:
 
 
 # What does not change.
-SITE_GROUP = _record(gpus="i8", speed="f8", cores="f8", pcie_bytes_s="f8")
+SITE_GROUP = _record(gpus="i8", cores="f8", pcie_bytes_s="f8")
 SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
 MODEL = _record(
     compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
 )
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected.
 JOB = _record(
-    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", key="f4", area="f4", workers="i8", wide="i8", ps="i8",
-    model="i8", tenant="i8", home="i8",
+    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
+    wide="i8", ps="i8", model="i8", tenant="i8", home="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
@@ -48,7 +51,7 @@ PARTITION = _record(
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
 RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
-SLOT = _record(groups="i8", wires="i8")  # how many a footprint has
+SLOT = _record(groups="i8", wires="i8", least="f8")  # how many a footprint has; its least slowdown
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
 WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
 ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
@@ -74,6 +77,10 @@ class World(NamedTuple):
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
     models: Records  # MODEL[models]
+    speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
+    group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
+    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
+    waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
     jobs: Records  # JOB[J], in order of submission
     law: Records  # LAW[channels], of stretches
     interval_s: float
@@ -134,6 +141,7 @@ class Tables(NamedTuple):
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
     most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
     without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
+    hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
     kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
     kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
@@ -154,7 +162,6 @@ def site_of(cluster: Cluster) -> dict[str, Any]:
     p, n, k = cluster.shape
     groups = {
         "gpus": cluster.group_gpus,
-        "speed": cluster.group_speed,
         "cores": cluster.group_cores,
         "pcie_bytes_s": cluster.pcie_bytes_s,
     }
@@ -180,10 +187,36 @@ def models_of(profiles: Profiles) -> Records:
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
+def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
+    """How fast each model runs on each group, over the cluster's reference type."""
+    if distinct_speeds(cluster) == 1:
+        return np.ones((profiles.compute_s.shape[0], cluster.shape[0], cluster.shape[1] * cluster.shape[2]))
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None, None, None]
+    speed = relative_speed(profiles, model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
+    return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
+
+
+def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
+    """The fields of `World` that say which GPUs are faster than which."""
+    count = distinct_speeds(cluster)
+    if count == 1:
+        groups = (cluster.shape[0], cluster.shape[1] * cluster.shape[2])
+        return dict(group_tier=np.zeros(groups, np.int64), tier_speed=np.ones((profiles.compute_s.shape[0], 1)))
+    tier, kind = tiers(cluster, count)
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None]
+    speed = relative_speed(profiles, model, kind, tier, cluster.reference)
+    above = (np.asarray(tier) > np.asarray(cluster.group_speed)[..., None]).sum(-1)
+    return dict(
+        group_tier=above.reshape(cluster.shape[0], -1).astype(np.int64),
+        tier_speed=np.asarray(speed, np.float64),
+    )
+
+
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
     area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
+    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
     columns = {name: getattr(jobs, name) for name in same}
     return table(
@@ -191,7 +224,8 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
         columns
         | {
             "wide": wide,
-            "ideal_s": ideal_s_of(cluster, profiles, jobs),
+            "ideal_s": compute_s + comm_s,
+            "ideal_comm_s": comm_s,
             "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
             "area": area,
             "home": home_of(cluster, jobs),
@@ -249,6 +283,7 @@ def tables_of(w: World, record: bool) -> Tables:
         stops=np.zeros((p, r), np.int8),
         most_without=np.zeros(n, np.int64),
         without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
         kept_groups=np.zeros(gang, ON_GROUP),
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,

@@ -1,0 +1,98 @@
+"""Which jobs wait for faster GPUs where a cluster's GPUs differ (docs/semantics.md, section 7, "GPU types")."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.shares import room_of
+from jaxsched.env.state import EnvParams, State
+from jaxsched.semantics import SAME_RATIO
+from jaxsched.workload.jobs import WHOLE
+
+
+def tiers(cluster: Cluster, count: int) -> tuple[Float32[Array, "C"], Int32[Array, "C"]]:
+    """The `count` different speeds of GPUs, fastest first, and the lowest GPU type of each; 0 where there are fewer."""
+    real = cluster.group_gpus > 0
+    speeds, kinds, below = [], [], jnp.float32(jnp.inf)
+    for _ in range(count):
+        below = jnp.where(real & (cluster.group_speed < below), cluster.group_speed, 0.0).max()
+        kind = jnp.where(real & (cluster.group_speed == below), cluster.group_gpu_type, jnp.iinfo(jnp.int32).max).min()
+        speeds.append(below)
+        kinds.append(kind)
+    return jnp.stack(speeds), jnp.stack(kinds)
+
+
+def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[Array, "P Q P"]:
+    """Whether a queued job would take the GPUs that it can get now in a partition, rather than wait for faster ones."""
+    row, jobs = jnp.maximum(state.queue, 0), state.jobs
+    speed, kind = tiers(params.cluster, state.gpu_speeds)
+    estimate, need = jobs.estimate_s[row], jobs.workers[row] * jobs.gpus_per_worker[row]
+    model = jobs.model[row][..., None]
+    pace = 1.0 / relative_speed(params.profiles, model, kind, jnp.maximum(speed, 1e-9), params.cluster.reference)
+    runs_s, turn, end_s = pace * estimate[..., None], _turns(keys, state), _ends(state)
+    free, room = state.free, room_of(state.free, state.shared)
+
+    def of_partition(p: Array) -> Array:
+        at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
+        fits = _fits(state, row, jnp.where(at_tier, free[p], 0), None if room is None else room[p] * at_tier)
+        could = _fits(state, row, jnp.where(at_tier, params.cluster.group_gpus[p], 0), None)
+        tier = jnp.argmax(fits, -1)
+        wait_s = jax.vmap(_wait, in_axes=(None, 0, 0, None), out_axes=-1)(
+            end_s[p], _held(state, p, at_tier), jnp.where(at_tier, free[p], 0).sum((1, 2)), need
+        )
+        faster = could & (jnp.arange(len(speed)) < tier[..., None])
+        here_s = jnp.take_along_axis(runs_s, tier[..., None], -1)
+        return ~(faster & (here_s >= (turn[..., None] * wait_s + runs_s) * SAME_RATIO)).any(-1)
+
+    return jax.vmap(of_partition, out_axes=-1)(jnp.arange(state.queue.shape[0]))
+
+
+def _turns(keys: Float32[Array, "P Q"], state: State) -> Float32[Array, "P Q"]:
+    """Each queued job's place in its queue by (key, row), from 1 on."""
+    p, places = jnp.arange(keys.shape[0])[:, None], jnp.broadcast_to(jnp.arange(keys.shape[1]), keys.shape)
+    empty = state.queue < 0
+    rows = jnp.where(empty, jnp.iinfo(jnp.int32).max, state.queue)
+    _, _, order = lax.sort((jnp.where(empty, jnp.inf, keys), rows, places), num_keys=2)
+    return jnp.zeros(keys.shape, jnp.float32).at[p, order].set(places + 1.0)
+
+
+def _ends(state: State) -> Float32[Array, "P R"]:
+    """Seconds until each running job ends by the estimates, infinite in free slots."""
+    end_s = estimated_left_s(state) * state.running.slowdown
+    return jnp.where(state.running.job >= 0, end_s, jnp.inf)
+
+
+def _held(state: State, p: Int32[Array, ""], at_tier: Bool[Array, "C N K"]) -> Int32[Array, "C R"]:
+    """GPUs of each tier that each running job of a partition has; 0 for a fraction, since others may share its GPU."""
+    running = state.running
+    gpus = running.workers[p].astype(jnp.int32) * running.gpus_per_worker[p][:, None, None]
+    whole = running.job[p] >= 0
+    if state.jobs.milli is not None:
+        whole &= state.jobs.milli[jnp.maximum(running.job[p], 0)] >= WHOLE
+    return jnp.where(whole, jnp.einsum("cnk,rnk->cr", at_tier.astype(jnp.int32), gpus), 0)
+
+
+def _wait(
+    end_s: Float32[Array, "R"], held: Int32[Array, "R"], free: Int32[Array, ""], need: Int32[Array, "P Q"]
+) -> Float32[Array, "P Q"]:
+    """Seconds until `need` GPUs of a tier are free, at the end of a job that has some; infinite = never."""
+    in_turn, freed = lax.sort((jnp.where(held > 0, end_s, jnp.inf), held), num_keys=1)
+    place = jnp.searchsorted(jnp.cumsum(freed), need - free)
+    return jnp.concatenate([in_turn, jnp.full(1, jnp.inf)])[place]
+
+
+def _fits(
+    state: State, row: Int32[Array, "P Q"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"] | None
+) -> Bool[Array, "P Q C"]:
+    """Whether the gang fits so many GPUs of each group, at each tier."""
+    jobs = state.jobs
+    workers = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
+    fits = jnp.moveaxis(workers[:, jobs.gpus_per_worker[row] - 1], 0, -1) >= jobs.workers[row][..., None]
+    if room is None or jobs.milli is None:
+        return fits
+    milli = jobs.milli[row][..., None]
+    return jnp.where(milli < WHOLE, room.max((1, 2)) >= milli, fits)

@@ -1,0 +1,142 @@
+"""Which models there are: the project's own, and those of a user's file.
+
+    models:
+      - name: our_llm
+        compute_s: 0.62              # one step on one GPU
+        gpu_type: A100               # that compute_s is on; without it, the type of most of the cluster's GPUs
+        gradient_bytes: 2.6e+9       # exchanged per step
+        batch_size: 4                # optional, as all that follows; samples per GPU and step
+        cpu_cores: 1.5               # that keep one GPU fed
+        ps_cores: 2                  # of one parameter server
+        input_bytes: 65536           # from host to GPU, per GPU and step
+        sens_cpu: 0.1                # share of the compute phase that keeps the host busy, 0 to 1
+        speeds: {A100: 2.2, H100: 4} # measured, over one V100; other types follow docs/semantics.md, section 4
+        aliases: [our-llm]
+
+Models of a file come after the project's own; one with the name of one of those takes its place.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsched.errors import UserError
+from jaxsched.fields import bad_field, check_mapping, check_positive, check_whole
+from jaxsched.workload.llm import MODELS as LLM
+from jaxsched.workload.models import CATALOGUE, ModelProfile
+from jaxsched.yaml_file import read_yaml
+
+_REQUIRED = ("name", "compute_s", "gradient_bytes")
+_FROM_ZERO = {"cpu_cores": 1.0, "ps_cores": 1.0, "input_bytes": 0.0}  # with their defaults
+_KEYS = (*_REQUIRED, "gpu_type", "batch_size", *_FROM_ZERO, "sens_cpu", "speeds", "aliases")
+LARGEST_BATCH = 10**9
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalogue:
+    """Models in their order; jobs hold places in it."""
+
+    models: tuple[ModelProfile, ...] = CATALOGUE
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Without aliases."""
+        return tuple(model.name for model in self.models)
+
+    @functools.cached_property
+    def places(self) -> Mapping[str, int]:
+        """Place of every name and alias, lower case."""
+        return {name.lower(): i for i, model in enumerate(self.models) for name in (model.name, *model.aliases)}
+
+    def index(self, name: str) -> int:
+        """Place of a model; takes aliases, ignores case. UserError if there is no such model."""
+        if not self.knows(name):
+            raise UserError(f"model: unknown model {name!r}; known models are {', '.join(self.names)}")
+        return self.places[name.strip().lower()]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model of that name or alias."""
+        return name.strip().lower() in self.places
+
+
+MEASURED = Catalogue()  # what mixes draw from, unless they name others
+BUILT_IN = Catalogue((*CATALOGUE, *LLM))
+
+
+def get_catalogue(path: str | Path | None = None) -> Catalogue:
+    """The project's models and those of a file. UserError for whatever is wrong with it, with what would be right."""
+    if path is None:
+        return BUILT_IN
+    entries = check_mapping(read_yaml(path, __name__), str(path), ("models",)).get("models")
+    if not isinstance(entries, list) or not entries:
+        raise bad_field(str(path), "models", entries, "a list of models, each with a name")
+    models = {model.name.lower(): model for model in BUILT_IN.models}
+    own: set[str] = set()
+    for place, entry in enumerate(entries):
+        where = f"{path}: models[{place}]"
+        model = _model(check_mapping(entry, where, _KEYS), where)
+        if model.name.lower() in own:
+            raise UserError(f"{where}: the name {model.name!r} stands there twice, every model needs its own")
+        own.add(model.name.lower())
+        models[model.name.lower()] = model
+    _check_aliases(tuple(models.values()), str(path))
+    return Catalogue(tuple(models.values()))
+
+
+def _model(entry: Mapping[str, Any], where: str) -> ModelProfile:
+    for key in _REQUIRED:
+        if key not in entry:
+            raise UserError(f"{where}: has no {key}; it must have {', '.join(_REQUIRED)}")
+    name, gpu_type = _name(entry["name"], where, "name"), entry.get("gpu_type")
+    speeds = entry.get("speeds", {})
+    if not isinstance(speeds, Mapping):
+        raise bad_field(where, "speeds", speeds, "speeds by GPU type, e.g. {A100: 2.1} (V100 = 1)")
+    aliases = entry.get("aliases", [])
+    if not isinstance(aliases, list):
+        raise bad_field(where, "aliases", aliases, "a list of names")
+    sens_cpu = _number(entry.get("sens_cpu", 0.0))
+    if isinstance(sens_cpu, bool) or not isinstance(sens_cpu, int | float) or not 0 <= sens_cpu <= 1:
+        raise bad_field(where, "sens_cpu", sens_cpu, "a share from 0 to 1")
+    return ModelProfile(
+        name=name,
+        bottleneck="",
+        batch_size=check_whole(entry.get("batch_size", 1), where, "batch_size", 1, LARGEST_BATCH),
+        compute_s=check_positive(_number(entry["compute_s"]), where, "compute_s", "seconds"),
+        gradient_bytes=_from_zero(entry["gradient_bytes"], where, "gradient_bytes"),
+        **{key: _from_zero(entry.get(key, default), where, key) for key, default in _FROM_ZERO.items()},
+        sens_cpu=float(sens_cpu),
+        aliases=tuple(_name(alias, where, "an alias") for alias in aliases),
+        speeds={_name(k, where, "a GPU type"): check_positive(_number(v), where, str(k)) for k, v in speeds.items()},
+        gpu_type="" if gpu_type is None else _name(gpu_type, where, "gpu_type"),
+    )
+
+
+def _number(value: Any) -> Any:
+    """YAML takes 2.6e9 for a text, so texts that are numbers are numbers."""
+    try:
+        return float(value) if isinstance(value, str) and "_" not in value else value
+    except ValueError:
+        return value
+
+
+def _from_zero(value: Any, where: str, field: str) -> float:
+    number = _number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1e15:
+        raise bad_field(where, field, value, "a number from 0 to 1e15")
+    return float(number)
+
+
+def _name(value: Any, where: str, field: str) -> str:
+    if not isinstance(value, str) or not value.strip() or "," in value:
+        raise bad_field(where, field, value, "a name without commas")
+    return value.strip()
+
+
+def _check_aliases(models: tuple[ModelProfile, ...], where: str) -> None:
+    seen: dict[str, str] = {}
+    for model in models:
+        for name in (model.name, *model.aliases):
+            if seen.setdefault(name.lower(), model.name) != model.name:
+                raise UserError(f"{where}: {name!r} is a name of both {seen[name.lower()]!r} and {model.name!r}")

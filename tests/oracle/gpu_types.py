@@ -1,0 +1,66 @@
+"""GPUs of different speeds, in the oracle (section 7 of `docs/semantics.md`, "GPU types"): tiers, and who waits."""
+
+import math
+
+from jaxsched.semantics import GRID, GRID_OFFSET
+from tests.oracle.state import State
+
+
+def tiers(state: State) -> list[float]:
+    """The different speeds of the cluster's GPUs, fastest first."""
+    hw = state.hw
+    return sorted({float(v) for v in hw.speed[hw.gpus > 0]}, reverse=True)
+
+
+def groups_at(state: State, p: int, tier: float) -> list[int]:
+    """The groups of a partition that are at least that fast."""
+    return [a for a in range(state.hw.N * state.hw.K) if state.hw.speed[p, a] >= tier and state.hw.gpus[p, a] > 0]
+
+
+def tier_of(state: State, p: int, j: int) -> float | None:
+    """The highest tier at which a job fits the free GPUs of a partition now."""
+    cap = state.capacity(p, j)
+    return next((v for v in tiers(state) if sum(cap[a] for a in groups_at(state, p, v)) >= state.jobs[j].W), None)
+
+
+def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
+    """Free GPUs and capacities as rules see them: none below the job's tier."""
+    tier = tier_of(state, p, j)
+    at = set() if tier is None else set(groups_at(state, p, tier))
+    free, cap = [int(x) for x in state.free(p)], state.capacity(p, j)
+    return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]
+
+
+def run_s(state: State, j: int, tier: float) -> float:
+    """Seconds that a job would take on GPUs of that speed, by its estimate."""
+    hw, job = state.hw, state.jobs[j]
+    at = [(int(hw.gpu_type[p, a]), p, a) for p in range(hw.P) for a in range(hw.N * hw.K) if hw.gpus[p, a] > 0]
+    _, p, a = min(place for place in at if hw.speed[place[1], place[2]] == tier)
+    return job.estimate_s / hw.speed_of(p, a, job)
+
+
+def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool:
+    """Whether a feasible job of that place in its queue would be done sooner if it waited for faster GPUs."""
+    job, own = state.jobs[j], tier_of(state, p, j)
+    if own is None:
+        return False
+    for tier in tiers(state):
+        if tier <= own:
+            break
+        at = groups_at(state, p, tier)
+        if sum(int(state.hw.gpus[p, a]) // job.g for a in at) < job.W:
+            continue
+        free = sum(int(state.free(p)[a]) for a in at)
+        ends = []
+        for r in state.running[p]:
+            gpus = sum(x * state.jobs[r.job].g for a, x in r.w.items() if a in at)
+            if gpus > 0 and r.gpu is None:
+                ends.append((state.estimated_left_s(r) * slowdowns()[r.job], gpus))
+        for wait, gpus in sorted(ends):
+            free += gpus
+            if free >= job.W * job.g:
+                waited = turn * wait + run_s(state, j, tier)
+                if math.floor(GRID * run_s(state, j, own) / waited + GRID_OFFSET) > GRID:
+                    return True
+                break
+    return False
