@@ -26,12 +26,12 @@ def test_importing_opens_nothing():
 def test_every_name_is_where_the_stub_says():
     stub = (ROOT / "jaxsched/__init__.pyi").read_text()
     said = dict(re.findall(r"^from (\S+) import (\w+) as", stub, re.M)[i][::-1] for i in range(stub.count("import ")))
-    assert said == jaxsched._HOMES
+    assert said == vars(jaxsched)["_HOMES"]
     for name, module in said.items():
         assert getattr(jaxsched, name) is getattr(importlib.import_module(module), name)
     assert set(dir(jaxsched)) == {"__version__", *said}
     with pytest.raises(AttributeError, match="no attribute 'nix'; it has"):
-        jaxsched.nix  # noqa: B018
+        getattr(jaxsched, "nix")  # noqa: B009
 
 
 def emptiest_first(key, view, job):

@@ -11,9 +11,9 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float64, Int
 
-CELLS = 512  # prices are constant over cells of time, at most so many
-LENGTHS = 64  # different lengths of the simpler problem
-STEPS = 100  # of the subgradient method, by Polyak's rule towards a target that is lowered when it is missed:
+CELLS, COARSE = 512, 4  # prices are constant over cells of time, at most so many, and at first over so many at once
+LENGTHS = 24, 48  # different lengths of the simpler problem, at first and then
+STEPS = 60, 25  # of the subgradient method, by Polyak's rule towards a target that is lowered when it is missed:
 REACH = 0.05  # the first target lies so far above, as a share of the sum of lengths,
 GAIN = 1e-3  # a step counts that gains this share of the way,
 PATIENCE = 3  # after more misses than that in a row the target is lowered by half,
@@ -29,6 +29,7 @@ class Slotted:
     length: Float64[np.ndarray, "J"]  # slots that the gang is held at least
     gpus: Float64[np.ndarray, "J"]  # of the gang
     capacity: float  # GPUs of the cluster
+    count: Float64[np.ndarray, "J"] | float = 1.0  # so many jobs are like this one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +49,23 @@ def priced_starts(jobs: Slotted, end: float, known: float) -> float:
     which sets how far the steps aim at first.
     """
     slots = max(int(np.ceil(end)), 1)
-    width = -(-slots // CELLS)
     reach = max(known - jobs.release.sum(), REACH * jobs.length.sum())
-    price = _search(simpler(jobs), width, -(-slots // width), reach)
+    width = -(-slots // CELLS)
+    price = np.zeros(-(-slots // (width * COARSE)))
+    price, reach = _search(simpler(jobs, LENGTHS[0], width * COARSE), width * COARSE, price, reach, STEPS[0])
+    price = np.repeat(price, COARSE)[: -(-slots // width)]
+    price, _ = _search(simpler(jobs, LENGTHS[1], width), width, price, 4 * reach, STEPS[1])
     return answer(jobs, kinds_of(jobs), width, price)[0]
 
 
-def _search(jobs: Slotted, width: int, cells: int, reach: float) -> Float64[np.ndarray, "cells"]:
-    """Prices with a high bound, by subgradient steps from 0; the first target lies by `reach` above the first bound."""
-    kinds, price = kinds_of(jobs), np.zeros(cells)
-    near = NEAR * jobs.length.sum()
+def _search(
+    jobs: Slotted, width: int, price: Float64[np.ndarray, "cells"], reach: float, steps: int
+) -> tuple[Float64[np.ndarray, "cells"], float]:
+    """Better prices by subgradient steps, and how far the target was at the end; at first it is by `reach` higher."""
+    kinds = kinds_of(jobs)
+    near = NEAR * float((jobs.count * jobs.length).sum())
     best, misses, start, excess_there = -np.inf, 0, price, price
-    for _ in range(STEPS):
+    for _ in range(steps):
         bound, excess = answer(jobs, kinds, width, price)
         misses = 0 if bound > best + GAIN * reach else misses + 1
         if bound > best:
@@ -71,17 +77,25 @@ def _search(jobs: Slotted, width: int, cells: int, reach: float) -> Float64[np.n
         if norm == 0 or reach < near:  # everyone is served at these prices, or there is nothing left to gain
             break
         price = np.maximum(price + (best + reach - bound) / norm * uphill, 0.0)
-    return start
+    return start, reach
 
 
-def simpler(jobs: Slotted) -> Slotted:
-    """The same with at most `LENGTHS` lengths: neighbours count as their mean. What it is told is no bound."""
-    if len(np.unique(jobs.length)) <= LENGTHS:
-        return jobs
-    logs = np.log(jobs.length)
-    bucket = np.floor((logs - logs.min()) / (np.ptp(logs) / LENGTHS + 1e-12)).astype(int)
-    mean = np.bincount(bucket, jobs.length) / np.maximum(np.bincount(bucket), 1)
-    return dataclasses.replace(jobs, length=np.rint(mean)[bucket])
+def simpler(jobs: Slotted, lengths: int, width: int) -> Slotted:
+    """The same with at most so many lengths, and one job for all that are released in a cell and alike otherwise.
+
+    Neighbours count as their mean. What these jobs answer is no bound.
+    """
+    length = jobs.length
+    if len(np.unique(length)) > lengths:
+        logs = np.log(length)
+        bucket = np.floor((logs - logs.min()) / (np.ptp(logs) / lengths + 1e-12)).astype(int)
+        mean = np.bincount(bucket, length) / np.maximum(np.bincount(bucket), 1)
+        length = np.rint(mean)[bucket]
+    cell = jobs.release // width
+    alike = np.stack([cell, length, jobs.gpus])
+    (_, length, gpus), which, count = np.unique(alike, axis=1, return_inverse=True, return_counts=True)
+    release = np.bincount(which.ravel(), jobs.release) / count
+    return Slotted(np.rint(release), length, gpus, jobs.capacity, count.astype(float))
 
 
 def kinds_of(jobs: Slotted) -> Kinds:
@@ -109,8 +123,10 @@ def answer(
         of = np.repeat(np.arange(len(counts)), counts)
         own = kinds.jobs[kinds.first[one] : kinds.first[one] + len(of)]
         start, cost = _choices(jobs.release[own], of, length, gpus, width, paid)
-        total += float(cost.sum())
-        asked += _used(start, gpus[of], width, cells) - _used(start + length[of], gpus[of], width, cells)
+        like = np.broadcast_to(jobs.count, jobs.release.shape)[own]
+        total += float(cost @ like)
+        held = gpus[of] * like
+        asked += _used(start, held, width, cells) - _used(start + length[of], held, width, cells)
     return total - jobs.capacity * float(paid[-1]), np.diff(asked) - jobs.capacity * width
 
 

@@ -36,4 +36,4 @@ def test_a_random_agent_plays_and_gymnasium_has_no_objection():
     assert many.observation_space.contains(seen)
     for _ in range(20):
         seen, reward, terminated, truncated, _ = many.step(many.action_space.sample())
-    assert reward.shape == terminated.shape == (3,) and seen["mask"].shape[0] == 3
+    assert np.shape(reward) == np.shape(terminated) == (3,) and seen["mask"].shape[0] == 3

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s, least_starts, one_machine
-from jaxsched.bounds.prices import LENGTHS, Slotted, answer, kinds_of, priced_starts, simpler
+from jaxsched.bounds.prices import Slotted, answer, kinds_of, priced_starts, simpler
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.evaluation.compare import compare
 from jaxsched.workload.jobs import make_job_list
@@ -131,9 +131,11 @@ def test_shares_of_a_gpu(jobs):
 def test_prices_are_found_with_few_lengths_and_answered_with_all():
     rng = np.random.default_rng(0)
     jobs = slotted(rng.integers(0, 3000, 2000), np.ceil(rng.lognormal(4, 2, 2000)), rng.integers(1, 9, 2000), 64)
-    few, kinds = simpler(jobs), kinds_of(jobs)
-    assert len(np.unique(jobs.length)) > LENGTHS >= len(np.unique(few.length))
-    assert few.length.sum() == pytest.approx(jobs.length.sum(), rel=0.01)
+    few, kinds = simpler(jobs, 64, 50), kinds_of(jobs)
+    assert len(np.unique(jobs.length)) > 64 >= len(np.unique(few.length))
+    assert len(few.release) < 2000 and np.sum(few.count) == 2000
+    for part in ("length", "release", "gpus"):  # in all as much as before
+        assert (few.count * getattr(few, part)).sum() == pytest.approx(getattr(jobs, part).sum(), rel=0.01)
     assert sorted(kinds.jobs) == list(range(2000))
     for kind, (first, last) in enumerate(itertools.pairwise(kinds.first)):
         own = kinds.jobs[first:last]

@@ -52,7 +52,7 @@ def test_a_picture_is_svg_with_a_bar_per_job_and_gpu(comparison, cluster):
         root = ET.fromstring(text)
         bars = [node for node in root.iter("{http://www.w3.org/2000/svg}rect") if node.get("height") == "3.6"]
         assert len(bars) == sum(len(spans_of(result, cluster).job) for result in results)
-        assert ("<animate " in text) is moving and "pack" in root[0].text
+        assert ("<animate " in text) is moving and "pack" in str(root[0].text)
 
 
 def test_the_parts_of_completion_times_add_up(comparison, cluster, tmp_path):
