@@ -39,4 +39,4 @@ class Pytree:
 
 def on_device(values: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """Values of the host as an array. `jnp.asarray` does the same by a program that it compiles for every shape."""
-    return jax.device_put(np.asarray(values, dtype))
+    return values.astype(dtype) if isinstance(values, jax.Array) else jax.device_put(np.asarray(values, dtype))

@@ -9,7 +9,7 @@ from jaxsched.cli.options import Output, ScenarioOptions, optional
 
 HELP = """Run one policy and write what became of every job.
 
---jobs-out writes a line per job, CSV or (by its ending) Parquet: job_id,submit_s,start_s,finish_s,num_gpus,model,
+--jobs-out writes a line per job: job_id,submit_s,start_s,finish_s,num_gpus,model,
 scheduler,status,jct_s,queueing_s,ideal_s,slowed_s,slowdown,placement. jct_s is queueing_s + ideal_s + slowed_s. A
 placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory.
 

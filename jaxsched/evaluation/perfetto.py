@@ -13,7 +13,6 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
 from jaxsched.simulation.outcome import REJECTED, Outcome
-from jaxsched.workload.models import MODEL_NAMES
 
 _US = 1e6  # Perfetto counts microseconds
 QUEUE = 0  # the process of the counters; server i is process i + 1
@@ -33,14 +32,14 @@ def trace_of(result: Outcome, cluster: Cluster) -> dict[str, Any]:
         events.append(
             {
                 "name": str(jobs.job_id[job]),
-                "cat": MODEL_NAMES[jobs.model[job]],
+                "cat": result.models[jobs.model[job]],
                 "ph": "X",
                 "pid": int(spans.server[i]) + 1,
                 "tid": int(spans.group[i]) * most + int(spans.gpu[i]),
                 "ts": spans.start_s[i] * _US,
                 "dur": (spans.finish_s[i] - spans.start_s[i]) * _US,
                 "args": {
-                    "model": MODEL_NAMES[jobs.model[job]],
+                    "model": result.models[jobs.model[job]],
                     "GPUs": float(jobs.gpu_demand[job]),
                     "waited_s": float(result.queue_s[job]),
                     "ideal_s": float(jobs.duration_s[job]),

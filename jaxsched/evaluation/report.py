@@ -18,7 +18,6 @@ from jaxsched.evaluation import tables
 from jaxsched.evaluation.compare import Comparison, PolicyResult
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
-from jaxsched.workload.models import MODEL_NAMES
 
 PAGE = Path(__file__).with_name("report_page.html")
 MOST_POLICIES = 6  # whose runs a page holds
@@ -44,7 +43,7 @@ def report_html(comparison: Comparison, cluster: Cluster) -> str:
             "model": _packed(jobs.model, np.uint8),
             "user": _packed(jobs.tenant, np.uint16),
         },
-        "models": list(MODEL_NAMES),
+        "models": list(comparison.rows[0].outcomes[0].models),
         "servers": servers,
         "gpus": len(gpus),
     }

@@ -10,11 +10,10 @@ from jaxtyping import Bool, Float64, Int8, Int16, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
-from jaxsched.errors import UserError
 from jaxsched.files import atomic_path
 from jaxsched.simulation.settings import Settings
+from jaxsched.workload.catalogue import BUILT_IN, get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
-from jaxsched.workload.models import MODEL_NAMES
 
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
@@ -72,6 +71,7 @@ class Outcome:
     cut_off: str | None  # why the run ended before every job had finished
     stats: RunStats
     interruptions: Interruptions | None = None  # None where jobs are not stopped
+    models: tuple[str, ...] = BUILT_IN.names  # names of the catalogue that the jobs' models are from
 
     @property
     def finished(self) -> Bool[np.ndarray, "J"]:
@@ -130,6 +130,7 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         interruptions=interruptions,
+        models=get_catalogue(settings.models).names,
     )
 
 
@@ -155,9 +156,8 @@ JOB_COLUMNS = (
 def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
     """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty.
 
-    CSV, or Parquet where the name ends in .parquet (needs pyarrow). `jct_s` is `queueing_s` (from submission to the
+    `jct_s` is `queueing_s` (from submission to the
     first start) + `ideal_s` (the run time alone, on the ideal placement) + `slowed_s` (all that came on top).
-    UserError if Parquet is asked for and cannot be written.
     """
     jobs = result.jobs
     slowed_s = result.jct_s - result.queue_s - jobs.duration_s
@@ -171,7 +171,7 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
         seconds(result.start_s),
         seconds(result.finish_s),
         [f"{gpus:g}" for gpus in jobs.gpu_demand],
-        [MODEL_NAMES[model] for model in jobs.model],
+        [result.models[model] for model in jobs.model],
         ["" if partition < 0 else str(partition) for partition in result.partition],
         [STATUS[code] for code in result.status],
         seconds(result.jct_s),
@@ -181,31 +181,10 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
         seconds(result.run_s / jobs.duration_s),
         [placement(result, cluster, job) for job in range(len(jobs))],
     )
-    if Path(path).suffix == ".parquet":
-        _write_parquet(path, columns)
-        return
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(JOB_COLUMNS)
         writer.writerows(zip(*columns))
-
-
-TEXTS = ("job_id", "model", "status", "placement")  # of the columns; all others are numbers
-
-
-def _write_parquet(path: str | Path, columns: tuple[list[str], ...]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(f"{path}: Parquet needs pyarrow, which is not installed: pip install pyarrow") from None
-
-    def values(name: str, column: list[str]) -> list[Any]:
-        return column if name in TEXTS else [None if cell == "" else float(cell) for cell in column]
-
-    table = pyarrow.table({name: values(name, column) for name, column in zip(JOB_COLUMNS, columns)})
-    with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(table, temporary)
 
 
 def rejections(result: Outcome) -> dict[str, int]:

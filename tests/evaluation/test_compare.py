@@ -11,7 +11,7 @@ from jaxsched.simulation.outcome import JOB_COLUMNS, write_jobs
 
 POLICY_KEYS = {
     "jct_mean_s", "jct_ci95_s", "jct_p50_s", "jct_p95_s", "jct_p99_s", "queue_mean_s", "makespan_s", "gpu_utilisation",
-    "slowdown_mean", "ratio_to_best_baseline", "gap_to_bound", "jobs",
+    "slowdown_mean", "stops_mean", "lost_gpu_h", "ratio_to_best_baseline", "gap_to_bound", "jobs",
 }  # fmt: skip
 JOB_KEYS = {"arrived", "finished", "running", "queued", "rejected"}
 

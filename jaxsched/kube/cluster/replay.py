@@ -108,7 +108,7 @@ def _day(gangs: dict[str, _RecordedGang], cluster: Cluster, settings: PlanSettin
         raise UserError(
             f"the recording holds no gang from its start to its end ({skipped or 'no pods'}); record for longer"
         )
-    columns = {name: [job[name] for job in jobs] for name in jobs[0]}
+    columns: dict[str, Any] = {name: [job[name] for job in jobs] for name in jobs[0]}
     origin = min(columns["submit_s"])
     columns["submit_s"] = [submit - origin for submit in columns["submit_s"]]
     config = {

@@ -5,7 +5,7 @@ from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.semantics import WORK_TOLERANCE
-from jaxsched.simulation.engines.compiled.jit import compiled
+from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.speed import footprint, slowdown
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, FINISHED, PEAK_RUNNING, STAMP, Tables, World
 
@@ -18,7 +18,7 @@ def fit(gpus: int, wide: int) -> int:
     return gpus if wide == 1 else gpus // wide
 
 
-@compiled
+@inlined
 def workers_that_fit(t: Tables, p: int, wide: int) -> int:
     """Workers of `wide` GPUs that fit the free GPUs of a partition."""
     if t.fits[p, wide] < 0:

@@ -14,7 +14,7 @@ from jaxsched.simulation.engines.compiled.world import Tables, World
 STAY, TO_IDLE, TO_ANY = range(3)
 
 
-@compiled
+@inlined
 def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
@@ -23,7 +23,7 @@ def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
     return not w.consolidate or fits_together(w, t, p, j)
 
 
-@compiled
+@inlined
 def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
     if not _feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
