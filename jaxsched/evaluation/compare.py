@@ -146,7 +146,12 @@ def compare(
     job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = simulate(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
-    bounds = np.array([jct_lower_bound_s(cluster, jobs, settings.interval_s, models) for jobs in job_lists])
+    bounds = np.array(
+        [
+            jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=settings.preemption)
+            for jobs in job_lists
+        ]
+    )
     rows = [_row(policy, results[policy.name], gpus, bounds) for policy in policies]
     settled = dataclasses.asdict(settings)
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}

@@ -14,7 +14,9 @@ from jaxsched.bounds.lower_bound import jct_lower_bound_s, least_starts, one_mac
 from jaxsched.bounds.prices import Slotted, answer, kinds_of, priced_starts, simpler
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.evaluation.compare import compare
+from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.load import WorkloadOptions, get_workload
 from tests.support import strategies
 
 
@@ -204,3 +206,19 @@ def test_no_policy_is_under_it(case, spec, interference):
         assert not any(done)
     else:
         assert bound <= (found.finish_s - case.jobs.submit_s)[done].mean()
+
+
+@settings(max_examples=100, deadline=None)
+@given(tiny())
+def test_where_jobs_may_be_stopped_less_is_promised(jobs):
+    assert jobs.release.sum() <= least_starts(jobs, preemption=True) <= least_starts(jobs) + 1e-9
+
+
+def test_no_run_with_stops_is_under_its_bound():
+    """Jobs that do not slow each other, restarts for nothing: as good as stopping can be."""
+    cluster = get_cluster("leaf-spine-2", 1)
+    jobs, _ = get_workload("philly-like", WorkloadOptions(num_jobs=150, load=1.1, total_gpus=16, seed=1))
+    of = Settings(preemption=True, restart_s=0.0, interference="none", engine="compiled")
+    [row] = compare(cluster, [jobs], ["pack:srsf+backfill+preempt"], of).rows
+    assert row.outcomes[0].interruptions.stops.sum() > 10
+    assert 1.0 <= row.gap < 1.5
