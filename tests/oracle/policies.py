@@ -56,7 +56,7 @@ def make_policy(
 
         def may_start(t: int, j: int) -> bool:
             gang = kept[t]
-            if not state.feasible(t, j) or not (gang is None or may_pass(state, order, levels, j, *gang)):
+            if not state.feasible(t, j) or not (gang is None or may_pass(state, order, j, *gang, levels=levels)):
                 return False
             return len(tiers(state)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 
@@ -129,7 +129,15 @@ def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] |
     return None
 
 
-def may_pass(state: State, order: str, levels: preemption.Rule, j: int, gang: int, wait: float, spare: int) -> bool:
+def may_pass(
+    state: State,
+    order: str,
+    j: int,
+    gang: int,
+    wait: float,
+    spare: int,
+    levels: preemption.Rule | None = None,
+) -> bool:
     """Whether the job may start although GPUs are kept for a gang."""
     job = state.jobs[j]
     if (order_key(state, order, j, levels), j) < (order_key(state, order, gang, levels), gang):
