@@ -79,7 +79,6 @@ CASES = {
     "srtf, exponential": ("first-fit:srtf+backfill+preempt", exponential, shortest_remaining),
     "srtf, two points": ("first-fit:srtf+backfill+preempt", lambda: TWO_POINT, shortest_remaining),
     "las, exponential": ("first-fit:las+backfill+preempt", exponential, least_attained),
-    # Jobs that have received the same do not share the GPU here, so with few sizes the mean is lower.
     "las, two points": ("first-fit:las+backfill+preempt", lambda: TWO_POINT, least_attained),
 }
 
@@ -102,8 +101,8 @@ def test_the_closed_forms_agree_where_they_must():
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_the_mean_is_the_closed_form_s(case):
-    """Within 3% at an interval of a hundredth of the mean service time, 8% for `las` with two sizes."""
-    assert abs(error(case, MEAN_S / 100, 100_000)) < (0.08 if case == "las, two points" else 0.03)
+    """Within 3% at an interval of a hundredth of the mean service time; a single sample scatters by 2 to 4%."""
+    assert abs(np.mean([error(case, MEAN_S / 100, 200_000, seed) for seed in range(3)])) < 0.03
 
 
 if __name__ == "__main__":
