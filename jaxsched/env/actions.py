@@ -199,7 +199,10 @@ def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[Stat
     changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
     acted = stopped | placed | forwarded
-    refused = ((action.kind == PLACE) | (action.kind == FORWARD) | (action.kind == STOP)) & ~acted & ~waiting
+    tried = (action.kind == PLACE) | (action.kind == FORWARD)
+    if action.stop is not None and params.preemption is not None:
+        tried |= action.kind == STOP
+    refused = tried & ~acted & ~waiting
     state = state.replace(
         waited=waiting | ~acted, round=state.round + 1, illegal=state.illegal + refused.sum(dtype=jnp.int32)
     )

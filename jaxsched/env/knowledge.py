@@ -26,7 +26,11 @@ def seen(state: State, knows: str) -> State:
 def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "J"], row: Array) -> State:
     """The state with so many seconds `more` in every run time and in what is left of it."""
     running, service = state.running, state.service
-    remaining = running.remaining_s + more[row]
+    there = running.job >= 0  # free slots have what the last job had
+
+    def in_slots(seconds: Array) -> Array:
+        return jnp.where(there, seconds + more[row], 0.0)
+
     if service is not None:
         # `lost_s` tells how long checkpoint intervals are, and no more.
         service = service.replace(
@@ -35,9 +39,9 @@ def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "
     return state.replace(
         jobs=state.jobs.replace(duration_s=state.jobs.duration_s + more, estimate_s=estimate),
         running=running.replace(
-            duration_s=running.duration_s + more[row],
-            remaining_s=remaining + running.remaining_low_s,
-            remaining_low_s=jnp.zeros_like(remaining),
+            duration_s=in_slots(running.duration_s),
+            remaining_s=in_slots(running.remaining_s) + jnp.where(there, running.remaining_low_s, 0.0),
+            remaining_low_s=jnp.zeros_like(running.remaining_low_s),
         ),
         service=service,
     )

@@ -100,7 +100,7 @@ def job_features(
 
 def _excess(state: State) -> Float32[Array, "P R"]:
     """By how much each running job's slowdown is above 1; 0 in free slots."""
-    return (state.running.job >= 0).astype(jnp.float32) * (state.running.slowdown - 1.0)
+    return (state.running.job >= 0).astype(jnp.float32) * jnp.maximum(state.running.slowdown - 1.0, 0.0)
 
 
 def group_features(params: EnvParams, state: State) -> Float32[Array, "P N K Fg"]:

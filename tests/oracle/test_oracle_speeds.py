@@ -37,7 +37,7 @@ def test_one_job_alone_over_the_nic():
 
 def test_one_gpu_has_no_traffic_and_slow_gpus_count():
     # Speed 0.5: compute 2 s, ideal 1 s (n = 1: no communication although B = 10).
-    r = run(make_cluster([[[4], [4]]], speed=[[[0.5], [1]]]), make_jobs({}), RING, FIFO)
+    r = run(make_cluster([[[4], [4]]], speed=[[[0.5], [1]]]), make_jobs({}), RING, scripted({0: {0: 1}}))
     close(r.finish_s, [200])
 
 
