@@ -136,13 +136,6 @@ def test_greedy_wait_without_interference(case):
     assert_same(case, "greedy-wait:t1.2+p0.5", ("greedy-wait:t1.2+p0.5",), "none")
 
 
-@pytest.mark.long
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="two groups of nearly equal slowdown: one takes each")
-def test_a_case_in_which_they_part():
-    case = strategies.random_case(6012, "one", interval_s=7.3, fractions=0.5)
-    assert_same(case, "greedy-wait:fifo+t1.3+p0.5", GREEDY["one"], "analytic")
-
-
 @pytest.mark.slow
 def test_the_cases_are_worth_running():
     # Half of the jobs do not start at once, some slow each other down much, some forwards and rejections happen.
