@@ -141,7 +141,7 @@ def test_some_runs_with_stops(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
