@@ -18,7 +18,7 @@ from jaxsched.dynamics.sharing import Law
 from jaxsched.env import shares
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.registry import parse
-from jaxsched.workload.jobs import to_table
+from jaxsched.workload.jobs import make_job_list, to_table
 from jaxsched.workload.models import MODEL_NAMES
 from tests.oracle import contention, policies, simulator
 from tests.support import strategies
@@ -201,7 +201,7 @@ def test_fractions_share_gpus_in_the_cases():
 def test_two_fractions_by_hand():
     """Alone 100 s each; together each computes 1 + kappa = 3 times as long, until the shorter one is done."""
     cluster = build([Server(groups=(1,), gpu_type="H100")], leaf_spine(1), 1)
-    jobs = strategies.make_job_list([0, 0, 0], [100, 50, 10], 1, milli=[600, 400, 1000], model=0)
+    jobs = make_job_list([0, 0, 0], [100, 50, 10], 1, milli=[600, 400, 1000], model=0)
     case = strategies.Case("by hand", strategies.Shape(1, 1, 1, 3, 4, 4, 4, shared=1), cluster, jobs, 1000.0)
     case = dataclasses.replace(case, kappa=(0.0, 0.0, 0.0, 0.0, 0.0, 2.0))
     done = strategies.outcome(case, strategies.run(case, "pack:backfill", case.shape.config()))
