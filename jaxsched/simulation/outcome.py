@@ -12,7 +12,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
 from jaxsched.files import atomic_path
 from jaxsched.simulation.settings import Settings
-from jaxsched.workload.catalogue import BUILT_IN, get_catalogue
+from jaxsched.workload.catalogue import BUILT_IN
 from jaxsched.workload.jobs import WHOLE, JobList
 
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
@@ -130,7 +130,6 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         interruptions=interruptions,
-        models=get_catalogue(settings.models).names,
     )
 
 

@@ -1,5 +1,6 @@
 """Policies on job lists: which engine plays each, and all runs side by side in threads."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import AUTO, COMPILED, JAX, Settings, env_config, env_params
+from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList
 
 
@@ -71,6 +73,7 @@ def simulate(
         check_world(policy, settings)
     config = env_config(cluster, job_lists, settings)
     params = env_params(cluster, config, settings)
+    names = get_catalogue(settings.models).names
     players = {
         policy.name: engine_for(policy, config, params, settings).prepare(policy, cluster, job_lists, settings)
         for policy in policies
@@ -78,7 +81,8 @@ def simulate(
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:
-        return players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
+        outcomes = players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
+        return [dataclasses.replace(outcome, models=names) for outcome in outcomes]
 
     results: dict[str, dict[int, Outcome]] = {policy.name: {} for policy in policies}
     with ThreadPoolExecutor(max(threads, 1)) as pool:

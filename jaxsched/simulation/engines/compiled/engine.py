@@ -15,7 +15,6 @@ from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.compiled.covered import why_not
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Interruptions, Outcome, RunStats
 from jaxsched.simulation.settings import COMPILED, Settings, env_config, env_params, most_running
-from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -137,7 +136,6 @@ def _outcome(
         workers=run.tables.placement if settings.record_placements else None,
         cut_off=None if done else why or settings.at_horizon,
         stats=stats,
-        models=get_catalogue(settings.models).names,
         interruptions=Interruptions.of(lambda name: run.tables.service[name], finish_s, settings.interval_s)
         if settings.preemption
         else None,
