@@ -157,13 +157,20 @@ def _consolidated(
     state: State, gpus: Int32[Array, "N K"], free: Int32[Array, "N K"], row: Int32[Array, "*jobs"]
 ) -> Bool[Array, "*jobs"]:
     """Whether the gangs of jobs fit as few servers as if all `gpus` of a partition were free; so do all fractions."""
-    workers = state.jobs.workers[row][..., None]
     sizes = jnp.arange(1, state.largest_worker + 1)[:, None, None]
     wide = state.jobs.gpus_per_worker[row] - 1
-    fewest = (on_roomiest(gpus // sizes)[wide] < workers).sum(-1, keepdims=True)
-    now = jnp.take_along_axis(on_roomiest(free // sizes)[wide], jnp.minimum(fewest, len(gpus) - 1), -1)
-    fits = ((now >= workers) & (fewest < len(gpus)))[..., 0]
+    fits = fits_fewest(on_roomiest(gpus // sizes)[wide], on_roomiest(free // sizes)[wide], state.jobs.workers[row])
     return fits if state.jobs.milli is None else fits | (state.jobs.milli[row] < WHOLE)
+
+
+def fits_fewest(
+    empty: Int32[Array, "*jobs N"], now: Int32[Array, "*jobs N"], workers: Int32[Array, "*jobs"]
+) -> Bool[Array, "*jobs"]:
+    """Whether gangs fit as few servers now as in an empty partition; see `on_roomiest` for `now` and `empty`."""
+    fewest = (empty < workers[..., None]).sum(-1, keepdims=True)
+    last = empty.shape[-1] - 1
+    there = jnp.take_along_axis(now, jnp.minimum(fewest, last), -1)
+    return ((there >= workers[..., None]) & (fewest <= last))[..., 0]
 
 
 def on_roomiest(capacity: Int32[Array, "*sizes N K"]) -> Int32[Array, "*sizes N"]:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels, shares
 from jaxsched.env.estimates import estimated_left_s
-from jaxsched.env.queues import Discipline, first, on_roomiest
+from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import may_stop, released, until_stoppable_s
@@ -105,8 +105,7 @@ def _feasible_without(
     fits = capacity.sum() >= jobs.workers[row]
     if queue.consolidate:
         empty = on_roomiest(params.cluster.group_gpus[p] // jobs.gpus_per_worker[row])
-        fewest = (empty < jobs.workers[row]).sum()
-        together = on_roomiest(capacity)[jnp.minimum(fewest, len(empty) - 1)] >= jobs.workers[row]
+        together = fits_fewest(empty, on_roomiest(capacity), jobs.workers[row])
         fits &= together if milli is None else together | (milli < WHOLE)
     return fits & ((state.running.job[p] < 0) | gone).any()
 
