@@ -82,7 +82,7 @@ def synthetic():
     return StepTimes(*map(np.array, zip(*rows)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_learns_what_is_there():
     times = synthetic()
     for table in (cross_validate(times), extrapolate(times)):

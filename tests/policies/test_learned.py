@@ -56,6 +56,7 @@ def test_an_untrained_network_runs_a_workload_to_its_end(seed):
     assert (np.asarray(state.free) == np.asarray(case.cluster.group_gpus)).all()
 
 
+@pytest.mark.long
 def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
     """A T4 is 0.17 A100s, so that the best offer of the last partition has slowdown 5.9; nothing else will come."""
     kinds = [Server(groups=(4, 4), gpu_type=name) for name in ("A100",) * 4 + ("T4",) * 2]

@@ -45,10 +45,11 @@ TWO_POINT = Sizes(np.array([0.5, 5.5]), np.array([0.9, 0.1]))
 
 def least_attained(sizes: Sizes, load: float) -> float:
     """Mean time in the system under foreground-background, in mean service times."""
-    cut = np.minimum(sizes.x[:, None], sizes.x)  # x, truncated
-    first, second = cut @ sizes.weight, cut**2 @ sizes.weight
+    x, weight = sizes.x, sizes.weight
+    larger = 1 - np.cumsum(weight)
+    first, second = np.cumsum(weight * x) + larger * x, np.cumsum(weight * x**2) + larger * x**2  # of sizes, cut at x
     rho = load * first
-    return float(sizes.weight @ ((load * second / 2 / (1 - rho) + sizes.x) / (1 - rho)))
+    return float(weight @ ((load * second / 2 / (1 - rho) + x) / (1 - rho)))
 
 
 def shortest_remaining(sizes: Sizes, load: float) -> float:

@@ -101,7 +101,7 @@ def test_a_run_that_ends_at_any_instant_goes_on_bit_for_bit(tmp_path, config, pr
     assert_same(run, expected, state)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_process_on_a_run_is_refused(tmp_path, config, programs, expected):
     with locked(tmp_path), pytest.raises(UserError, match=f"in use by process {os.getpid()} on "):
         train(config, tmp_path, programs=programs)

@@ -102,6 +102,7 @@ def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> 
     scheduler.close()
 
 
+@pytest.mark.long
 def test_a_permission_that_is_taken_away_later_is_named(world, start) -> None:
     world.node()
     scheduler = start()
