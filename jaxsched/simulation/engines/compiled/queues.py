@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxsched.simulation.engines.compiled.jit import compiled
-from jaxsched.simulation.engines.compiled.levels import level_of_queued
+from jaxsched.simulation.engines.compiled.levels import level_of_queued, to_exceed
 from jaxsched.simulation.engines.compiled.world import PEAK_QUEUE, Tables, World
 
 
@@ -23,7 +23,7 @@ def _key(w: World, t: Tables, j: int) -> float:
 
 
 @compiled
-def _settle(w: World, t: Tables, p: int, at: int, j: int) -> None:
+def _insert(w: World, t: Tables, p: int, at: int, j: int) -> None:
     """Put a job into a queue at the place `at`, or as far before it as it comes in the order."""
     while at > 0 and comes_before(w, t, j, t.queue[p, at - 1]):
         t.queue[p, at] = t.queue[p, at - 1]
@@ -37,8 +37,10 @@ def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     partition = t.partitions[p]
     if w.order >= 0:
         t.service[j].level = level_of_queued(w, t, j)
-    _settle(w, t, p, partition.queued, j)
+        t.service[j].exceed = to_exceed(w, t.service[j].level)
+    _insert(w, t, p, partition.queued, j)
     partition.queued += 1
+    partition.settled = 0
     t.numbers[PEAK_QUEUE] = max(t.numbers[PEAK_QUEUE], partition.queued)
 
 
@@ -47,6 +49,7 @@ def dequeue(t: Tables, p: int, place: int) -> int:
     """Take the job at that place out of a queue."""
     j, partition = t.queue[p, place], t.partitions[p]
     partition.queued -= 1
+    partition.settled = 0
     for at in range(place, partition.queued):
         t.queue[p, at] = t.queue[p, at + 1]
     return j
@@ -56,4 +59,4 @@ def dequeue(t: Tables, p: int, place: int) -> int:
 def reorder(w: World, t: Tables, p: int) -> None:
     """Put a queue in order of keys that have changed."""
     for at in range(1, t.partitions[p].queued):
-        _settle(w, t, p, at, t.queue[p, at])
+        _insert(w, t, p, at, t.queue[p, at])
