@@ -8,6 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
+from jaxsched.env.knowledge import seen
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.state import EnvParams, State
@@ -57,6 +58,7 @@ def collect(
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
 
     def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
+        state = seen(params, state, setting.static.knows)
         obs = observe(queue, params, state)
         return obs, build_menu(params, state, obs)
 

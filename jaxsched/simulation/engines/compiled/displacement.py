@@ -4,19 +4,25 @@ import numpy as np
 
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
+    FIRST_BIN_S,
     LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
+    OUTLIVED,
+    SERVICE_BINS,
     STOP_TOLERANCE,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.levels import (
+    GITTINS,
     LAS,
     MLFQ,
     SRSF,
     SRTF,
+    THEMIS,
     attained_s,
     gpus,
     intervals_run,
@@ -180,6 +186,8 @@ def quiet_intervals(w: World, t: Tables) -> int:
     As `policies.displacement.quiet_intervals`; slowdowns must be current.
     """
     seconds = np.inf
+    if w.order == THEMIS:  # queued jobs rise all the time
+        return 1
     for p in range(len(t.partitions)):
         if t.partitions[p].queued == 0:
             continue
@@ -199,6 +207,12 @@ def _until_it_matters_s(w: World, t: Tables, p: int, i: int, above: int) -> floa
     if w.order == SRTF or w.order == SRSF:
         overdue = remaining_s(t, p, i) + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
         seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * run.slowdown
+        if w.history:  # once it has run for half of its estimate that grows
+            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, ran))
+    elif w.order == GITTINS:
+        own = bin_of(attained_s(w, j, ran))
+        edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
+        seconds = (edge - attained_s(w, j, ran)) / gpus(w, j)
     elif w.order == MLFQ:
         limit = MLFQ_FIRST_S * MLFQ_RATIO ** (target - 1)
         seconds = np.inf if target > MLFQ_LEVELS else limit - run_s(w, ran)

@@ -4,10 +4,11 @@ import numpy as np
 
 from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of, on_grid
 from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
-SRTF, SRSF, LAS, MLFQ, TIRESIAS = range(5)  # places in `env.levels.ORDERS`
+SRTF, SRSF, LAS, MLFQ, TIRESIAS, GITTINS, THEMIS = range(7)  # places in `env.levels.ORDERS`
 
 
 @compiled
@@ -59,6 +60,12 @@ def _by_work(w: World, j: int, left_s: float) -> int:
 
 @compiled
 def _by_service(w: World, t: Tables, j: int, ran: int) -> int:
+    if w.order == THEMIS:
+        waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
+        ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
+        return -on_grid(w.past.grid, ratio)
+    if w.order == GITTINS:
+        return int(t.known.levels[bin_of(attained_s(w, j, ran))])
     if w.order == LAS:
         return _level(attained_s(w, j, ran))
     if w.order == TIRESIAS:
