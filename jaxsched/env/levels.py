@@ -11,6 +11,7 @@ from jaxsched.env.history import bin_of, gittins_levels, on_grid
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import intervals_run
+from jaxsched.errors import UserError
 from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST, STEPS
 
 SRTF, SRSF, LAS = CONTINUOUS = ("srtf", "srsf", "las")
@@ -66,7 +67,8 @@ def _by_service(
     if order == THEMIS:
         return _by_fairness(params, state, row, running=running)
     if order == GITTINS:
-        assert state.history is not None
+        if state.history is None:
+            raise UserError(f"order {GITTINS}: needs what finished jobs tell, which is kept where knows = history only")
         return gittins_levels(state.history)[bin_of(attained_s(params, state, row, running=running))]
     if order == LAS:
         return _level(attained_s(params, state, row, running=running))

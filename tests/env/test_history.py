@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsched.env.environment import initial_state
 from jaxsched.env.history import SECONDS, expected_s, gittins_levels, no_history
 from jaxsched.env.knowledge import seen
+from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.state import FINISHED, History
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse
@@ -130,6 +132,13 @@ def test_gittins_favours_those_of_whom_many_end_soon():
 def test_who_needs_a_history_is_refused_elsewhere(policy, knows):
     with pytest.raises(UserError, match=f"'{policy.replace('+', '.')}'.* knows = {knows}; set knows = history"):
         check_world(parse(policy), Settings(knows=knows, preemption=True))
+
+
+def test_an_order_by_history_is_refused_where_none_is_kept():
+    case = strategies.random_case(3, "one")
+    state = jax.eval_shape(lambda: initial_state(case.shape.config(), case.params, case.table))
+    with pytest.raises(UserError, match="gittins: needs what finished jobs tell"):
+        jax.eval_shape(lambda state: order_keys(Discipline(order="gittins"), state, case.params), state)
 
 
 @pytest.mark.parametrize("policy", ["qssf", "tiresias-las", "tiresias-gittins", "themis", "pack:srsf", "greedy-wait"])
