@@ -16,15 +16,17 @@ HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...], a checkpoint (quickstart and default come with jaxsched; or a folder), or a
 function or Policy of your own, FILE.py:NAME. Names: first-fit, pack, load-balance, tetris, least-interference,
-contention-aware, random, greedy-wait.
+contention-aware, random, greedy-wait. Schedulers of the field, their options set: tiresias-las; with --knows history
+qssf (Helios), tiresias-gittins; themis. All but qssf stop jobs (--preemption on).
 
 Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
-tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
+tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job);
+gittins, with --knows history (of jobs that had as much service, most end soon); themis (longest wait for its run time).
 backfill: jobs behind one that cannot start may start. reserve, with backfill: GPUs are kept for the first blocked gang;
 jobs of fewer GPU-seconds, jobs that are done before it can start, and jobs that leave enough for it pass.
 consolidate: a gang starts only on as few servers as it would need in an empty partition.
-preempt, with --preemption on and one of the last five orders: jobs that come first take the place of running ones; with
-hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
+preempt, with --preemption on and one of the last seven orders: jobs that come first take the place of running ones;
+with hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
 How blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never).
 For greedy-wait: tX (its threshold), pX (its patience), and lifetime (charges placements with the seconds by which their
 servers would be wholly free later).
@@ -35,6 +37,7 @@ Examples:
   jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
+  jaxsched evaluate --preemption on --knows history --policies qssf tiresias-gittins pack:srsf+backfill+preempt
 """
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from jaxsched.cli.options import INTERFERENCE, optional
+from jaxsched.cli.options import INTERFERENCE, optional, switched_on
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
@@ -29,7 +29,8 @@ Examples:
 
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
-OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "shards", "seed")
+WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s")
+OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", *WORLD, "shards", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,16 @@ class Train:
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""
+    knows: Annotated[str | None, optional("runtimes|estimates|history")] = None
+    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others."""
+    preemption: Annotated[str | None, optional("on|off")] = None
+    """Whether running jobs may be stopped."""
+    restart_s: Annotated[float | None, optional("X")] = None
+    """Seconds for which a job holds its GPUs before its work goes on, at every start but the first."""
+    checkpoint_s: Annotated[float | None, optional("X")] = None
+    """Seconds of work between two checkpoints."""
+    min_run_s: Annotated[float | None, optional("X")] = None
+    """A job is not stopped earlier after a start."""
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
     seed: Annotated[int | None, optional("N")] = None
@@ -115,7 +126,10 @@ class Train:
         def given(*names: str) -> dict:
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-        env = dataclasses.replace(config.env, **given("cluster", "schedulers", "interference", "interval_s"))
+        world = given("cluster", "schedulers", "interference", "interval_s", *WORLD)
+        if self.preemption is not None:
+            world["preemption"] = switched_on(self.preemption)
+        env = dataclasses.replace(config.env, **world)
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load)
         ppo = dataclasses.replace(config.ppo, **given("shards"))

@@ -17,6 +17,8 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.actions import admit, apply_actions
 from jaxsched.env.clock import advance, intervals_ahead
+from jaxsched.env.history import no_history
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.reward import reward
@@ -111,6 +113,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         illegal=ints(),
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
         service=None if params.preemption is None else service,
+        history=no_history(config, params) if config.knows == HISTORY else None,
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )

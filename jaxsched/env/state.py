@@ -151,6 +151,14 @@ class Service(Pytree):
     lost_s: Float32[Array, "J"]  # ideal seconds of work that were not kept
 
 
+class History(Pytree):
+    """What the jobs that have finished tell: see `env.history`."""
+
+    jobs: Int32[Array, "classes"]
+    steps: Int32[Array, "classes"]  # sum of their run times on the grid
+    served: Int32[Array, "bins"]  # jobs by the service that they took
+
+
 class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
@@ -172,6 +180,7 @@ class State(Pytree):
     illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     service: Service | None = None  # None without preemption
+    history: History | None = None  # None unless policies know it
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 

@@ -4,19 +4,25 @@ import numpy as np
 
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
+    FIRST_BIN_S,
     LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
+    OUTLIVED,
+    SERVICE_BINS,
     STOP_TOLERANCE,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.levels import (
+    GITTINS,
     LAS,
     MLFQ,
     SRSF,
     SRTF,
+    THEMIS,
     attained_s,
     gpus,
     intervals_run,
@@ -210,6 +216,8 @@ def quiet_intervals(w: World, t: Tables, p: int) -> int:
     displace it before. Slowdowns must be current.
     """
     seconds = np.inf
+    if w.order == THEMIS:  # queued jobs rise all the time
+        return 1
     for i in range(t.partitions[p].running):
         seconds = min(seconds, _until_it_matters_s(w, t, p, i))
     return int(min(max(np.floor(seconds / w.interval_s * (1.0 - 1e-4)), 1.0), FOREVER))
@@ -251,10 +259,17 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
     j = t.running[p, i].job
     if w.order == SRTF or w.order == SRSF:  # falls until it has outlived the estimate
         overdue = remaining_s(t, p, i) + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
-        return 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
+        seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
+        if w.history:  # once it has run for half of its estimate that grows
+            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
+        return seconds
     if w.order == LAS:
         return (t.service[queued].exceed - value) / gpus(w, j)
     ran, level = intervals_run(t, j), t.service[queued].level
+    if w.order == GITTINS:
+        own = bin_of(attained_s(w, j, ran))
+        edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
+        return (edge - attained_s(w, j, ran)) / gpus(w, j)
     if w.order == MLFQ:
         return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
     return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / gpus(w, j)

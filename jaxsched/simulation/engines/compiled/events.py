@@ -21,7 +21,7 @@ from jaxsched.simulation.engines.compiled.openings import (
     keep_gpus,
     something_possible,
 )
-from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, reorder
+from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, renew
 from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_JOB, ROUNDS, Tables, World
 
@@ -65,10 +65,9 @@ def _admit(w: World, t: Tables) -> None:
 @inlined
 def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
+    renew(w, t)
     for p in range(len(t.partitions)):
         t.partitions[p].waited = 0
-        if w.by_tenant:
-            reorder(w, t, p)
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
         if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:

@@ -4,10 +4,11 @@ import numpy as np
 
 from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of, on_grid
 from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
-SRTF, SRSF, LAS, MLFQ, TIRESIAS = range(5)  # places in `env.levels.ORDERS`; those up to LAS are continuous
+SRTF, SRSF, LAS, MLFQ, TIRESIAS, GITTINS, THEMIS = range(7)  # places in `env.levels.ORDERS`; to LAS: continuous
 
 
 @compiled
@@ -40,7 +41,7 @@ def measure(w: World, t: Tables, p: int, i: int) -> float:
 @compiled
 def to_exceed(w: World, level: int) -> float:
     """What a running job has to exceed so that a queued job of this level may displace it; but for rounding."""
-    return np.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + 0.5
+    return np.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + w.margin + 0.5
 
 
 @compiled
@@ -77,6 +78,12 @@ def _work(w: World, j: int, left_s: float) -> float:
 @compiled
 def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
     """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
+    if w.order == THEMIS:
+        waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
+        ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
+        return -on_grid(w.past.grid, ratio)
+    if w.order == GITTINS:
+        return int(t.known.levels[bin_of(attained_s(w, j, ran))])
     if w.order == TIRESIAS:
         return 1 if attained_s(w, j, ran) >= w.quantum else 0
     level, seconds, limit = 0, run_s(w, ran), MLFQ_FIRST_S

@@ -5,6 +5,7 @@ from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.semantics import WORK_TOLERANCE
+from jaxsched.simulation.engines.compiled.history import note
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.speed import footprint, slowdown
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, FINISHED, PEAK_RUNNING, STAMP, Tables, World
@@ -111,6 +112,8 @@ def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
         if run.early_s > now_s:
             continue
         t.records[run.job].finish_s = now_s
+        if w.history:
+            note(w, t, run.job)
         leave(w, t, p, i)
         t.numbers[FINISHED] += 1
 
