@@ -39,11 +39,14 @@ class Metrics:
         self.pending = gauge("pending_gangs", "Gangs with unbound pods, by reason", "reason")
         self.partial = gauge("partial_gangs", "Gangs of which some pods are bound and others are not")
         self.fallbacks = counter("policy_failures", "Decisions that the fallback took over, by cause", "cause")
+        self.set_aside = counter("gangs_set_aside", "Gangs that made planning raise")
+        self.failed_turns = counter("failed_turns", "Turns of the loop that raised, and were given up")
         self.rejected = counter("kubelet_rejections", "Pods that a kubelet rejected after our Binding (OutOf...)")
         self.restarts = counter("watch_restarts", "Watches that ended, by resource and cause", "resource", "cause")
         self.compilations = gauge("policy_compilations", "Times that the policy was compiled")
         self.leader = gauge("leader", "1 while this replica leads")
         self.refused_nodes = gauge("unreadable_nodes", "Nodes that are left out because they cannot be read")
+        self.unreadable = gauge("unreadable_objects", "Objects that reading raised on, by resource", "resource")
 
     def text(self) -> bytes:
         """The exposition format."""
