@@ -10,7 +10,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import pod_path
-from jaxsched.kube.cluster.metrics import serve
+from jaxsched.kube.cluster.health import serve
 from jaxsched.kube.cluster.record import read_recording
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
@@ -241,7 +241,7 @@ def test_metrics_and_health(world, start) -> None:
 
     world.node()
     scheduler = start()
-    server = serve(0, scheduler.metrics, scheduler.livez, scheduler.readyz)
+    server = serve("127.0.0.1", 0, scheduler.metrics, scheduler.livez, scheduler.readyz)
     pods = gang(world, 2, 1)
     turn(scheduler, lambda: bound(world, pods) == 2)
 
@@ -254,6 +254,6 @@ def test_metrics_and_health(world, start) -> None:
     assert 'jaxsched_schedule_attempts_total{by="pack:area+backfill+forward",result="scheduled"} 1.0' in text
     assert get("/readyz") == get("/livez") == "ok\n"
     with pytest.raises(UserError, match="--metrics-port"):
-        serve(server.server_address[1], scheduler.metrics, scheduler.livez, scheduler.readyz)
+        serve("127.0.0.1", server.server_port, scheduler.metrics, scheduler.livez, scheduler.readyz)
     server.shutdown()
     server.server_close()
