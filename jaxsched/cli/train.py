@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import tyro
+
 from jaxsched.cli.options import INTERFERENCE, optional, switched_on
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ class Train:
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
+    debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Check after every decision round that numbers are finite and no GPU or job is lost; slower, and computes the
+    same."""
 
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
@@ -99,7 +104,15 @@ class Train:
             with Display(["train"], config.ppo.chunks, "chunks") as display:
                 report, begin = reporter(display, config), compiling(display)
                 resume, command = self.resume is not None, self.command()
-                policy = train(config, folder, resume=resume, report=report, command=command, begin=begin)
+                policy = train(
+                    config,
+                    folder,
+                    resume=resume,
+                    report=report,
+                    command=command,
+                    begin=begin,
+                    debug_checks=self.debug_checks,
+                )
         except KeyboardInterrupt as stop:
             hint = [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] if has_step(state) else []
             raise type(stop)(*hint) from None
