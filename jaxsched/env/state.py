@@ -137,6 +137,7 @@ class Records(Pytree):
     forwards: Int8[Array, "J"]
     workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
     ps: Int16[Array, "J NK"] | None = None  # likewise
+    gpu: Int32[Array, "J"] | None = None  # as in `Running`; likewise, and None without shared GPUs
 
 
 class Service(Pytree):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int8, Int16, Int64
+from jaxtyping import Bool, Float64, Int8, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
@@ -72,6 +72,8 @@ class Outcome:
     stats: RunStats
     interruptions: Interruptions | None = None  # None where jobs are not stopped
     models: tuple[str, ...] = BUILT_IN.names  # names of the catalogue that the jobs' models are from
+    ps: Int16[np.ndarray, "J NK"] | None = None  # parameter servers, if recorded; None: where `place_ps` puts them
+    gpu: Int32[np.ndarray, "J"] | None = None  # shared GPU of the partition, if recorded; -1: whole ones
 
     @property
     def finished(self) -> Bool[np.ndarray, "J"]:
@@ -130,6 +132,8 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         interruptions=interruptions,
+        ps=records.ps[:count] if settings.record_placements else None,
+        gpu=records.gpu[:count] if settings.record_placements and records.gpu is not None else None,
     )
 
 
