@@ -11,16 +11,20 @@ if os.environ.get("CHECK_SHAPES") != "0":  # before anything of the package is i
 
 import jax
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from jaxsched.cli.cache import enable_cache
 from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops
 
 allow_whole_loops()
 
-# Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams.
+# Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams,
+# and makes what it finds small, which takes minutes where each try plays a whole run.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_QUIET)
+_ONCE = (Phase.explicit, Phase.generate)
+settings.register_profile(
+    "fixed", deadline=None, derandomize=True, phases=_ONCE, print_blob=True, suppress_health_check=_QUIET
+)
 settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile("fixed")
 

@@ -65,9 +65,11 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
     assert ours.ps == theirs.ps
     if case.preemption is not None:
         assert_same_service(case, state, theirs)
-    # Stricter than finish times that agree: run times do.
+    # Stricter than finish times that agree: run times do. With stops there are restarts of up to 900 s, and what a long
+    # run is rounded by reaches a short one beside it.
+    atol = 0.0 if case.preemption is None else 1e-2
     np.testing.assert_allclose(
-        ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5, err_msg="run time"
+        ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5, atol=atol, err_msg="run time"
     )
 
 
