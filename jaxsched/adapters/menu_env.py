@@ -79,6 +79,10 @@ class MenuEnv:
         turn = self._shown(params, following)
         return _seen(turn), turn, reward, terminated, truncated, info
 
+    def seen(self, turn: Turn) -> Seen:
+        """What the schedulers are shown in a turn."""
+        return _seen(turn)
+
     def action_space(self, params: MenuParams | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""
         mask = self._example(params)["mask"]
