@@ -40,6 +40,10 @@ class Turn(Pytree):
     observation: Observation
     menu: Menu
 
+    def _repr_html_(self) -> str | None:
+        """In a notebook: the state, drawn."""
+        return self.state._repr_html_()
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MenuEnv:

@@ -176,6 +176,12 @@ class State(Pytree):
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 
+    def _repr_html_(self) -> str | None:
+        """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
+        from jaxsched.env.drawing import state_svg
+
+        return state_svg(self)
+
 
 class Action(Pytree):
     """What every scheduler does in one round."""
