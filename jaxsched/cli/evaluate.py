@@ -63,6 +63,8 @@ class Evaluate(ScenarioOptions):
     """Cut the runs off at this simulated time (default: run until every job has finished)."""
     json: Output = None
     """Also write the results as JSON."""
+    keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Keep every job of the first job list in --json, for `jaxsched report`."""
     markdown: Output = None
     """Also write the table as Markdown."""
     figure: Output = None
@@ -84,6 +86,8 @@ class Evaluate(ScenarioOptions):
 
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *self.policies])
+        if self.keep_runs and self.json is None:
+            raise UserError("--keep-runs: keeps them in a result, name its file by --json")
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:
@@ -92,7 +96,7 @@ class Evaluate(ScenarioOptions):
             check_folder(self.record, "--record")
         comparison = self.compared()
         with results() as write:
-            write(self.json, text(comparison.dumps()))
+            write(self.json, lambda path: text(self._json(comparison))(path))
             write(self.markdown, text(markdown(comparison)))
             write(self.figure, lambda path: jct_distribution(comparison, path))
             self._draw(comparison, write)
@@ -102,6 +106,17 @@ class Evaluate(ScenarioOptions):
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")
+
+    def _json(self, comparison: "Comparison") -> str:
+        """The results, with the runs if they are kept."""
+        if not self.keep_runs:
+            return comparison.dumps()
+        import json
+
+        from jaxsched.evaluation.report import runs
+
+        kept = {"runs": runs(comparison, self.scenario(1).cluster)}
+        return json.dumps(comparison.to_json() | kept, allow_nan=False) + "\n"
 
     def _draw(self, comparison: "Comparison", write: "Writer") -> None:
         """The outputs that show the first job list on the cluster."""
@@ -123,7 +138,8 @@ class Evaluate(ScenarioOptions):
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=bool(self.picture or self.report))
+        placed = bool(self.picture or self.report or self.keep_runs)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
         with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -134,7 +150,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in (*OUTPUTS, "record", "debug_checks") or value is None:
+            if field.name in (*OUTPUTS, "record", "debug_checks", "keep_runs") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

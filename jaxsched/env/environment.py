@@ -84,6 +84,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         forwards=ints(count, dtype=jnp.int8),
         workers=ints(count, n * k, dtype=jnp.int8) if config.record_placements else None,
         ps=ints(count, n * k, dtype=jnp.int16) if config.record_placements else None,
+        gpu=ints(count, fill=-1) if config.record_placements and config.shared_gpus else None,
     )
     service = Service(
         left_s=jobs.duration_s,

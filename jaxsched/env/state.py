@@ -137,6 +137,7 @@ class Records(Pytree):
     forwards: Int8[Array, "J"]
     workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
     ps: Int16[Array, "J NK"] | None = None  # likewise
+    gpu: Int32[Array, "J"] | None = None  # as in `Running`; likewise, and None without shared GPUs
 
 
 class Service(Pytree):
@@ -183,6 +184,12 @@ class State(Pytree):
     history: History | None = None  # None unless policies know it
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
+        from jaxsched.env.drawing import state_svg
+
+        return state_svg(self)
 
 
 class Action(Pytree):

@@ -16,6 +16,7 @@ from jaxsched.networks.hierarchy import Heads, Menu, apply_in_blocks
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
+from jaxsched.training.faults import fault_code
 from jaxsched.training.setting import Setting
 from jaxsched.training.shaping import potential
 from jaxsched.training.worlds import Draw, params_axes, params_of_all
@@ -32,6 +33,7 @@ class Experience(Pytree):
     reward: Float32[Array, "T E P"]  # shaped and shared
     discount: Float32[Array, "T E"]  # 1 within a boundary, gamma when the clock advanced
     real: Bool[Array, "T E P"]  # the scheduler had something to decide
+    fault: Int32[Array, "T E 4"] | None = None  # of debug checks, see `training.faults`
 
 
 class Counts(Pytree):
@@ -57,6 +59,7 @@ def collect(
     network, environments = setting.network, states.clock.shape[0]
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
     look_at_all = jax.vmap(functools.partial(look, setting), in_axes=(axes, 0))
+    check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
     step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
     def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Experience, Counts]]:
@@ -64,6 +67,9 @@ def collect(
         heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, draws.interval_factor, states, obs, menu, heads)
+        if setting.checks:
+            said = experience.reward + experience.value + experience.log_prob
+            experience = experience.replace(fault=check_all(params, after, said))
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice

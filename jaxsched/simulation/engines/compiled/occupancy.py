@@ -157,6 +157,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
                 for place in range(w.reach_first[link], w.reach_first[link + 1]):
                     t.partitions[w.reach[place]].stale = FELT
     partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
+    partition.settled = 0
     partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide
     for wide in range(t.fits.shape[1]):
@@ -190,6 +191,7 @@ def refresh(w: World, t: Tables) -> None:
             if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
                 rate = slowdown(w, t, p, run.slot, run.job)
                 if rate != run.slowdown:
+                    partition.settled = 0
                     work_from_s = max(now_s, run.resume_s)
                     left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - work_from_s) / run.slowdown
                     run.slowdown, run.finish_s = rate, work_from_s + left_s * rate

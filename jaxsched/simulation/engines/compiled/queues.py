@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.simulation.engines.compiled.history import estimate, expect, rank_bins
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
-from jaxsched.simulation.engines.compiled.levels import THEMIS, intervals_run, level_of_queued, run_s
+from jaxsched.simulation.engines.compiled.levels import THEMIS, intervals_run, level_of_queued, run_s, to_exceed
 from jaxsched.simulation.engines.compiled.world import FINISHED, LEARNED, PEAK_QUEUE, Tables, World
 
 
@@ -24,7 +24,7 @@ def _key(w: World, t: Tables, j: int) -> float:
 
 
 @compiled
-def _settle(w: World, t: Tables, p: int, at: int, j: int) -> None:
+def _insert(w: World, t: Tables, p: int, at: int, j: int) -> None:
     """Put a job into a queue at the place `at`, or as far before it as it comes in the order."""
     while at > 0 and comes_before(w, t, j, t.queue[p, at - 1]):
         t.queue[p, at] = t.queue[p, at - 1]
@@ -39,11 +39,19 @@ def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     if w.history:
         expect(w, t, j)
         estimate(w, j, t.service[j].expected_s, run_s(w, t.service[j].ran))
+    _rank(w, t, j)
+    _insert(w, t, p, partition.queued, j)
+    partition.queued += 1
+    partition.settled = 0
+    t.numbers[PEAK_QUEUE] = max(t.numbers[PEAK_QUEUE], partition.queued)
+
+
+@compiled
+def _rank(w: World, t: Tables, j: int) -> None:
+    """Write the level of a queued job, if the order has levels."""
     if w.order >= 0:
         t.service[j].level = level_of_queued(w, t, j)
-    _settle(w, t, p, partition.queued, j)
-    partition.queued += 1
-    t.numbers[PEAK_QUEUE] = max(t.numbers[PEAK_QUEUE], partition.queued)
+        t.service[j].exceed = to_exceed(w, t.service[j].level)
 
 
 @compiled
@@ -51,6 +59,7 @@ def dequeue(t: Tables, p: int, place: int) -> int:
     """Take the job at that place out of a queue."""
     j, partition = t.queue[p, place], t.partitions[p]
     partition.queued -= 1
+    partition.settled = 0
     for at in range(place, partition.queued):
         t.queue[p, at] = t.queue[p, at + 1]
     return j
@@ -73,10 +82,10 @@ def renew(w: World, t: Tables) -> None:
             j = t.queue[p, at]
             if news:
                 _renew_one(w, t, j, t.service[j].ran, news)
-            if w.order >= 0:
-                t.service[j].level = level_of_queued(w, t, j)
+            _rank(w, t, j)
         for at in range(1, t.partitions[p].queued):
-            _settle(w, t, p, at, t.queue[p, at])
+            _insert(w, t, p, at, t.queue[p, at])
+        t.partitions[p].settled = 0
 
 
 @compiled

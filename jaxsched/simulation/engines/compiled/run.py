@@ -51,6 +51,7 @@ class Run:
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
         assert isinstance(queue.order, str)
+        timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
         models, history = models_of(params.profiles), config.knows == HISTORY
         self.world = World(
             **site_of(cluster),
@@ -71,7 +72,8 @@ class Run:
             forward=_FORWARDS[of.forward],
             by_tenant=queue.order == "tenants",
             reserve=queue.reserve,
-            timed=policy.asked == POSSIBLE or distinct_speeds(cluster) > 1,  # so is waiting for faster GPUs
+            timed=timed,
+            settles=not timed,
             window=queue.window,
             threshold=of.threshold,
             patience=of.patience,

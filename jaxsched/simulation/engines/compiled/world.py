@@ -41,11 +41,12 @@ LAW = _record(kappa="f8", power="f8")
 
 # What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
 # the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
+# `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
 # `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
 # `openings`.
 PARTITION = _record(
     free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
-    target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
+    settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
 )  # fmt: skip
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
@@ -58,10 +59,18 @@ ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="i8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
-# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `expected_s`: by
-# the history.
+# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
+# `expected_s`: by the history.
 SERVICE = _record(
-    left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", expected_s="f8"
+    left_s="f8",
+    since="i8",
+    ran="i8",
+    stops="i8",
+    restarting_s="f8",
+    lost_s="f8",
+    level="i8",
+    exceed="f8",
+    expected_s="f8",
 )
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
@@ -99,6 +108,7 @@ class World(NamedTuple):
     by_tenant: bool  # queues are in order of what tenants have received, not of `key`
     reserve: bool  # GPUs are kept for blocked gangs
     timed: bool  # what is chosen depends on the clock
+    settles: bool  # who has waited waits until something changes in its partition, or levels do
     window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
     threshold: float
     patience: float
