@@ -11,6 +11,8 @@ from jaxsched.dynamics.batching import only_where, with_shared
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env import shares
+from jaxsched.env.history import noted
+from jaxsched.env.knowledge import HISTORY, seen
 from jaxsched.env.load import Load, load_of, sharers_of
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
@@ -88,7 +90,8 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
         quiet = jnp.minimum(arrival, _intervals_to_completion(params, state))
         if callable(asked):
-            quiet = jnp.minimum(quiet, asked(params, state))
+            known = seen(params, state, HISTORY) if config.knows == HISTORY else state
+            quiet = jnp.minimum(quiet, asked(params, known))
         ahead = jnp.where(same, quiet, ahead)
     return jnp.maximum(ahead, 1).astype(jnp.int32)
 
@@ -179,6 +182,7 @@ def advance(
         own=end.load.own,
         total=end.load.total,
         records=records,
+        history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
     )
     return state, end.terms
 

@@ -137,6 +137,7 @@ class Records(Pytree):
     forwards: Int8[Array, "J"]
     workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
     ps: Int16[Array, "J NK"] | None = None  # likewise
+    gpu: Int32[Array, "J"] | None = None  # as in `Running`; likewise, and None without shared GPUs
 
 
 class Service(Pytree):
@@ -149,6 +150,14 @@ class Service(Pytree):
     stops: Int32[Array, "J"]
     restarting_s: Float32[Array, "J"]  # spent on restarts; of a run that goes on, the whole restart
     lost_s: Float32[Array, "J"]  # ideal seconds of work that were not kept
+
+
+class History(Pytree):
+    """What the jobs that have finished tell: see `env.history`."""
+
+    jobs: Int32[Array, "classes"]
+    steps: Int32[Array, "classes"]  # sum of their run times on the grid
+    served: Int32[Array, "bins"]  # jobs by the service that they took
 
 
 class State(Pytree):
@@ -172,8 +181,15 @@ class State(Pytree):
     illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     service: Service | None = None  # None without preemption
+    history: History | None = None  # None unless policies know it
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
+        from jaxsched.env.drawing import state_svg
+
+        return state_svg(self)
 
 
 class Action(Pytree):

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster, distinct_speeds
 from jaxsched.dynamics.reference import profiles_on
-from jaxsched.env.knowledge import KNOWLEDGE, RUNTIMES
+from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import get_catalogue
@@ -21,6 +21,7 @@ LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
 MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
+MOST_NOTED = 4_000_000  # finished jobs of a history
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,8 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
             f"no job fits the cluster: the smallest gang has {smallest} GPUs, the largest partition {gpus}; "
             "take a larger cluster or fewer schedulers"
         )
+    if settings.knows == HISTORY and max(map(len, job_lists)) > MOST_NOTED:
+        raise UserError(f"knows: {HISTORY} takes {MOST_NOTED:,} jobs at most, its sums are int32; take fewer jobs")
     last = max(float(jobs.submit_s.max()) for jobs in job_lists) / settings.interval_s
     if last >= LARGEST_HORIZON:
         raise UserError(f"interval_s: {settings.interval_s:g} s is too short for a trace with {last:.3g} intervals")

@@ -8,6 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
+from jaxsched.env.knowledge import seen
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.state import EnvParams, State
@@ -55,14 +56,9 @@ def collect(
     Args: `draws` and `states` with a leading axis over environments.
     Returns: states after the further round, experience, the values after the last round of it, and counts.
     """
-    queue, network, environments = setting.config.queue, setting.network, states.clock.shape[0]
+    network, environments = setting.network, states.clock.shape[0]
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
-
-    def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
-        obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs)
-
-    look_at_all = jax.vmap(look, in_axes=(axes, 0))
+    look_at_all = jax.vmap(functools.partial(look, setting), in_axes=(axes, 0))
     check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
     step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
@@ -80,6 +76,13 @@ def collect(
     states, _, (rounds, counts) = play_rounds(play, states, jax.random.split(key, setting.config.ppo.steps + 1))
     experience, counts = jax.tree.map(lambda leaf: leaf[:-1], (rounds, counts))
     return states, experience, rounds.value[-1], jax.tree.map(jnp.sum, counts)
+
+
+def look(setting: Setting, params: EnvParams, state: State) -> tuple[Observation, Menu]:
+    """What the schedulers of one environment see of it, by what they may know."""
+    state = seen(params, state, setting.static.knows)
+    obs = observe(setting.config.queue, params, state)
+    return obs, build_menu(params, state, obs)
 
 
 def _step(

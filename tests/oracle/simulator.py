@@ -48,6 +48,7 @@ def simulate(
     running_slots=10**9,
     horizon_s=None,
     preemption: Preemption | None = None,
+    history: bool = False,
 ) -> Result:
     """Run the jobs. `running_slots` and `queue_slots` are per partition.
 
@@ -56,7 +57,7 @@ def simulate(
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
-    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption)
+    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, history)
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),

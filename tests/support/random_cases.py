@@ -16,6 +16,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.workload.estimates import with_estimates
@@ -177,6 +178,7 @@ class Case:
     max_forwards: int = 2
     law: str = "analytic"  # of interference
     preemption: Preemption | None = None
+    history: bool = False  # policies know that of finished jobs, and no run times
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -200,6 +202,11 @@ class Case:
             max_forwards=jnp.int32(self.max_forwards),
             preemption=costs,
         )
+
+    def config(self, **changes) -> EnvConfig:
+        """The static configuration of the shape, with what policies know."""
+        knows = {"knows": HISTORY} if self.history else {}
+        return self.shape.config(**(knows | changes))
 
     @property
     def table(self) -> JobTable:
