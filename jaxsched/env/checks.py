@@ -38,7 +38,10 @@ def check_state(params: EnvParams, state: State, environment: Int32[Array, ""]) 
     if state.shared is None:
         gpus = jnp.where(active, running.gpus_per_worker, 0)
         held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
-        wrong = (held + state.free != params.cluster.group_gpus) | (state.free < 0)
+        gpus = params.cluster.group_gpus
+        if state.faults is not None:
+            gpus = jnp.where(state.faults.out[..., None], 0, gpus)
+        wrong = (held + state.free != gpus) | (state.free < 0)
         check("GPUs that are lost or given twice", "partition", wrong.any((1, 2)), partitions)
     rows = jnp.arange(jobs.arrival.shape[0])
     places = (state.records.status == FINISHED).astype(jnp.int32)

@@ -38,7 +38,7 @@ NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
-    action = policy(key, seen(state, config.knows), params)
+    action = policy(key, seen(state, config.knows), params.replace(failures=None))  # nobody knows what will fail
     return transition(config, params, state, action, policy.asked)[0]
 
 

@@ -7,7 +7,7 @@ from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.gpu_tiers import waits_for_faster
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fits_together, workers_that_fit
-from jaxsched.simulation.engines.compiled.queues import comes_before
+from jaxsched.simulation.engines.compiled.queues import comes_before, room
 from jaxsched.simulation.engines.compiled.speed import quantised
 from jaxsched.simulation.engines.compiled.world import Tables, World
 
@@ -51,9 +51,9 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
         best = -1
         for q in range(len(t.partitions)):
             there = t.partitions[q]
-            room = there.queued == 0 if w.forward == TO_IDLE else there.queued < w.queue_slots
+            open_to = room(w, t, q) > 0 and (there.queued == 0 or w.forward != TO_IDLE)
             better = best < 0 or there.free_gpus > t.partitions[best].free_gpus
-            if better and room and q != p and may_start(w, t, q, j, place):
+            if better and open_to and q != p and may_start(w, t, q, j, place):
                 best = q
         if best >= 0:
             return place, best
@@ -72,7 +72,7 @@ def something_possible(w: World, t: Tables) -> bool:
                 return True
             if t.records[j].forwards < w.max_forwards:
                 for q in range(len(t.partitions)):
-                    if t.partitions[q].queued < w.queue_slots and _feasible(w, t, q, j):
+                    if room(w, t, q) > 0 and _feasible(w, t, q, j):
                         return True
     return False
 
