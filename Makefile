@@ -4,14 +4,14 @@
 #   make PYTHON=python3.12 VENV=.venv312 test         another Python, beside the first
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart check lint test test-long test-all format bench clean
+.PHONY: help quickstart check lint test test-long test-all format bench docs clean
 
 VENV ?= .venv
 N ?= 2
 ARGS ?=
 BIN := $(VENV)/bin
-SOURCES := $(wildcard jaxsched tests benchmarks notebooks)
-TYPED := $(filter-out notebooks,$(SOURCES))
+SOURCES := $(wildcard jaxsched tests benchmarks notebooks docs/_site)
+TYPED := $(filter-out notebooks docs/_site,$(SOURCES))
 
 # The newest Python that runs, is new enough, and can make environments. A name on PATH may be a stub that fails, so each
 # is tried. Looked for only when an environment is to be made.
@@ -44,7 +44,7 @@ check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every c
 test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
 	$(PYTEST) -m "not long and not kube" $(ARGS)
 
-test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out: 15 minutes
+test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out, notebooks among it: 20 minutes
 	$(PYTEST) -m "long or kube" $(ARGS)
 
 test-all: test test-long ## all tests
@@ -63,6 +63,9 @@ format: $(VENV)/.installed-dev ## put imports and layout in order
 
 bench: $(VENV)/.installed-run ## measure speed
 	$(BIN)/jaxsched bench $(ARGS)
+
+docs: $(VENV)/.installed-dev ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .benchmarks .cache .hypothesis .pytest_cache .ruff_cache

@@ -6,6 +6,7 @@ Meta(ge=1)]`), and takes no value for another one: "false" is no boolean, and 1.
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -34,8 +35,8 @@ def converted(kind: type[T] | Any, value: Any, where: str) -> T:
         raise UserError(f"{where}{_explained(str(error), value)}") from None
     except (OverflowError, RecursionError) as error:
         raise UserError(f"{where}: {shortened(repr(value))} cannot be read ({error})") from None
-    if (bad := _not_finite(value)) is not None:
-        raise UserError(f"{where}: {'NaN' if math.isnan(bad) else bad} should be a finite number")
+    for place, bad in _not_finite(value):
+        raise UserError(f"{where}{place}: {'NaN' if math.isnan(bad) else bad} should be a finite number")
     return made
 
 
@@ -61,9 +62,10 @@ def _shown(value: Any, steps: list[str]) -> str:
     return shortened(repr(value))
 
 
-def _not_finite(value: Any) -> float | None:
-    """Some number in `value` that is not finite."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return next((bad for one in inner if (bad := _not_finite(one)) is not None), None)
+def _not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Places and numbers in `value` that are not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield place and f": {place}", value
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, one in inner:
+        yield from _not_finite(one, f"{place}.{key}" if place else shortened(str(key)))

@@ -21,3 +21,15 @@ MLFQ_FIRST_S, MLFQ_RATIO, MLFQ_LEVELS = 3600.0, 4.0, 8  # run times at which a j
 CHECKPOINT_TOLERANCE = 1e-3  # of a checkpoint interval: work that is short of a checkpoint by less counts as there
 STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time
 LEAST_GAIN_S = 1e-3  # of work that a job must have gained since its last start before it may be stopped
+
+# History. Run times are noted, and ratios compared, on a grid of STEPS per factor of 2, up to MOST_STEPS; whole numbers
+# from there on, so that independent implementations agree to the last bit.
+STEPS, MOST_STEPS = 16, 432
+PARTS = 64  # of a step, to which means are rounded down
+PRIOR_STEPS, PRIOR_JOBS = (
+    189,
+    8,
+)  # an hour is expected of a class without jobs; so many jobs count as much as their class
+SIZES = 16  # classes of gangs: 1, 2, 3 to 4, 5 to 8, ... GPUs
+OUTLIVED = 2.0  # a job that has run for so long is taken to run at least for this many times as long in all
+SERVICE_BINS, FIRST_BIN_S, BINS_AHEAD = 32, 64.0, 8  # of attained service, each as wide as all before; see `gittins`

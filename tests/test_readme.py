@@ -1,4 +1,4 @@
-"""What the README promises: its commands run on the shipped examples, its code runs, its links lead somewhere."""
+"""What the README promises: its commands run on the shipped examples, its code runs."""
 
 import re
 import shlex
@@ -11,18 +11,10 @@ from jaxsched.cli.main import main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.S)
-PAGES = ["README.md", "docs/results.md", "docs/results/philly.md", "docs/results/quickstart.md", "examples/README.md"]
 
 
 def blocks(kind: str) -> list[str]:
     return [text for found, text in BLOCK.findall(README) if found == kind]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
-    missing = [link for link in links if "://" not in link and not (ROOT / page).parent.joinpath(link).exists()]
-    assert not missing
 
 
 def test_examples_are_what_their_maker_makes(tmp_path):

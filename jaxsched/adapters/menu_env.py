@@ -40,6 +40,10 @@ class Turn(Pytree):
     observation: Observation
     menu: Menu
 
+    def _repr_html_(self) -> str | None:
+        """In a notebook: the state, drawn."""
+        return self.state._repr_html_()
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MenuEnv:
@@ -78,6 +82,10 @@ class MenuEnv:
         following = lax.cond(terminated | truncated, lambda: _start(key, params.starts), lambda: after)
         turn = self._shown(params, following)
         return _seen(turn), turn, reward, terminated, truncated, info
+
+    def seen(self, turn: Turn) -> Seen:
+        """What the schedulers are shown in a turn."""
+        return _seen(turn)
 
     def action_space(self, params: MenuParams | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""

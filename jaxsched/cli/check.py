@@ -98,7 +98,7 @@ def _csv(path: Path) -> str:
     from jaxsched.calibration.step_time.measurements import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.csv_file import read_table
-    from jaxsched.simulation.outcome import JOB_COLUMNS
+    from jaxsched.simulation.job_table import JOB_COLUMNS
     from jaxsched.workload.traces import detect_format, read_trace
 
     table = read_table(path)

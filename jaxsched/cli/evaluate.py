@@ -16,15 +16,17 @@ HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 Policies are NAME[:OPTION+OPTION...], a checkpoint (quickstart and default come with jaxsched; or a folder), or a
 function or Policy of your own, FILE.py:NAME. Names: first-fit, pack, load-balance, tetris, least-interference,
-contention-aware, random, greedy-wait.
+contention-aware, random, greedy-wait. Schedulers of the field, their options set: tiresias-las; with --knows history
+qssf (Helios), tiresias-gittins; themis. All but qssf stop jobs (--preemption on).
 
 Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
-tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job).
+tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job);
+gittins, with --knows history (of jobs that had as much service, most end soon); themis (longest wait for its run time).
 backfill: jobs behind one that cannot start may start. reserve, with backfill: GPUs are kept for the first blocked gang;
 jobs of fewer GPU-seconds, jobs that are done before it can start, and jobs that leave enough for it pass.
 consolidate: a gang starts only on as few servers as it would need in an empty partition.
-preempt, with --preemption on and one of the last five orders: jobs that come first take the place of running ones; with
-hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
+preempt, with --preemption on and one of the last seven orders: jobs that come first take the place of running ones;
+with hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
 How blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never).
 For greedy-wait: tX (its threshold), pX (its patience), and lifetime (charges placements with the seconds by which their
 servers would be wholly free later).
@@ -35,6 +37,7 @@ Examples:
   jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
+  jaxsched evaluate --preemption on --knows history --policies qssf tiresias-gittins pack:srsf+backfill+preempt
 """
 
 
@@ -60,6 +63,8 @@ class Evaluate(ScenarioOptions):
     """Cut the runs off at this simulated time (default: run until every job has finished)."""
     json: Output = None
     """Also write the results as JSON."""
+    keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Keep every job of the first job list in --json, for `jaxsched report`."""
     markdown: Output = None
     """Also write the table as Markdown."""
     figure: Output = None
@@ -81,6 +86,8 @@ class Evaluate(ScenarioOptions):
 
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *self.policies])
+        if self.keep_runs and self.json is None:
+            raise UserError("--keep-runs: keeps them in a result, name its file by --json")
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:
@@ -89,7 +96,7 @@ class Evaluate(ScenarioOptions):
             check_folder(self.record, "--record")
         comparison = self.compared()
         with results() as write:
-            write(self.json, text(comparison.dumps()))
+            write(self.json, lambda path: text(self._json(comparison))(path))
             write(self.markdown, text(markdown(comparison)))
             write(self.figure, lambda path: jct_distribution(comparison, path))
             self._draw(comparison, write)
@@ -99,6 +106,17 @@ class Evaluate(ScenarioOptions):
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")
+
+    def _json(self, comparison: "Comparison") -> str:
+        """The results, with the runs if they are kept."""
+        if not self.keep_runs:
+            return comparison.dumps()
+        import json
+
+        from jaxsched.evaluation.report import runs
+
+        kept = {"runs": runs(comparison, self.scenario(1).cluster)}
+        return json.dumps(comparison.to_json() | kept, allow_nan=False) + "\n"
 
     def _draw(self, comparison: "Comparison", write: "Writer") -> None:
         """The outputs that show the first job list on the cluster."""
@@ -120,7 +138,8 @@ class Evaluate(ScenarioOptions):
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=bool(self.picture or self.report))
+        placed = bool(self.picture or self.report or self.keep_runs)
+        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
         with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
             return compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
@@ -131,7 +150,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in (*OUTPUTS, "record", "debug_checks") or value is None:
+            if field.name in (*OUTPUTS, "record", "debug_checks", "keep_runs") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

@@ -53,6 +53,8 @@ class Run:
     """Name in the Lease (default: host name and process id)."""
     metrics_port: Annotated[int, tyro.conf.arg(metavar="PORT")] = 10259
     """Port of /metrics, /livez and /readyz; 0: any free one."""
+    metrics_address: Annotated[str, tyro.conf.arg(metavar="IP")] = "127.0.0.1"
+    """Where they are served; 0.0.0.0 or :: for all addresses, as the kubelet's probes need it."""
     record: Output = None
     """Append every change and plan to this file, for `jaxsched kube replay`."""
     gpu_resource: str = "nvidia.com/gpu"
@@ -85,7 +87,8 @@ class Run:
 
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Scheduler
-        from jaxsched.kube.cluster.metrics import Metrics, serve
+        from jaxsched.kube.cluster.health import serve
+        from jaxsched.kube.cluster.metrics import Metrics
         from jaxsched.kube.planning.compiled_policy import CompiledPolicy
         from jaxsched.kube.planning.plan import Planner
 
@@ -97,7 +100,7 @@ class Run:
         name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
         planner = Planner(CompiledPolicy(name, settings, self.decision_timeout_s), settings, self.patience_s)
         scheduler = Scheduler(api, planner, self._options(), metrics)
-        server = serve(self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
+        server = serve(self.metrics_address, self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
         for number in (signal.SIGTERM, signal.SIGINT):
             # In a thread: the handler may interrupt the very lock that `stop` needs.
             signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())

@@ -14,6 +14,7 @@ from jaxsched.machine import allow_whole_loops, compile_quickly
 COMMANDS = {
     "examples": "Copy the shipped examples and configurations into a folder.",
     "evaluate": "Run every policy and checkpoint on the same jobs and compare them.",
+    "report": "Make one page of saved results, side by side.",
     "simulate": "Run one policy and write what became of every job.",
     "cluster": "Show the figures of clusters' networks, or draw one.",
     "quickstart": "Train two schedulers for a few minutes, compare them with heuristics, and draw the result.",

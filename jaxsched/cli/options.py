@@ -19,6 +19,15 @@ def optional(metavar: str):
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
+def switched_on(preemption: str) -> bool:
+    """What `--preemption` says. UserError if it says neither on nor off."""
+    from jaxsched.errors import UserError
+
+    if preemption not in ("on", "off"):
+        raise UserError(f"--preemption: {preemption!r} should be on or off")
+    return preemption == "on"
+
+
 Output = Annotated[Path | None, optional("FILE")]
 
 
@@ -54,8 +63,9 @@ class ScenarioOptions:
     the cluster's GPUs)."""
     duration_error: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all policies."""
-    knows: Annotated[str, tyro.conf.arg(metavar="runtimes|estimates|nothing")] = "runtimes"
-    """What policies know of run times: nothing refuses those that need more (`jaxsched evaluate --help`)."""
+    knows: Annotated[str, tyro.conf.arg(metavar="runtimes|estimates|history|nothing")] = "runtimes"
+    """What policies know of run times: history is those of finished jobs, by which they estimate others; policies that
+    need more are refused (`jaxsched evaluate --help`)."""
     preemption: Annotated[str, tyro.conf.arg(metavar="on|off")] = "off"
     """Whether schedulers may stop running jobs and start them again later; policies with preempt do."""
     restart_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
@@ -116,17 +126,14 @@ class ScenarioOptions:
         """The rules of the simulation; `more` are further fields of `Settings`. UserError on a mistake."""
         from jaxsched.cluster.outages import read_outages
         from jaxsched.cluster.presets import get_inventory
-        from jaxsched.errors import UserError
         from jaxsched.simulation.settings import Settings
 
-        if self.preemption not in ("on", "off"):
-            raise UserError(f"--preemption: {self.preemption!r} should be on or off")
         return Settings(
             interval_s=self.interval_s,
             interference=self.interference,
             models=self.models,
             rounds=self.rounds,
-            preemption=self.preemption == "on",
+            preemption=switched_on(self.preemption),
             restart_s=self.restart_s,
             checkpoint_s=self.checkpoint_s,
             min_run_s=self.min_run_s,

@@ -29,7 +29,7 @@ class Simulate(ScenarioOptions):
     horizon_s: Annotated[float | None, optional("X")] = None
     """Cut the run off at this simulated time (default: run until every job has finished)."""
     jobs_out: Output = None
-    """Write one line per job."""
+    """Write one line per job (.csv, or .parquet)."""
     timeline: Output = None
     """Write who held which GPU when, for Perfetto (.json)."""
     json: Output = None
@@ -44,11 +44,12 @@ class Simulate(ScenarioOptions):
         from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
-        from jaxsched.simulation.outcome import write_jobs
+        from jaxsched.simulation.job_table import check_jobs_file, write_jobs
 
         compute_on_one_thread()
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
         check_outputs(files, [*self.inputs, self.policy])
+        check_jobs_file(self.jobs_out)
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
         placed = self.jobs_out is not None or self.timeline is not None

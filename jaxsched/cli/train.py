@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from jaxsched.cli.options import INTERFERENCE, optional
+import tyro
+
+from jaxsched.cli.options import INTERFERENCE, optional, switched_on
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
@@ -23,13 +25,15 @@ Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
   jaxsched train --config configs/quickstart.yaml --cluster leaf-spine-16 --load 0.9 --seed 1 --out runs/larger
   jaxsched train --config configs/default.yaml --shards 2 --out runs/on-two-cores
+  jaxsched train --config configs/quickstart.yaml --out runs/watched --track tensorboard wandb
   jaxsched train --resume runs/mine
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
 
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
-OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", "shards", "seed")
+WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s")
+OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", *WORLD, "shards", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class Train:
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None
     """Folder of an earlier run to go on with; it knows its configuration."""
+    track: Annotated[tuple[str, ...], optional("tensorboard|wandb ...")] = ()
+    """Also write metrics for TensorBoard or Weights & Biases (offline) into the run's folder."""
     cluster: Annotated[str | None, optional("NAME|FILE")] = None
     """Train on this cluster."""
     schedulers: Annotated[int | None, optional("P")] = None
@@ -52,10 +58,23 @@ class Train:
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""
+    knows: Annotated[str | None, optional("runtimes|estimates|history")] = None
+    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others."""
+    preemption: Annotated[str | None, optional("on|off")] = None
+    """Whether running jobs may be stopped."""
+    restart_s: Annotated[float | None, optional("X")] = None
+    """Seconds for which a job holds its GPUs before its work goes on, at every start but the first."""
+    checkpoint_s: Annotated[float | None, optional("X")] = None
+    """Seconds of work between two checkpoints."""
+    min_run_s: Annotated[float | None, optional("X")] = None
+    """A job is not stopped earlier after a start."""
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
+    debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Check after every decision round that numbers are finite and no GPU or job is lost; slower, and computes the
+    same."""
 
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
@@ -65,10 +84,11 @@ class Train:
         from jaxsched.errors import UserError
         from jaxsched.files import check_folder
         from jaxsched.policies.checkpoint import read_card
-        from jaxsched.training.config import load_config, quickstart_config
+        from jaxsched.training.config import load_config, quickstart_config, to_dict
         from jaxsched.training.loop import STATE_FOLDER, train
         from jaxsched.training.shards import provide_devices
         from jaxsched.training.state import has_step, saved_config
+        from jaxsched.training.trackers import tracked
 
         provide_devices()
         if self.resume is not None:
@@ -85,10 +105,21 @@ class Train:
         check_folder(folder, "--out" if self.resume is None else "--resume")
         state = folder / STATE_FOLDER
         try:
-            with Display(["train"], config.ppo.chunks, "chunks") as display:
-                report, begin = reporter(display, config), compiling(display)
+            with (
+                tracked(self.track, folder, to_dict(config)) as track,
+                Display(["train"], config.ppo.chunks, "chunks") as display,
+            ):
+                report, begin = reporter(display, config, track), compiling(display)
                 resume, command = self.resume is not None, self.command()
-                policy = train(config, folder, resume=resume, report=report, command=command, begin=begin)
+                policy = train(
+                    config,
+                    folder,
+                    resume=resume,
+                    report=report,
+                    command=command,
+                    begin=begin,
+                    debug_checks=self.debug_checks,
+                )
         except KeyboardInterrupt as stop:
             hint = [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] if has_step(state) else []
             raise type(stop)(*hint) from None
@@ -115,7 +146,10 @@ class Train:
         def given(*names: str) -> dict:
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-        env = dataclasses.replace(config.env, **given("cluster", "schedulers", "interference", "interval_s"))
+        world = given("cluster", "schedulers", "interference", "interval_s", *WORLD)
+        if self.preemption is not None:
+            world["preemption"] = switched_on(self.preemption)
+        env = dataclasses.replace(config.env, **world)
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load)
         ppo = dataclasses.replace(config.ppo, **given("shards"))
@@ -127,11 +161,13 @@ def compiling(display: "Display") -> Callable[[], None]:
     return lambda: display.compiling("train", COMPILING)
 
 
-def reporter(display: "Display", config: "TrainConfig") -> "Report":
-    """Passes the rows of a training run on to `display`."""
+def reporter(display: "Display", config: "TrainConfig", track: "Report | None" = None) -> "Report":
+    """Passes the rows of a training run on to `display`, and to `track` if there is one."""
     best, apart = [float("inf")], []
 
     def report(row: dict[str, float]) -> None:
+        if track is not None:
+            track(row)
         best[0] = min(best[0], row.get("validation_jct_s", best[0]))
         done = int(row["chunk"])
         note = f"(best validation JCT {best[0]:,.0f} s)" if best[0] < float("inf") else ""

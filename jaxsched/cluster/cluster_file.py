@@ -15,9 +15,12 @@ field (or line, for YAML's own syntax), what is wrong and what would be right.
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from jaxsched.cluster.build import default_schedulers, partition_rows
 from jaxsched.cluster.inventory import Inventory
@@ -25,20 +28,36 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_spee
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
-from jaxsched.fields import bad_field, check_mapping, check_positive, check_whole
+from jaxsched.fields import bad_field, check_mapping, check_whole
+from jaxsched.schema import Size, Text, converted
 from jaxsched.yaml_file import read_yaml
 
-FILE_KEYS = ("servers", "topology", "schedulers", "gpu_speeds")
-SERVER_KEYS = ("count", *(field.name for field in dataclasses.fields(Server)))
+Positive = Annotated[float, Meta(ge=1e-9, le=1e9)]
+ENTRY = msgspec.defstruct(  # of `servers`: the fields of `Server`, and how many there are of it
+    "Entry",
+    [
+        ("count", Annotated[int, Meta(ge=1, le=MAX_SERVERS)], 1),
+        *((field.name, field.type, field.default) for field in dataclasses.fields(Server)),
+    ],
+)
+
+
+class _File(msgspec.Struct):
+    """What a file may hold, by type and size; names of keys are checked before, servers by `ENTRY` and `Server`."""
+
+    servers: Annotated[list[Any], Meta(min_length=1, max_length=MAX_SERVERS)]
+    topology: dict[Text, Text | int | float | None] = {}
+    schedulers: Size | None = None
+    gpu_speeds: dict[Text, Positive] = {}
 
 
 def read_cluster_file(path: str | Path) -> Inventory:
     """The inventory that a native YAML file describes; raises `UserError` for whatever is wrong with it."""
-    content = check_mapping(_load(path), str(path), FILE_KEYS)
-    speeds = _gpu_speeds(content.get("gpu_speeds", {}), f"{path}: gpu_speeds")
-    servers = _servers(content.get("servers"), f"{path}: servers", speeds)
-    topology = _topology(content.get("topology", {}), f"{path}: topology", servers)
-    schedulers = content.get("schedulers", default_schedulers(len(servers)))
+    content = _load(path)
+    speeds = {**GPU_SPEEDS, **content.gpu_speeds}
+    servers = _servers(content.servers, f"{path}: servers", speeds)
+    topology = _topology(content.topology, f"{path}: topology", servers)
+    schedulers = default_schedulers(len(servers)) if content.schedulers is None else content.schedulers
     try:
         partition_rows(len(servers), schedulers)
     except UserError as error:
@@ -47,30 +66,19 @@ def read_cluster_file(path: str | Path) -> Inventory:
     return Inventory(servers, names, topology, schedulers, speeds)
 
 
-def _load(path: str | Path) -> Any:
+def _load(path: str | Path) -> _File:
     content = read_yaml(path, __name__)
     if content is None:
         raise UserError(f"{path}: the file is empty; it must have at least the key servers")
-    return content
+    return converted(_File, check_mapping(content, str(path), _File.__struct_fields__), str(path))
 
 
-def _gpu_speeds(value: Any, where: str) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: found {value!r}; it must map GPU types to speeds, e.g. {{L40S: 1.4}} (V100 = 1)")
-    own = {str(name): check_positive(speed, where, str(name), "V100 = 1") for name, speed in value.items()}
-    return {**GPU_SPEEDS, **own}
-
-
-def _servers(value: Any, where: str, speeds: Mapping[str, float]) -> tuple[Server, ...]:
-    if not isinstance(value, list) or not value:
-        raise bad_field(where, "the list", value, "one entry per kind of server, e.g. [{count: 32, groups: [4, 4]}]")
+def _servers(entries: Sequence[Any], where: str, speeds: Mapping[str, float]) -> tuple[Server, ...]:
     servers: list[Server] = []
-    for index, entry in enumerate(value):
-        here = f"{where}[{index}]"
-        fields = dict(check_mapping(entry, here, SERVER_KEYS))
-        count = check_whole(fields.pop("count", 1), here, "count", 1, MAX_SERVERS - len(servers))
-        if isinstance(fields.get("groups"), list):
-            fields["groups"] = tuple(fields["groups"])
+    for place, entry in enumerate(entries):
+        here = f"{where}[{place}]"
+        fields = msgspec.structs.asdict(converted(ENTRY, check_mapping(entry, here, ENTRY.__struct_fields__), here))
+        count = check_whole(fields.pop("count"), here, "count", 1, MAX_SERVERS - len(servers))
         try:
             server = Server(**fields)
             known_speed(server.gpu_type, speeds)
@@ -80,8 +88,8 @@ def _servers(value: Any, where: str, speeds: Mapping[str, float]) -> tuple[Serve
     return tuple(servers)
 
 
-def _topology(value: Any, where: str, servers: tuple[Server, ...]) -> Topology:
-    kind = value.get("kind", "leaf-spine") if isinstance(value, Mapping) else "leaf-spine"
+def _topology(value: Mapping[str, Any], where: str, servers: tuple[Server, ...]) -> Topology:
+    kind = value.get("kind", "leaf-spine")
     if not isinstance(kind, str) or kind not in TOPOLOGIES:
         raise bad_field(where, "kind", kind, f"one of {', '.join(TOPOLOGIES)}")
     options = [name for name in inspect.signature(TOPOLOGIES[kind]).parameters if name != "num_servers"]

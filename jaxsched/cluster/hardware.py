@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import ArrayLike, Float32, Int, Int32
 
 from jaxsched.cluster.servers import GPU_TYPES
@@ -40,6 +41,20 @@ class Cluster(Pytree):
         """(P, N, K)."""
         partitions, servers, groups = self.group_gpus.shape[-3:]
         return partitions, servers, groups
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: a square per GPU, in the colour of its type. None where it is batched or traced."""
+        from jaxsched.cluster.drawing import hue, servers_svg
+
+        leaves = jax.tree.leaves(self)
+        if self.group_gpus.ndim != 3 or any(isinstance(leaf, Tracer) for leaf in leaves):
+            return None
+        gpus, kinds = np.asarray(self.group_gpus), np.asarray(self.group_gpu_type)
+        titles = [
+            f"scheduler {p}: {(gpus[p].sum(-1) > 0).sum()} servers, {gpus[p].sum()} GPUs" for p in range(len(gpus))
+        ]
+        key = {self.gpu_types[kind]: hue(kind) for kind in np.unique(kinds[gpus > 0]).tolist()}
+        return servers_svg(gpus, lambda p, n, k: [hue(int(kinds[p, n, k]))] * int(gpus[p, n, k]), titles, key)
 
 
 def total_gpus(cluster: Cluster) -> int:

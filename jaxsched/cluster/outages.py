@@ -1,4 +1,4 @@
-"""When servers are out: drawn from rates, or read from a file (docs/semantics.md, section 10).
+"""When servers are out: drawn from rates, or read from a file (docs/semantics.md, section 11).
 
 The file is CSV: `server,from_s,to_s`, the server by its name in the inventory (`server0`, `server1`, ... where it names
 none), seconds from the start of the simulation.

@@ -139,6 +139,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         records = records.replace(
             workers=note(records.workers, action.workers.reshape(len(p), -1)),
             ps=note(records.ps, action.ps.reshape(len(p), -1)),
+            gpu=None if records.gpu is None or gpu is None else note(records.gpu, gpu),
         )
     state = state.replace(
         free=free,

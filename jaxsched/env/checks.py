@@ -1,8 +1,10 @@
 """What must hold after every decision round, checked on the device: `--debug-checks`.
 
-A fault that is found here is one of ours, or of a policy or a law that a user has written. JAX's checkify carries the
-first one out of the compiled loop.
+A fault that is found here is one of ours, or of a policy or a law that a user has written. In simulations JAX's
+checkify carries the first one out of the compiled loop; training has its own way (`training.faults`).
 """
+
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -12,40 +14,69 @@ from jaxtyping import Bool, Int32
 from jaxsched.env.state import FINISHED, EnvParams, State
 
 
-def check_state(params: EnvParams, state: State, environment: Int32[Array, ""]) -> None:
+class Fault(NamedTuple):
+    """Something that must not be, of a job or of a partition."""
+
+    what: str
+    of: str
+
+
+NUMBER = Fault("a number that is not finite", "job")
+LOAD = Fault("a load that is not finite", "partition")
+GPUS = Fault("GPUs that are lost or given twice", "partition")
+JOB = Fault("a job that is lost, or in two places", "job")
+FAULTS = (NUMBER, LOAD, GPUS, JOB)  # in the order of `findings`
+
+
+class Finding(NamedTuple):
+    """For which jobs or partitions a fault is there."""
+
+    fault: Fault
+    wrong: Bool[Array, "n"]
+    names: Int32[Array, "n"]  # of the jobs or partitions
+
+
+def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     """Numbers are finite, GPUs neither lost nor given twice, and each arrived job is in exactly one place.
 
-    Such a place is a queue, a running slot, the finished or the rejected ones. The error of `checkify` says which
-    environment, boundary, round and job or partition. GPUs are not counted where jobs share them.
+    Such a place is a queue, a running slot, the finished or the rejected ones. GPUs are not counted where jobs share
+    them.
     """
     running, jobs = state.running, state.jobs
     active = running.job >= 0
-
-    def check(what: str, kind: str, wrong: Bool[Array, "n"], names: Int32[Array, "n"]) -> None:
-        checkify.check(
-            ~wrong.any(),
-            f"{what}: {kind} {{one}} of environment {{environment}}, boundary {{boundary}}, round {{round}}",
-            one=names[wrong.argmax()],
-            environment=environment,
-            boundary=state.clock,
-            round=state.round,
-        )
-
     numbers = running.remaining_s + running.remaining_low_s + running.slowdown
-    check("a number that is not finite", "job", (active & ~jnp.isfinite(numbers)).ravel(), running.job.ravel())
+    unsound = (active & ~jnp.isfinite(numbers)).ravel()
     partitions = jnp.arange(state.queue.shape[0])
-    check("a load that is not finite", "partition", ~jnp.isfinite(state.own + state.total).all(-1), partitions)
+    lost = jnp.zeros(partitions.shape, bool)
     if state.shared is None:
         gpus = jnp.where(active, running.gpus_per_worker, 0)
         held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
         gpus = params.cluster.group_gpus
         if state.faults is not None:
             gpus = jnp.where(state.faults.out[..., None], 0, gpus)
-        wrong = (held + state.free != gpus) | (state.free < 0)
-        check("GPUs that are lost or given twice", "partition", wrong.any((1, 2)), partitions)
+        lost = ((held + state.free != gpus) | (state.free < 0)).any((1, 2))
     rows = jnp.arange(jobs.arrival.shape[0])
     places = (state.records.status == FINISHED).astype(jnp.int32)
     for held_by in (state.queue.ravel(), running.job.ravel()):
         places = places.at[jnp.where(held_by >= 0, held_by, len(rows))].add(1, mode="drop")
     expected = (rows < state.next_job) & (jobs.home >= 0)
-    check("a job that is lost, or in two places", "job", places != expected, rows)
+    return (
+        Finding(NUMBER, unsound, running.job.ravel()),
+        Finding(LOAD, ~jnp.isfinite(state.own + state.total).all(-1), partitions),
+        Finding(GPUS, lost, partitions),
+        Finding(JOB, places != expected, rows),
+    )
+
+
+def check_state(params: EnvParams, state: State, environment: Int32[Array, ""]) -> None:
+    """`findings` as checks of `checkify`, whose error says which environment, boundary, round and job or partition."""
+    where = "of environment {environment}, boundary {boundary}, round {round}"
+    for one in findings(params, state):
+        checkify.check(
+            ~one.wrong.any(),
+            f"{one.fault.what}: {one.fault.of} {{one}} {where}",
+            one=one.names[one.wrong.argmax()],
+            environment=environment,
+            boundary=state.clock,
+            round=state.round,
+        )

@@ -12,6 +12,8 @@ from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env import shares
 from jaxsched.env.failures import next_changes
+from jaxsched.env.history import noted
+from jaxsched.env.knowledge import HISTORY, seen
 from jaxsched.env.load import Load, load_of, sharers_of
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
@@ -89,7 +91,8 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
         quiet = jnp.minimum(arrival, _intervals_to_completion(params, state))
         if callable(asked):
-            quiet = jnp.minimum(quiet, asked(params, state))
+            known = seen(params, state, HISTORY) if config.knows == HISTORY else state
+            quiet = jnp.minimum(quiet, asked(params, known))
         ahead = jnp.where(same, quiet, ahead)
     if params.failures is not None and state.faults is not None:
         ahead = jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
@@ -182,6 +185,7 @@ def advance(
         own=end.load.own,
         total=end.load.total,
         records=records,
+        history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
     )
     return state, end.terms
 

@@ -18,6 +18,8 @@ from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.actions import admit, apply_actions
 from jaxsched.env.clock import advance, intervals_ahead, reloaded
 from jaxsched.env.failures import change_servers, no_faults
+from jaxsched.env.history import no_history
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.reward import reward
@@ -83,6 +85,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         forwards=ints(count, dtype=jnp.int8),
         workers=ints(count, n * k, dtype=jnp.int8) if config.record_placements else None,
         ps=ints(count, n * k, dtype=jnp.int16) if config.record_placements else None,
+        gpu=ints(count, fill=-1) if config.record_placements and config.shared_gpus else None,
     )
     service = Service(
         left_s=jobs.duration_s,
@@ -113,6 +116,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
         service=None if params.preemption is None else service,
         faults=no_faults(params.failures, count),
+        history=no_history(config, params) if config.knows == HISTORY else None,
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )

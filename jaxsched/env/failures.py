@@ -1,4 +1,4 @@
-"""Servers go out and come back, and what becomes of the jobs on them (docs/semantics.md, section 10)."""
+"""Servers go out and come back, and what becomes of the jobs on them (docs/semantics.md, section 11)."""
 
 import jax
 import jax.numpy as jnp

@@ -4,22 +4,27 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32
 
-from jaxsched.env.state import State
+from jaxsched.env.history import estimates_s
+from jaxsched.env.state import FINISHED, EnvParams, State
 
-RUNTIMES, ESTIMATES, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "nothing")
+RUNTIMES, ESTIMATES, HISTORY, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "history", "nothing")
 
 
-def seen(state: State, knows: str) -> State:
+def seen(params: EnvParams, state: State, knows: str) -> State:
     """The state as a policy sees it that `knows` one of `KNOWLEDGE`.
 
-    With `estimates` every run time, and what is left of it, is by the job's estimate. With `nothing` estimates are NaN,
-    and run times 0, so that what is left is minus what has been done.
+    With `estimates` every run time, and what is left of it, is by the job's estimate. With `history` likewise but for
+    jobs that have finished, and the estimate is made of those. With `nothing` estimates are NaN, and run times 0, so
+    that what is left is minus what has been done.
     """
     if knows == RUNTIMES:
         return state
     jobs, row = state.jobs, jnp.maximum(state.running.job, 0)
     if knows == ESTIMATES:
         return _shifted(state, jobs.estimate_s - jobs.duration_s, jobs.estimate_s, row)
+    if knows == HISTORY:
+        known = jnp.where(state.records.status == FINISHED, jobs.duration_s, estimates_s(params, state))
+        return _shifted(state, known - jobs.duration_s, known, row)
     return _shifted(state, -jobs.duration_s, jnp.full_like(jobs.estimate_s, jnp.nan), row)
 
 

@@ -7,18 +7,23 @@ from jax import Array
 from jaxtyping import Float32, Int32
 
 from jaxsched.env.estimates import estimated_left_s, left_by_estimate_s
+from jaxsched.env.history import bin_of, gittins_levels, on_grid
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import intervals_run
-from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
+from jaxsched.errors import UserError
+from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST, STEPS
 
 SRTF, SRSF, LAS = CONTINUOUS = ("srtf", "srsf", "las")
 MLFQ, TIRESIAS = ("mlfq", "tiresias")
-ORDERS = (*CONTINUOUS, MLFQ, TIRESIAS)
+GITTINS, THEMIS = STEPPED = ("gittins", "themis")
+ORDERS = (*CONTINUOUS, MLFQ, TIRESIAS, *STEPPED)
 
 
 def margin(order: str, hysteresis: float) -> int:
     """By how many levels more than a queued job a running one may exceed it before it is displaced."""
+    if order in STEPPED:
+        return math.floor(STEPS * math.log2(1.0 + hysteresis) + 0.5)
     return math.floor(LEVELS_PER_E * math.log1p(hysteresis) + 0.5) if order in CONTINUOUS else 0
 
 
@@ -59,12 +64,27 @@ def _by_service(
     order: str, quantum: float, params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
 ) -> Int32[Array, "*jobs"]:
     """By what jobs have received."""
+    if order == THEMIS:
+        return _by_fairness(params, state, row, running=running)
+    if order == GITTINS:
+        if state.history is None:
+            raise UserError(f"order {GITTINS}: needs what finished jobs tell, which is kept where knows = history only")
+        return gittins_levels(state.history)[bin_of(attained_s(params, state, row, running=running))]
     if order == LAS:
         return _level(attained_s(params, state, row, running=running))
     if order == TIRESIAS:
         return (attained_s(params, state, row, running=running) >= quantum).astype(jnp.int32)
     reached = run_s(params, state, row, running=running)[..., None] >= jnp.asarray(mlfq_limits_s(), jnp.float32)
     return reached.sum(-1, dtype=jnp.int32)
+
+
+def _by_fairness(
+    params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
+) -> Int32[Array, "*jobs"]:
+    """By how much longer than alone jobs take if they run on from now: those that have waited most for it first."""
+    waited = state.clock - state.jobs.arrival[row] - intervals_run(state, row, running=running)
+    ratio = 1.0 + waited.astype(jnp.float32) * params.interval_s / state.jobs.estimate_s[row]
+    return -on_grid(ratio)
 
 
 def mlfq_limits_s() -> list[float]:

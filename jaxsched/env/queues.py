@@ -17,6 +17,7 @@ from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
+TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.THEMIS))
 
 # One of `ORDERS`, or keys: the lowest comes first.
 Order = str | Callable[[State, EnvParams], Float32[Array, "P Q"]]
@@ -52,12 +53,17 @@ class Discipline:
     @property
     def timeless(self) -> bool:
         """Which jobs may start, and which of them is first, depends on what is queued and free, not on the time."""
-        return not self.reserve and self.order in ("fifo", "sjf", "area", *levels.ORDERS)
+        return not self.reserve and self.order in TIMELESS
 
     @property
     def needs_estimates(self) -> bool:
         """Which jobs may start, and which of them is first, depends on how long they are expected to run."""
-        return self.reserve or self.order in ("sjf", "area", levels.SRTF, levels.SRSF)
+        return self.reserve or self.order in ("sjf", "area", levels.SRTF, levels.SRSF, levels.THEMIS)
+
+    @property
+    def needs_history(self) -> bool:
+        """Which job is first depends on the jobs that have finished."""
+        return self.order == levels.GITTINS
 
 
 # What is on or off in a discipline: options in the names of policies, entries in the cards of checkpoints.

@@ -84,7 +84,7 @@ def preemption(restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_
 
 
 class Failures(Pytree):
-    """When servers go out and come back (docs/semantics.md, section 10). Policies do not see it."""
+    """When servers go out and come back (docs/semantics.md, section 11). Policies do not see it."""
 
     changes: Int32[Array, "P N C"]  # boundaries in ascending order, it goes out at the first; the last ones are NEVER
 
@@ -145,6 +145,7 @@ class Records(Pytree):
     forwards: Int8[Array, "J"]
     workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
     ps: Int16[Array, "J NK"] | None = None  # likewise
+    gpu: Int32[Array, "J"] | None = None  # as in `Running`; likewise, and None without shared GPUs
 
 
 class Service(Pytree):
@@ -172,6 +173,14 @@ class Faults(Pytree):
         return self.passed % 2 == 1
 
 
+class History(Pytree):
+    """What the jobs that have finished tell: see `env.history`."""
+
+    jobs: Int32[Array, "classes"]
+    steps: Int32[Array, "classes"]  # sum of their run times on the grid
+    served: Int32[Array, "bins"]  # jobs by the service that they took
+
+
 class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
@@ -194,8 +203,15 @@ class State(Pytree):
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     service: Service | None = None  # None without preemption
     faults: Faults | None = None  # None where servers do not fail
+    history: History | None = None  # None unless policies know it
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
+        from jaxsched.env.drawing import state_svg
+
+        return state_svg(self)
 
 
 class Action(Pytree):

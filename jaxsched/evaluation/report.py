@@ -4,7 +4,10 @@ The page (`report_page.html`) is a script of our own and plain HTML. The runs tr
 """
 
 import base64
+import dataclasses
 import json
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,18 @@ import numpy as np
 from jaxtyping import Num
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import EnvParams
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
 from jaxsched.evaluation.compare import Comparison, PolicyResult
+from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
+from jaxsched.simulation.settings import Settings, env_config, env_params
 
 PAGE = Path(__file__).with_name("report_page.html")
+ADDED = ("placement", "sharing", "server", "network", "restarts")  # the parts of `Parts` that places and others add
+_RUNS = re.compile("<!--RUNS-->.*?<!--END-->", re.S)
 MOST_POLICIES = 6  # whose runs a page holds
 
 
@@ -28,13 +36,31 @@ def report_html(comparison: Comparison, cluster: Cluster) -> str:
 
     UserError if there are too many policies, and where `spans_of` has one.
     """
-    if len(comparison.rows) > MOST_POLICIES:
-        raise UserError(f"report: {len(comparison.rows)} policies, a page holds at most {MOST_POLICIES}")
+    title = " and ".join(row.name for row in comparison.rows)
+    return page(title, [(title, summary(comparison))], runs(comparison, cluster))
+
+
+def write_report(path: str | Path, comparison: Comparison, cluster: Cluster) -> None:
+    """`report_html` as a file."""
+    write_text(path, report_html(comparison, cluster))
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """The table of a comparison, as plain values."""
     names, lines = tables.cells(comparison)
-    jobs = comparison.rows[0].outcomes[0].jobs
+    return {"about": _about(comparison), "names": names, "lines": lines, "legend": tables.legend(comparison)}
+
+
+def runs(comparison: Comparison, cluster: Cluster) -> dict[str, Any]:
+    """The first job list under every policy, as plain values; errors as of `report_html`."""
+    check_number(len(comparison.rows))
+    first = comparison.rows[0].outcomes[0]
+    jobs = first.jobs
     gpus, servers = _gpus(cluster)
-    data = {
-        "policies": [_run(row, cluster, gpus) for row in comparison.rows],
+    settings = Settings(**{field.name: comparison.config[field.name] for field in dataclasses.fields(Settings)})
+    params = env_params(cluster, env_config(cluster, [jobs], settings), settings)
+    return {
+        "policies": [_run(row, cluster, gpus, params) for row in comparison.rows],
         "jobs": {
             "id": jobs.job_id.tolist(),
             "submit_s": _packed(jobs.submit_s, np.float64),
@@ -43,26 +69,41 @@ def report_html(comparison: Comparison, cluster: Cluster) -> str:
             "model": _packed(jobs.model, np.uint8),
             "user": _packed(jobs.tenant, np.uint16),
         },
-        "models": list(comparison.rows[0].outcomes[0].models),
+        "models": list(first.models),
         "servers": servers,
         "gpus": len(gpus),
     }
+
+
+def check_number(policies: int) -> None:
+    """UserError if a page cannot hold so many."""
+    if policies > MOST_POLICIES:
+        raise UserError(f"report: {policies} policies, a page holds at most {MOST_POLICIES}")
+
+
+def page(title: str, summaries: Sequence[tuple[str, Mapping[str, Any]]], data: Mapping[str, Any] | None) -> str:
+    """The page of named `summary`s, and of `runs` if there are any."""
+    text = PAGE.read_text(encoding="utf-8")
+    if data is None:
+        text = _RUNS.sub("", text)
+    several = len(summaries) > 1
     parts = {
-        "TITLE": escape(" and ".join(row.name for row in comparison.rows)),
-        "ABOUT": escape(_about(comparison)),
-        "SUMMARY": _table(names, lines),
-        "LEGEND": "".join(f"<li>{escape(line)}</li>" for line in tables.legend(comparison)),
+        "TITLE": escape(title),
+        "SUMMARY": "".join(_section(name if several else "", found) for name, found in summaries),
         "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "RUNS": "",
+        "END": "",
     }
-    page = PAGE.read_text(encoding="utf-8")
-    for name, text in parts.items():
-        page = page.replace(f"<!--{name}-->", text)
-    return page
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part)
+    return text
 
 
-def write_report(path: str | Path, comparison: Comparison, cluster: Cluster) -> None:
-    """`report_html` as a file."""
-    write_text(path, report_html(comparison, cluster))
+def _section(name: str, found: Mapping[str, Any]) -> str:
+    head = f"<h3>{escape(name)}</h3>" if name else ""
+    legend = "".join(f"<li>{escape(line)}</li>" for line in found["legend"])
+    table = _table(found["names"], found["lines"])
+    return f'{head}<p class="note">{escape(found["about"])}</p>{table}<ul class="note">{legend}</ul>'
 
 
 def _gpus(cluster: Cluster) -> tuple[dict[tuple[int, int, int], int], list[int]]:
@@ -77,9 +118,11 @@ def _gpus(cluster: Cluster) -> tuple[dict[tuple[int, int, int], int], list[int]]
     return lines, [*first, len(lines)]
 
 
-def _run(row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int]) -> dict[str, Any]:
+def _run(
+    row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int], params: EnvParams
+) -> dict[str, Any]:
     result = row.outcomes[0]
-    spans = spans_of(result, cluster)
+    spans, parts = spans_of(result, cluster), parts_of(result, cluster, params)
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
     return {
         "name": row.name,
@@ -87,6 +130,7 @@ def _run(row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], i
         "finish_s": _packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
         "held": _packed(spans.job, np.int32),
         "gpu": _packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
+        "parts": {name: _packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
     }
 
 

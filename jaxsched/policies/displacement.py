@@ -10,10 +10,12 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels, shares
 from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.history import BIN_EDGES, bin_of
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import may_stop, released, until_stoppable_s
+from jaxsched.semantics import OUTLIVED
 from jaxsched.workload.jobs import NEVER, WHOLE
 
 
@@ -122,8 +124,14 @@ def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32
     waiting = state.queue >= 0
     lowest = jnp.where(waiting, levels.of_queued(order, queue.quantum, params, state), NEVER // 2).min(-1)
     target = jnp.maximum(level, lowest[:, None] + levels.margin(order, queue.hysteresis)) + 1
+    if order == levels.THEMIS:  # queued jobs rise all the time
+        return jnp.int32(1)
     if order in (levels.SRTF, levels.SRSF):
-        seconds = _until_it_grows_s(state)
+        seconds = _until_it_grows_s(params, state)
+    elif order == levels.GITTINS:
+        attained = levels.attained_s(params, state, row, running=True)
+        edges = jnp.append(jnp.asarray(BIN_EDGES), jnp.inf)
+        seconds = (edges[bin_of(attained)] - attained) / gpus_of(state.jobs, row)
     elif order == levels.MLFQ:
         limits = jnp.asarray([*levels.mlfq_limits_s(), jnp.inf], jnp.float32)
         ran = levels.run_s(params, state, row, running=True)
@@ -138,10 +146,17 @@ def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32
     return jnp.floor(jnp.clip(least * (1.0 - 1e-4), 1.0, float(NEVER // 2))).astype(jnp.int32)
 
 
-def _until_it_grows_s(state: State) -> Float32[Array, "P R"]:
-    """Seconds before what is left of a running job by its estimate can grow: once it has outlived the estimate."""
+def _until_it_grows_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
+    """Seconds before what is left of a running job by its estimate can grow.
+
+    That is once it has outlived the estimate, or with a history once it has run for half of it: see `env.history`.
+    """
     running = state.running
     left = estimated_left_s(state)
     estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
     overdue = running.remaining_s + (estimate - running.duration_s) <= 0
-    return jnp.where(overdue, 0.0, left * running.slowdown)
+    seconds = jnp.where(overdue, 0.0, left * running.slowdown)
+    if state.history is None:
+        return seconds
+    ran_s = levels.run_s(params, state, jnp.maximum(running.job, 0), running=True)
+    return jnp.minimum(seconds, estimate / OUTLIVED - ran_s)

@@ -1,7 +1,7 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, a checkpoint's name or folder, or `FILE.py:NAME`.
 
-Options: a queue order (`fifo`, `sjf`, `area`, `las`), `backfill`, with it `reserve` (GPUs are kept for the first
-blocked gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
+Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
+gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
 patience, and `lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is
 FIFO without backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxsched import shipped
-from jaxsched.env.knowledge import ESTIMATES, NOTHING
+from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
@@ -28,6 +28,15 @@ from jaxsched.policies.rules import RULES, Rule
 GREEDY_WAIT, RANDOM = "greedy-wait", "random"
 NAMES = (*RULES, GREEDY_WAIT)
 LIFETIME = "lifetime"
+# The field's schedulers, with our placement and forwarding; differences are in docs/semantics.md, sections 8 and 9.
+_TOGETHER = "backfill+consolidate+spread"
+SCHEDULERS = {
+    "qssf": f"pack:area+{_TOGETHER}",  # Helios (Hu et al., SC 2021)
+    "tiresias-las": f"pack:tiresias+{_TOGETHER}+preempt",  # Gu et al., NSDI 2019
+    "tiresias-gittins": f"pack:gittins+{_TOGETHER}+preempt",
+    "themis": f"pack:themis+{_TOGETHER}+preempt+h1",  # Mahajan et al., NSDI 2020
+}
+QSSF = "qssf"
 NUMBERS = {"h": "hysteresis", "q": "quantum"}  # of a discipline
 NO_LIMIT = 1e9  # what no effective slowdown exceeds
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
@@ -46,6 +55,9 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     spec = str(policy)
     if spec.partition(":")[0] in NAMES:
         return hand_written(spec, options_of(spec))
+    if spec in SCHEDULERS:
+        found = hand_written(spec, options_of(SCHEDULERS[spec]))
+        return dataclasses.replace(found, needs=HISTORY) if spec == QSSF else found
     if ".py:" in spec:
         found = from_file(spec)
         return found if isinstance(found, Policy) else Policy(spec, heuristic(found))
@@ -58,7 +70,7 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
         raise UserError(
             f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
-    known = ", ".join((*NAMES, *checkpoints()))
+    known = ", ".join((*NAMES, *SCHEDULERS, *checkpoints()))
     raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
 
 
@@ -121,14 +133,15 @@ def hand_written(name: str, of: Options) -> Policy:
     if of.queue.preempt:
         asked = _quiet(of.queue)
     if of.rule == GREEDY_WAIT:
+        needs = HISTORY if of.queue.needs_history else ESTIMATES
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=ESTIMATES)
+        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
     return Policy(
         name,
         heuristic(of.rule, of.queue, of.forward),
         asked=asked,
         options=of,
-        needs=ESTIMATES if of.queue.needs_estimates else NOTHING,
+        needs=HISTORY if of.queue.needs_history else ESTIMATES if of.queue.needs_estimates else NOTHING,
     )
 
 

@@ -1,19 +1,20 @@
 """What became of every job of a run, in exact seconds on the host."""
 
-import csv
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int8, Int16, Int64
+from jaxtyping import Bool, Float64, Int8, Int16, Int32, Int64
 
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, State
-from jaxsched.files import atomic_path
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.catalogue import BUILT_IN
-from jaxsched.workload.jobs import WHOLE, JobList
+from jaxsched.workload.jobs import JobList
+
+if TYPE_CHECKING:
+    import pandas
+
+    from jaxsched.cluster.hardware import Cluster
 
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
@@ -76,6 +77,8 @@ class Outcome:
     stats: RunStats
     interruptions: Interruptions | None = None  # None where jobs are not stopped
     models: tuple[str, ...] = BUILT_IN.names  # names of the catalogue that the jobs' models are from
+    ps: Int16[np.ndarray, "J NK"] | None = None  # parameter servers, if recorded; None: where `place_ps` puts them
+    gpu: Int32[np.ndarray, "J"] | None = None  # shared GPU of the partition, if recorded; -1: whole ones
 
     @property
     def finished(self) -> Bool[np.ndarray, "J"]:
@@ -105,6 +108,15 @@ class Outcome:
         if self.interruptions is not None:
             return self.interruptions.held_s
         return self.finish_s - self.start_s
+
+    def to_pandas(self, cluster: "Cluster | None" = None) -> "pandas.DataFrame":
+        """A line per job with the columns of `--jobs-out`, indexed by `job_id`; `placement` needs the cluster.
+
+        UserError without pandas.
+        """
+        from jaxsched.simulation.job_table import data_frame
+
+        return data_frame(self, cluster)
 
 
 def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
@@ -142,60 +154,9 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         interruptions=interruptions,
+        ps=records.ps[:count] if settings.record_placements else None,
+        gpu=records.gpu[:count] if settings.record_placements and records.gpu is not None else None,
     )
-
-
-def placement(result: Outcome, cluster: Cluster, job: int) -> str:
-    """`server:group:gpus` items joined by `+`, server = row in the inventory; '' for a job that has not started.
-
-    A job that shares a GPU has a fraction of one, e.g. `12:0:0.46`.
-    """
-    if result.workers is None or result.partition[job] < 0:
-        return ""
-    servers = np.asarray(cluster.server_id)[result.partition[job]]
-    counts = result.workers[job].reshape(cluster.shape[1:])
-    size = result.jobs.gpus_per_worker[job] * result.jobs.milli[job] / WHOLE
-    return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
-
-
-JOB_COLUMNS = (
-    "job_id", "submit_s", "start_s", "finish_s", "num_gpus", "model", "scheduler", "status", "jct_s", "queueing_s",
-    "ideal_s", "slowed_s", "slowdown", "placement",
-)  # fmt: skip
-
-
-def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
-    """Writes one line per job, in order of submission, with the columns `JOB_COLUMNS`; unknown times are empty.
-
-    `jct_s` is `queueing_s` (from submission to the
-    first start) + `ideal_s` (the run time alone, on the ideal placement) + `slowed_s` (all that came on top).
-    """
-    jobs = result.jobs
-    slowed_s = result.jct_s - result.queue_s - jobs.duration_s
-
-    def seconds(values: Float64[np.ndarray, "J"]) -> list[str]:
-        return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in values]
-
-    columns = (
-        jobs.job_id.tolist(),
-        seconds(jobs.submit_s),
-        seconds(result.start_s),
-        seconds(result.finish_s),
-        [f"{gpus:g}" for gpus in jobs.gpu_demand],
-        [result.models[model] for model in jobs.model],
-        ["" if partition < 0 else str(partition) for partition in result.partition],
-        [STATUS[code] for code in result.status],
-        seconds(result.jct_s),
-        seconds(result.queue_s),
-        seconds(jobs.duration_s),
-        seconds(slowed_s),
-        seconds(result.run_s / jobs.duration_s),
-        [placement(result, cluster, job) for job in range(len(jobs))],
-    )
-    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(JOB_COLUMNS)
-        writer.writerows(zip(*columns))
 
 
 def rejections(result: Outcome) -> dict[str, int]:

@@ -13,7 +13,7 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
-from jaxsched.env.knowledge import KNOWLEDGE, RUNTIMES
+from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import get_catalogue
@@ -25,6 +25,7 @@ SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
 MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
+MOST_NOTED = 4_000_000  # finished jobs of a history
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Settings:
     min_run_s: float = 0.0  # a job is not stopped earlier after a start
     failures: str | None = None  # MTBF,MTTR: servers fail by these mean hours, see `cluster.outages`
     failure_seed: int = 0  # of these draws
-    outages: Outages | None = None  # servers are out as this says, docs/semantics.md, section 10
+    outages: Outages | None = None  # servers are out as this says, docs/semantics.md, section 11
     knows: str = RUNTIMES  # what policies know of run times
     debug_checks: bool = False  # check the state after every decision round, in JAX: see `env.checks`
     engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
@@ -127,6 +128,8 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
             f"no job fits the cluster: the smallest gang has {smallest} GPUs, the largest partition {gpus}; "
             "take a larger cluster or fewer schedulers"
         )
+    if settings.knows == HISTORY and max(map(len, job_lists)) > MOST_NOTED:
+        raise UserError(f"knows: {HISTORY} takes {MOST_NOTED:,} jobs at most, its sums are int32; take fewer jobs")
     last = max(float(jobs.submit_s.max()) for jobs in job_lists) / settings.interval_s
     if last >= LARGEST_HORIZON:
         raise UserError(f"interval_s: {settings.interval_s:g} s is too short for a trace with {last:.3g} intervals")

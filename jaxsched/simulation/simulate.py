@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import jax
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.env.knowledge import ESTIMATES, NOTHING
+from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
@@ -42,10 +42,15 @@ def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: S
 
 def check_world(policy: Policy, settings: Settings) -> None:
     """UserError, with what would serve instead, if a policy needs what the world hides or forbids."""
+    if policy.needs == HISTORY and settings.knows != HISTORY:
+        raise UserError(
+            f"policy {policy.name!r}: needs what finished jobs tell, not given by knows = {settings.knows}; "
+            f"set knows = {HISTORY}, or take pack:las+backfill+preempt, with run times pack:srsf+backfill+preempt"
+        )
     if settings.knows == NOTHING and policy.needs != NOTHING:
         raise UserError(
             f"policy {policy.name!r}: needs run times or estimates of them, which knows = {NOTHING} hides; "
-            f"take pack, pack:backfill, pack:las+backfill+preempt or pack:mlfq+backfill+preempt, or knows = {ESTIMATES}"
+            f"take pack, pack:backfill, pack:las+backfill+preempt or pack:mlfq+backfill+preempt, or knows = {HISTORY}"
         )
     if policy.options is not None and policy.options.queue.preempt and not settings.preemption:
         raise UserError(

@@ -19,7 +19,7 @@ from jaxsched.training.state import TrainState
 from jaxsched.training.worlds import Draw, Worlds, draw_worlds
 
 Environments = tuple[State, Draw]
-Metrics = dict[str, Shaped[Array, ""]]
+Metrics = dict[str, Shaped[Array, "..."]]  # scalars, but for the codes of debug checks
 
 
 def initial(setting: Setting) -> TrainState:
@@ -79,6 +79,8 @@ def _chunk(
         learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy
     )
     metrics = _metrics(experience, counts, losses, scale, ppo.shards)
+    if experience.fault is not None:
+        metrics["fault"] = experience.fault
     after = state.replace(
         weights=weights, optimizer=opt_state, return_scale=scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,

@@ -8,7 +8,9 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.queues import Discipline
+from jaxsched.env.state import preemption
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
@@ -52,6 +54,11 @@ class EnvironmentConfig:
     max_forwards: int = 2  # of a job; 0 = schedulers keep what arrives
     interference: str = "analytic"  # as `--interference` of the command line
     contention: tuple[float, float] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
+    knows: str = RUNTIMES  # what the schedulers know of run times, as `--knows` of the command line
+    preemption: bool = False  # as `--preemption`: running jobs may be stopped, by whoever does; what that costs:
+    restart_s: float = 60.0
+    checkpoint_s: float = 0.0
+    min_run_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,16 +223,37 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (net.width >= 1 and net.exchange_rounds >= 0, "network: width must be at least 1, exchange_rounds at least 0"),
         (check.every >= 1 and check.seeds >= 1, "validation: every, seeds must be at least 1"),
         (check.jobs >= 1 and check.load > 0, "validation: jobs must be at least 1, load above 0"),
+        *_world(config),
         *_bounds(config),
     ]
     for holds, message in rules:
         if not holds:
             raise UserError(f"{where}: {message}")
     try:
+        preemption(env.restart_s, env.checkpoint_s, env.min_run_s)
+    except UserError as error:
+        raise UserError(f"{where}: env: {error}") from None
+    try:
         get_mix(jobs.mix)
     except UserError as error:
         raise UserError(f"{where}: workload: {error}") from None
     return config
+
+
+def _world(config: TrainConfig) -> list[tuple[bool, str]]:
+    """Rules of what schedulers know and may do."""
+    env, allowed = config.env, [name for name in KNOWLEDGE if name != NOTHING]
+    return [
+        (env.knows in allowed, f"env: knows must be one of {', '.join(allowed)}: learned schedulers read estimates"),
+        (
+            env.knows == HISTORY or not config.queue.needs_history,
+            f"queue: order {config.queue.order} needs env: knows: {HISTORY}; las needs nothing",
+        ),
+        (
+            env.preemption or (env.restart_s, env.checkpoint_s, env.min_run_s) == (60.0, 0.0, 0.0),
+            "env: restart_s, checkpoint_s and min_run_s say what stopping jobs costs, but preemption is off",
+        ),
+    ]
 
 
 MOST = 1 << 16  # environments, steps, slots and the like: far above any run, far below any memory

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float32, PyTree
 
@@ -21,6 +22,7 @@ from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.training.card import limits
 from jaxsched.training.chunk import Metrics, chunk, initial, placed
 from jaxsched.training.config import TrainConfig, to_dict
+from jaxsched.training.faults import stop_at_fault
 from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
@@ -59,6 +61,7 @@ def train(
     programs: Programs | None = None,
     command: str = "",
     begin: Callable[[], None] | None = None,
+    debug_checks: bool = False,
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation (see `finish`).
 
@@ -66,12 +69,13 @@ def train(
     `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
     and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
     the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
-    right, before anything is compiled. Raises UserError if there is nothing to resume, a run in the way, or another
-    process at work in the folder.
+    right, before anything is compiled; `debug_checks` end the run at the first number that is not finite, and the first
+    GPU or job that is lost. Raises UserError if there is nothing to resume, a run in the way, or another process at
+    work in the folder.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
-    setting = make_setting(config)
+    setting = make_setting(config, debug_checks)
     with locked(run_dir), _system_errors(run_dir):
         if begin is not None:
             begin()
@@ -94,6 +98,8 @@ def _train(
     wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk) + 1, chunks + 1):
         state, metrics = programs.step(state)
+        if setting.checks:
+            stop_at_fault(done, np.asarray(metrics.pop("fault")), state.weights)
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
             row["validation_jct_s"] = float(programs.validate(state.weights))

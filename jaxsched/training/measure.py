@@ -13,7 +13,7 @@ from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 from jaxsched.training.json_lines import append, read_rows
-from jaxsched.training.sweep_file import Sweep, Tests, digest
+from jaxsched.training.sweep_file import Sweep, Tests, digest, settings_of
 from jaxsched.workload.load import SYNTHETIC
 
 BASELINES_FILE = "baselines.jsonl"
@@ -74,9 +74,7 @@ def _test(
         "seeds": tests.seeds,
         **(synthetic if tests.workload in SYNTHETIC else {}),
     }
-    settings = Settings(
-        interval_s=tests.interval_s or env.interval_s, interference=tests.interference or env.interference
-    )
+    settings = settings_of(tests, env)
     return load_scenario(**about), settings, dataclasses.asdict(settings) | about
 
 

@@ -8,6 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
+from jaxsched.env.knowledge import seen
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.state import EnvParams, State
@@ -15,6 +16,7 @@ from jaxsched.networks.hierarchy import Heads, Menu, apply_in_blocks
 from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
+from jaxsched.training.faults import fault_code
 from jaxsched.training.setting import Setting
 from jaxsched.training.shaping import potential
 from jaxsched.training.worlds import Draw, params_axes, params_of_all
@@ -31,6 +33,7 @@ class Experience(Pytree):
     reward: Float32[Array, "T E P"]  # shaped and shared
     discount: Float32[Array, "T E"]  # 1 within a boundary, gamma when the clock advanced
     real: Bool[Array, "T E P"]  # the scheduler had something to decide
+    fault: Int32[Array, "T E 4"] | None = None  # of debug checks, see `training.faults`
 
 
 class Counts(Pytree):
@@ -53,14 +56,10 @@ def collect(
     Args: `draws` and `states` with a leading axis over environments.
     Returns: states after the further round, experience, the values after the last round of it, and counts.
     """
-    queue, network, environments = setting.config.queue, setting.network, states.clock.shape[0]
+    network, environments = setting.network, states.clock.shape[0]
     params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
-
-    def look(params: EnvParams, state: State) -> tuple[Observation, Menu]:
-        obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs)
-
-    look_at_all = jax.vmap(look, in_axes=(axes, 0))
+    look_at_all = jax.vmap(functools.partial(look, setting), in_axes=(axes, 0))
+    check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
     step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
     def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Experience, Counts]]:
@@ -68,12 +67,22 @@ def collect(
         heads = apply_in_blocks(network, weights, obs, menu)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, draws.interval_factor, states, obs, menu, heads)
+        if setting.checks:
+            said = experience.reward + experience.value + experience.log_prob
+            experience = experience.replace(fault=check_all(params, after, said))
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the round after the last one only the value is used: to look once more would compile all of the looking twice
     states, _, (rounds, counts) = play_rounds(play, states, jax.random.split(key, setting.config.ppo.steps + 1))
     experience, counts = jax.tree.map(lambda leaf: leaf[:-1], (rounds, counts))
     return states, experience, rounds.value[-1], jax.tree.map(jnp.sum, counts)
+
+
+def look(setting: Setting, params: EnvParams, state: State) -> tuple[Observation, Menu]:
+    """What the schedulers of one environment see of it, by what they may know."""
+    state = seen(params, state, setting.static.knows)
+    obs = observe(setting.config.queue, params, state)
+    return obs, build_menu(params, state, obs)
 
 
 def _step(

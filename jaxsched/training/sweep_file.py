@@ -10,7 +10,9 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
-from jaxsched.training.config import TrainConfig, from_dict, load_config, to_dict, validate
+from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import check_world
+from jaxsched.training.config import EnvironmentConfig, TrainConfig, from_dict, load_config, to_dict, validate
 from jaxsched.yaml_file import read_yaml
 
 EXAMPLE = "configs/sweeps/ablations.yaml"
@@ -70,6 +72,19 @@ class Sweep:
         return digest([to_dict(point.config), dataclasses.asdict(self.tests)])
 
 
+def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
+    """The rules under which a policy that was trained in `env` is measured."""
+    return Settings(
+        interval_s=tests.interval_s or env.interval_s,
+        interference=tests.interference or env.interference,
+        preemption=env.preemption,
+        restart_s=env.restart_s,
+        checkpoint_s=env.checkpoint_s,
+        min_run_s=env.min_run_s,
+        knows=env.knows,
+    )
+
+
 def digest(content: Any) -> str:
     """The first characters of the SHA-256 of `content` as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -120,6 +135,11 @@ def load_sweep(path: str | Path) -> Sweep:
     names = [point.name for point in points]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: the point {twice[0]!r} stands twice; name every value and seed once")
+    for policy, point in itertools.product(parse_all(top.evaluate.policies), points):
+        try:
+            check_world(policy, settings_of(top.evaluate, point.config.env))
+        except UserError as error:
+            raise UserError(f"{path}: evaluate: {error}") from None
     return Sweep(path, tuple(points), top.evaluate, Path(top.out), top.runs_at_once)
 
 

@@ -13,7 +13,7 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
-from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, reward_weights
+from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, preemption, reward_weights
 from jaxsched.pytree import Pytree
 from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
@@ -61,6 +61,7 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
         rounds=env.rounds,
         largest_worker=1,
         early_stop=True,
+        knows=env.knows,
     )
 
 
@@ -74,6 +75,7 @@ def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) ->
         reward=reward,
         interference=interference_model(env.interference),
         max_forwards=jnp.int32(env.max_forwards),
+        preemption=preemption(env.restart_s, env.checkpoint_s, env.min_run_s) if env.preemption else None,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from jaxsched.env.environment import SHOWN, initial_state
 from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.levels import GITTINS
 from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS, Discipline, order_keys
 from jaxsched.policies.menu import build_menu
@@ -26,7 +27,7 @@ def views(case: strategies.Case, config):
         return (
             obs,
             build_menu(params, state, obs),
-            [order_keys(Discipline(order=order), state, params) for order in ORDERS],
+            [order_keys(Discipline(order=order), state, params) for order in ORDERS if order != GITTINS],
         )
 
     state = initial_state(config, params, case.table)

@@ -1,4 +1,4 @@
-"""Servers fail and come back: the environment against the oracle (docs/semantics.md, section 10)."""
+"""Servers fail and come back: the environment against the oracle (docs/semantics.md, section 11)."""
 
 import dataclasses
 

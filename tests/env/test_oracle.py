@@ -40,7 +40,7 @@ def oracle_policy(spec: str):
 def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
     """Run both and compare."""
     case = dataclasses.replace(case, law=interference)
-    state = strategies.run(case, spec, case.shape.config(), specs)
+    state = strategies.run(case, spec, case.config(), specs)
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,
@@ -56,6 +56,7 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
         running_slots=case.shape.running_slots,
         preemption=case.preemption,
         outages=None if case.outages is None else list(case.outages),
+        history=case.history,
     )
     assert int(state.illegal) == 0
     assert ours.status == theirs.status

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.evaluation.report import report_html, write_report
+from jaxsched.evaluation.report import ADDED, report_html, runs, write_report
+from jaxsched.evaluation.saved import read_result, saved_page
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -38,6 +39,9 @@ def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
         np.testing.assert_array_equal(unpacked(run["finish_s"]), np.nan_to_num(result.finish_s, nan=-1.0))
         assert len(unpacked(run["held"])) == len(unpacked(run["gpu"])) == result.jobs.num_gpus[result.finished].sum()
         assert unpacked(run["gpu"]).max() < data["gpus"]
+        added = sum(unpacked(run["parts"][name]) for name in ADDED)
+        alone_s = result.jct_s - result.queue_s - result.jobs.duration_s
+        np.testing.assert_allclose(added, np.nan_to_num(alone_s), atol=1e-5 * np.nanmax(result.jct_s))
     np.testing.assert_array_equal(unpacked(data["jobs"]["submit_s"]), comparison.rows[0].outcomes[0].jobs.submit_s)
 
 
@@ -51,6 +55,48 @@ def test_too_many_policies_are_refused(comparison, cluster):
     rows = [dataclasses.replace(comparison.rows[0], name=str(number)) for number in range(7)]
     with pytest.raises(UserError, match="7 policies, a page holds at most 6"):
         report_html(dataclasses.replace(comparison, rows=rows), cluster)
+
+
+@pytest.fixture
+def saved(comparison, cluster, tmp_path):
+    """Results in files, by what they are called: one with runs, one with figures only."""
+    content = comparison.to_json()
+    kept = content | {"runs": runs(comparison, cluster)}
+    slower = content | {"config": content["config"] | {"interval_s": 30.0}}
+    for name, result in {"kept": kept, "figures": slower}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    return {name: read_result(tmp_path / f"{name}.json") for name in ("kept", "figures")}
+
+
+def test_saved_results_stand_side_by_side(saved, comparison):
+    page = saved_page(saved)
+    assert "interval s 60" in page and "interval s 30" in page and page.count("<tbody>") == 2
+    mean = f"{comparison.rows[0].figures.jct_mean_s / 60:,.1f}"
+    assert page.count(f"<td>{mean}</td>") >= 2
+    names = [run["name"] for run in data_of(page)["policies"]]
+    assert names == ["pack (kept)", "random (kept)"]
+    only = saved_page({"figures": saved["figures"]})
+    assert "<script" not in only and "<!--" not in only and mean in only
+
+
+def test_kept_runs_of_other_jobs_are_refused(saved):
+    result = saved["kept"]
+    other = dataclasses.replace(result, runs=result.runs | {"gpus": 1})
+    with pytest.raises(UserError, match="the runs of b are not of the same jobs and cluster as those of a"):
+        saved_page({"a": result, "b": other})
+    twice = saved_page({"a": result, "b": result})
+    assert len(data_of(twice)["policies"]) == 4
+    with pytest.raises(UserError, match="8 policies, a page holds at most 6"):
+        saved_page({name: result for name in "abcd"})
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"policies": {"pack": {"jct_mean_s": "fast"}}, "config": {}}')
+    with pytest.raises(UserError, match=r"a.json: is no result of `jaxsched evaluate --json`: policies.jct_mean_s"):
+        read_result(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"policies": {}, "config": {}}')
+    with pytest.raises(UserError, match="has no policies"):
+        read_result(tmp_path / "a.json")
 
 
 # Moves the slider, zooms by key, points at the longest bar, searches, and leaves what it saw in the page.

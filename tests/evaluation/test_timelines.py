@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.spans import spans_of
-from jaxsched.simulation.outcome import write_jobs
+from jaxsched.simulation.job_table import write_jobs
 from jaxsched.simulation.settings import Settings
 
 

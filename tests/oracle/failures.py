@@ -1,4 +1,4 @@
-"""Servers that fail (section 10 of `docs/semantics.md`)."""
+"""Servers that fail (section 11 of `docs/semantics.md`)."""
 
 import dataclasses
 import math

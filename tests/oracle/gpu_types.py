@@ -36,7 +36,7 @@ def run_s(state: State, j: int, tier: float) -> float:
     hw, job = state.hw, state.jobs[j]
     at = [(int(hw.gpu_type[p, a]), p, a) for p in range(hw.P) for a in range(hw.N * hw.K) if hw.gpus[p, a] > 0]
     _, p, a = min(place for place in at if hw.speed[place[1], place[2]] == tier)
-    return job.estimate_s / hw.speed_of(p, a, job)
+    return state.estimate_s(j) / hw.speed_of(p, a, job)
 
 
 def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool:

@@ -92,9 +92,9 @@ def order_key(state: State, order: str, j: int, levels: preemption.Rule | None =
     if order == "fifo":
         return 0.0
     if order == "sjf":
-        return float(np.float32(job.estimate_s))
+        return float(np.float32(state.estimate_s(j)))
     if order == "area":
-        return float(np.float32(job.W * job.g) * share(job) * np.float32(job.estimate_s))
+        return float(np.float32(job.W * job.g) * share(job) * np.float32(state.estimate_s(j)))
     received = sum(reserved(i) * n * state.interval_s for i, n in zip(state.jobs, state.ran) if i.tenant == job.tenant)
     for r in (r for runs in state.running for r in runs):
         if state.jobs[r.job].tenant == job.tenant:
@@ -144,7 +144,7 @@ def may_pass(
     if (order_key(state, order, j, levels), j) < (order_key(state, order, gang, levels), gang):
         return True
     smaller = order_key(state, "area", j) <= order_key(state, "area", gang)
-    return smaller or q(job.estimate_s / wait) <= GRID or job.W * job.g <= spare
+    return smaller or q(state.estimate_s(j) / wait) <= GRID or job.W * job.g <= spare
 
 
 def forward_action(state: State, p: int, queue: list[int], rule: str, may_start):
@@ -348,7 +348,7 @@ def effect(
         if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
             more = (job.model,) if any(r is x for x in beside) else ()
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
-            eff += state.estimated_left_s(r) * (slower - now[r.job]) / job.estimate_s
+            eff += state.estimated_left_s(r) * (slower - now[r.job]) / state.estimate_s(j)
     return own, eff, own / least + (eff - own)
 
 
@@ -358,7 +358,7 @@ def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict
     for s in {a // K for a in w}:
         here = [r for r in state.running[p] if any(a // K == s for a in r.w)]
         exit_s = max((state.estimated_left_s(r) * now[r.job] for r in here), default=0.0)
-        seconds += max(own * state.jobs[j].estimate_s - exit_s, 0.0)
+        seconds += max(own * state.estimate_s(j) - exit_s, 0.0)
     return seconds
 
 
@@ -368,7 +368,7 @@ def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patienc
     ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
     wait = max(state.interval_s, min(ends, default=0.0))
     for j in jobs:
-        estimate_s = state.jobs[j].estimate_s
+        estimate_s = state.estimate_s(j)
         valid = [w for w in candidates(state, p, j) if w is not None]
         effects = [effect(state, p, j, w, before, now) for w in valid]
         scores = [eff for _, eff, _ in effects]

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.oracle import history
 from tests.oracle.cluster import Job
 
 if TYPE_CHECKING:
     from tests.oracle.state import Running, State
 
-ORDERS = ("srtf", "srsf", "las", "mlfq", "tiresias")
+ORDERS = ("srtf", "srsf", "las", "mlfq", "tiresias", "gittins", "themis")
 CONTINUOUS = ORDERS[:3]
 
 
@@ -41,6 +42,8 @@ class Rule:
     @property
     def margin(self) -> int:
         """Levels."""
+        if self.order in ORDERS[5:]:
+            return math.floor(16 * math.log2(1 + self.hysteresis) + 0.5)
         return math.floor(100 * math.log(1 + self.hysteresis) + 0.5) if self.order in CONTINUOUS else 0
 
 
@@ -80,6 +83,10 @@ def level(state: "State", rule: Rule, j: int) -> int:
         return continuous(left_s(state, j))
     if rule.order == "srsf":
         return continuous(left_s(state, j) * job.W * job.g * job.milli / 1000)
+    if rule.order == "gittins":
+        return history.gittins_level(state, attained(state, j))
+    if rule.order == "themis":
+        return history.themis_level(state, j, ran(state, j))
     if rule.order == "las":
         return continuous(attained(state, j))
     if rule.order == "mlfq":

@@ -52,6 +52,7 @@ def simulate(
     horizon_s=None,
     preemption: Preemption | None = None,
     outages: list[Outage] | None = None,
+    history: bool = False,
 ) -> Result:
     """Run the jobs. `running_slots` and `queue_slots` are per partition.
 
@@ -60,7 +61,9 @@ def simulate(
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
-    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, outages)
+    state = State(
+        hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, history, outages
+    )
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),

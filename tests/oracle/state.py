@@ -8,10 +8,10 @@ from collections.abc import Collection
 import numpy as np
 
 from jaxsched.semantics import LEAST_GAIN_S, OVERDUE
+from tests.oracle import history, preemption
 from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
 from tests.oracle.failures import Outage
-from tests.oracle.preemption import Preemption
 
 
 @dataclasses.dataclass
@@ -49,15 +49,16 @@ class State:
         max_forwards,
         interval_s=1.0,
         law: Law | None = None,
-        preemption: Preemption | None = None,
+        costs: preemption.Preemption | None = None,
+        knows_history: bool = False,
         outages: list[Outage] | None = None,
     ):
         """An empty cluster at time 0."""
         self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
-        self.preemption, self.consolidate, self.outages = preemption, False, outages
-        self.out = np.zeros((hw.P, hw.N), bool)  # servers
+        self.preemption, self.consolidate, self.history = costs, False, knows_history
+        self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
@@ -146,8 +147,14 @@ class State:
     def left_by_estimate_s(self, j: int, remaining_s: float) -> float:
         """The same for any job that has so many ideal seconds left."""
         done = self.jobs[j].duration_s - remaining_s
-        left = self.jobs[j].estimate_s - done
+        left = self.estimate_s(j) - done
         return left if left > 0 else OVERDUE * done
+
+    def estimate_s(self, j: int) -> float:
+        """The run time that a policy takes a job to have."""
+        if not self.history:
+            return self.jobs[j].estimate_s
+        return history.estimate_s(self, j, preemption.ran(self, j))
 
     def may_stop(self, r: Running) -> bool:
         """Whether a running job may be stopped at this boundary (section 8)."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.policies.registry import GREEDY_WAIT, parse
 from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
@@ -53,9 +54,9 @@ PREEMPTIVE = st.builds(
 
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare; the loop goes on in chunks of so many rounds."""
-    case = dataclasses.replace(case, law=interference)
     policy = parse(spec)
-    run = Run(case.shape.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
+    case = dataclasses.replace(case, law=interference, history=case.history or policy.needs == HISTORY)
+    run = Run(case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
     while not run.go_on(chunk):
         pass
     of = policy.options
@@ -84,6 +85,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         running_slots=case.shape.running_slots,
         preemption=case.preemption,
         outages=None if case.outages is None else list(case.outages),
+        history=case.history,
     )
     count = len(case.jobs)
     ours = run.tables.records[:count]
@@ -113,6 +115,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
 @given(data=st.data())
 def test_some_policies_orders_and_options(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
+    case = dataclasses.replace(case, history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
@@ -122,6 +125,7 @@ def test_some_policies_orders_and_options(shape, data):
 @given(data=st.data())
 def test_every_policy_order_and_option(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
+    case = dataclasses.replace(case, history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
@@ -138,7 +142,7 @@ def test_without_interference(case, spec):
 @given(data=st.data())
 def test_some_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
-    case = dataclasses.replace(case, preemption=data.draw(COSTS))
+    case = dataclasses.replace(case, preemption=data.draw(COSTS), history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
@@ -172,5 +176,5 @@ def test_runs_with_failures(shape, data):
 @given(data=st.data())
 def test_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
-    case = dataclasses.replace(case, preemption=data.draw(COSTS))
+    case = dataclasses.replace(case, preemption=data.draw(COSTS), history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))

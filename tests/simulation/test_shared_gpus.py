@@ -19,7 +19,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.engines.jax.run import JaxEngine
-from jaxsched.simulation.outcome import write_jobs
+from jaxsched.simulation.job_table import write_jobs
 from jaxsched.simulation.settings import Settings, env_config, most_running
 from jaxsched.workload import datasets
 from jaxsched.workload.jobs import make_job_list, take

@@ -18,6 +18,7 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.failures import failures_of
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
 from jaxsched.env.state import EnvConfig, EnvParams, Failures, make_params, preemption
 from jaxsched.workload.estimates import with_estimates
@@ -181,6 +182,7 @@ class Case:
     law: str = "analytic"  # of interference
     preemption: Preemption | None = None
     outages: tuple[Outage, ...] | None = None  # needs `preemption`, which says what they cost
+    history: bool = False  # policies know that of finished jobs, and no run times
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -205,6 +207,11 @@ class Case:
             preemption=costs,
             failures=None if self.outages is None else self.failures,
         )
+
+    def config(self, **changes) -> EnvConfig:
+        """The static configuration of the shape, with what policies know."""
+        knows = {"knows": HISTORY} if self.history else {}
+        return self.shape.config(**(knows | changes))
 
     @property
     def failures(self) -> Failures:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.knowledge import seen
 from jaxsched.env.rollout import play_while
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
 from jaxsched.policies.registry import parse
@@ -17,6 +18,8 @@ from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_clu
 
 __all__ = [
     "GREEDY",
+    "GUESSING",
+    "INFORMED",
     "PREEMPTIVE",
     "SPECS",
     "Case",
@@ -133,6 +136,32 @@ PREEMPTIVE = {
 }
 
 
+# Likewise, in worlds where policies know the history: run times are hidden.
+INFORMED = {
+    "one": (
+        "pack:srsf+backfill+preempt+consolidate",
+        "first-fit:gittins+preempt+h0.5",
+        "load-balance:themis+backfill+preempt+h1",
+    ),
+    "two": (
+        "pack:srtf+backfill+preempt+spread",
+        "pack:gittins+backfill+preempt+consolidate+spread",
+        "greedy-wait:gittins+preempt+lifetime",
+        "contention-aware:themis+backfill+preempt+forward",
+    ),
+    "three": (
+        "first-fit:gittins+backfill+preempt",
+        "pack:themis+preempt+h0.3+spread",
+        "greedy-wait:srsf+preempt+consolidate",
+    ),
+}
+GUESSING = {  # of these none stops jobs
+    "one": ("pack:area+backfill", "greedy-wait"),
+    "two": ("contention-aware:sjf+backfill+spread+reserve", "first-fit:gittins+backfill", "pack:themis+forward"),
+    "three": ("tetris:area+backfill+reserve+forward", "load-balance:gittins", "greedy-wait:themis+p2"),
+}
+
+
 def compiled_with(spec: str, shape: Shape) -> tuple[str, ...]:
     """The policies that are compiled together with `spec` for `shape`."""
     rows = [
@@ -174,7 +203,7 @@ def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
 
     def run(params: EnvParams, table: JobTable, index, most_rounds=MOST_ROUNDS):
         def play(state: State, key):
-            action = jax.lax.switch(index, policies, key, state, params)
+            action = jax.lax.switch(index, policies, key, seen(params, state, config.knows), params)
             return transition(config, params, state, action, asked)[0], None
 
         key_of = functools.partial(jax.random.fold_in, jax.random.key(0))
@@ -203,7 +232,7 @@ def watched_run(case: Case, spec: str, config: EnvConfig, watch, most_rounds: in
     for index in range(most_rounds):
         if done:
             return state
-        action = policy(jax.random.fold_in(key, index), state, params)
+        action = policy(jax.random.fold_in(key, index), seen(params, state, config.knows), params)
         before = state
         state, gain, done = step(params, state, action)
         watch(before, action, state, gain)

@@ -234,6 +234,8 @@ MISTAKES = [  # content of the file, what the message must say
     ({"runs_at_once": -1}, ["runs_at_once"]),
     ({"evaluate": {"loads": [0.0]}}, ["evaluate", "loads"]),
     ({"evaluate": {"policies": ["pak"]}}, ["pak"]),
+    ({"evaluate": {"policies": ["pack:gittins"]}}, ["evaluate", "'pack:gittins'", "knows = history"]),
+    ({"evaluate": {"policies": ["themis"]}}, ["evaluate", "'themis'", "preemption on"]),
     ({"evaluate": {"lods": [0.5]}}, ["evaluate", "'lods'", "'loads'"]),
 ]
 

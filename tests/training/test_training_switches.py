@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.training.chunk import initial
+from jaxsched.env.knowledge import HISTORY
+from jaxsched.training.chunk import chunk, initial
 from jaxsched.training.config import RewardConfig
+from jaxsched.training.rollout import look
 from jaxsched.training.setting import make_setting
 from jaxsched.training.shaping import potential
 from jaxsched.training.sweep_file import load_sweep
 from jaxsched.training.sweepable import replaced
+from jaxsched.training.worlds import draw_worlds
 
 ROOT = Path(__file__).parents[2]
 UP = {"group_to_server", "server_to_rack", "rack_to_scheduler"}
@@ -59,6 +62,29 @@ def test_no_interference_in_the_reward_is_in_its_weights_and_nowhere_else(config
     jax.tree.map(np.testing.assert_array_equal, rewards[1].replace(interference=jnp.bool_(True)), rewards[0])
     same = without.worlds.params.replace(reward=rewards[0])
     jax.tree.map(np.testing.assert_array_equal, same, whole.worlds.params)
+
+
+def test_what_schedulers_know_and_that_jobs_stop_are_in_the_environment(config):
+    told = {"env.knows": HISTORY, "env.preemption": True, "env.restart_s": 30.0}
+    setting = make_setting(replaced(config, told))
+    costs = setting.worlds.params.preemption
+    assert setting.static.knows == HISTORY and costs is not None and float(costs.restart_s) == 30.0
+    start = jax.eval_shape(lambda: initial(setting))
+    assert start.worlds.history is not None and start.worlds.service is not None
+    after, _ = jax.eval_shape(lambda state: chunk(setting, state), start)  # the whole of a chunk can be traced
+    assert jax.tree.structure(after) == jax.tree.structure(start)
+
+
+@pytest.mark.slow
+def test_schedulers_that_know_finished_jobs_only_see_no_other_run_times(config):
+    """Where no job has finished, twice the run times look the same."""
+    setting = make_setting(replaced(config, {"env.knows": HISTORY}))
+    state, _ = jax.jit(lambda key: draw_worlds(key, setting.worlds, 1))(jax.random.key(1))
+    state = jax.tree.map(lambda leaf: leaf[0], state)
+    state = state.replace(queue=state.queue.at[:, 0].set(jnp.arange(2)))
+    jobs = state.jobs.replace(duration_s=state.jobs.duration_s * 2, estimate_s=state.jobs.estimate_s * 2)
+    see = jax.jit(lambda state: look(setting, setting.worlds.params, state)[0])
+    jax.tree.map(np.testing.assert_array_equal, see(state), see(state.replace(jobs=jobs)))
 
 
 def test_the_potential_is_late_work_and_waiting_or_waiting_or_nothing(setting, played):

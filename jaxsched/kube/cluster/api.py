@@ -97,7 +97,7 @@ class ApiClient:
                 rest = b""
                 for chunk in reply.stream(65536):
                     *lines, rest = (rest + chunk).split(b"\n")
-                    yield from (json.loads(line) for line in lines if line.strip())
+                    yield from (_event(line) for line in lines if line.strip())
             finally:
                 reply.close()  # a watch that is left early must not go back to the pool
         except (*self._errors, ValueError) as error:
@@ -157,11 +157,25 @@ def _timeout(read_s: float) -> Any:
 
 
 def _decoded(data: bytes) -> dict[str, Any]:
+    """A JSON object; {} for anything else."""
     try:
-        body = json.loads(data)
+        return _event(data)
     except ValueError:
         return {}
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """A JSON object; {} for what is none, or is nested deeper than can be read. ValueError if it is cut: no JSON."""
+    try:
+        body = json.loads(line, parse_int=_number)
+    except RecursionError:
+        return {}
     return body if isinstance(body, dict) else {}
+
+
+def _number(text: str) -> int | float:
+    """A whole number; beyond 64 bits a float, so that no object's digits cost time or raise."""
+    return int(text) if len(text) <= 20 else float(text)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -21,6 +21,7 @@ from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
 from jaxsched.kube.planning.gangs import gang_key
+from jaxsched.kube.planning.objects import mapping
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.shadow import Shadow
 from jaxsched.kube.planning.snapshot import Snapshot
@@ -28,6 +29,7 @@ from jaxsched.kube.planning.snapshot import Snapshot
 log = logging.getLogger("jaxsched.kube")
 
 STUCK_S = 300.0  # without a turn of the loop for this long the process is not alive
+FAILED_S = 5.0  # of rest after a turn that failed
 STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated")  # reasons that time or other pods end
 
 
@@ -88,7 +90,7 @@ class Scheduler:
         """Turn until `stop` is called or the Lease is lost. UserError if a permission is taken away."""
         while not self.stopped.is_set():
             began = time.monotonic()
-            pending = self.step()
+            pending = self._turned()
             took = time.monotonic() - began
             self.stopped.wait(max(0.05, min(took, 2.0)))  # events that come together are planned together
             self.dirty.wait(1.0 if pending else self.options.resync_s)
@@ -121,6 +123,18 @@ class Scheduler:
         return "" if self.ready.is_set() else "reading the cluster or compiling the policy"
 
     # One turn
+
+    def _turned(self) -> bool:
+        """`step`, through faults of our own: whatever the cluster holds, the loop goes on."""
+        try:
+            return self.step()
+        except UserError:
+            raise
+        except Exception:
+            log.exception("a turn failed")
+            self.metrics.failed_turns.inc()
+            self.stopped.wait(FAILED_S)
+            return True
 
     def step(self) -> bool:
         """Plan and bind once; whether some gang waits for time to pass or for more of its pods."""
@@ -183,6 +197,12 @@ class Scheduler:
         self.metrics.partial.set(sum(bool(gang.bound) for gang in plan.pending.values()))
         self.metrics.refused_nodes.set(len(plan.refused_nodes))
         self.metrics.compilations.set(self.planner.policy.compilations)
+        for fault in plan.faults:
+            log.error("gang %s made planning raise; it is set aside", fault, exc_info=fault.__cause__)
+            self.metrics.set_aside.inc()
+            self.gang_binder.set_aside(fault.keys[0])
+        for name, store in self.informers.stores.items():
+            self.metrics.unreadable.labels(name).set(store.unreadable)
         for cause in plan.policy_failures:
             log.error("the policy failed (%s): %s takes over", cause, self.planner.policy.fallback.name)
             self.metrics.fallbacks.labels(cause).inc()
@@ -193,7 +213,7 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.change(kind, what, raw)
         if kind == "pods" and what == "DELETED" and not self.stopped.is_set():
-            self.gang_binder.ended(str((raw.get("metadata") or {}).get("uid", "")))
+            self.gang_binder.ended(str(mapping(raw, "metadata").get("uid", "")))
 
     def _on_restart(self, resource: str, cause: str) -> None:
         self.metrics.restarts.labels(resource, cause).inc()

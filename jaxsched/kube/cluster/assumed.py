@@ -4,7 +4,6 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
-from jaxsched.kube.planning.labels import GROUP
 from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Placement
 
@@ -13,7 +12,7 @@ class AssumedPods:
     """Assumed nodes by pod uid; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, tuple[str, str]] = {}
+        self._nodes: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -23,7 +22,7 @@ class AssumedPods:
         """Count all pods of a placement as bound."""
         with self._lock:
             for one in placement.assignments:
-                self._nodes[one.pod.uid] = one.node, "-".join(map(str, one.groups))
+                self._nodes[one.pod.uid] = one.node, one.groups
 
     def forget(self, uid: str) -> None:
         """The pod was not bound after all."""
@@ -42,5 +41,5 @@ class AssumedPods:
         if pod.uid not in self._nodes:
             return pod
         node, groups = self._nodes[pod.uid]
-        notes = {**pod.annotations, GROUP: groups} if groups else pod.annotations
-        return dataclasses.replace(pod, node=node, annotations=notes)
+        hints = dataclasses.replace(pod.hints, gpu_groups=groups) if groups else pod.hints
+        return dataclasses.replace(pod, node=node, hints=hints)

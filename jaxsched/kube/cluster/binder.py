@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.planning.labels import DECISION, GROUP, POLICY
+from jaxsched.kube.planning.objects import mapping
 from jaxsched.kube.planning.placement import Assignment
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"
@@ -86,7 +87,7 @@ class Binder:
             if response.status in PERMANENT:
                 return Outcome(DENIED, response.message)
             raise Unreachable(response.message)
-        meta, spec = response.body.get("metadata") or {}, response.body.get("spec") or {}
+        meta, spec = mapping(response.body, "metadata"), mapping(response.body, "spec")
         if meta.get("uid") != pod.uid or meta.get("deletionTimestamp"):
             return Outcome(GONE, "the pod was deleted or replaced")
         node = spec.get("nodeName")

@@ -12,7 +12,7 @@ from jaxsched.kube.cluster.binder import Binder, Outcome
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.planning.objects import Pod
+from jaxsched.kube.planning.objects import Pod, mapping
 from jaxsched.kube.planning.placement import Assignment, Placement
 
 log = logging.getLogger("jaxsched.kube")
@@ -48,6 +48,10 @@ class GangBinder:
         """Some gang has failed of late."""
         return bool(self._backoff)
 
+    def set_aside(self, key: str) -> None:
+        """Leave a gang out of snapshots for as long as one whose Bindings are denied."""
+        self._backoff[key] = time.monotonic() + DENIED_S, DENIED_S
+
     def bind(self, placements: Sequence[Placement]) -> None:
         """Bind gangs in order, pods in parallel, and wait for all of them."""
         for placement in placements:
@@ -76,7 +80,11 @@ class GangBinder:
 
     def _bind_one(self, assignment: Assignment, placement: Placement) -> Outcome:
         began = time.perf_counter()
-        outcome = self.binder.bind(assignment, placement.decision, placement.by)
+        try:
+            outcome = self.binder.bind(assignment, placement.decision, placement.by)
+        except Exception as error:  # a fault of ours; what the server did with this Binding is not known
+            log.exception("pod %s: binding raised", assignment.pod.key)
+            outcome = Outcome(binding.UNKNOWN, f"binding raised {type(error).__name__}")
         self.metrics.bind_s.observe(time.perf_counter() - began)
         self.metrics.binds.labels(outcome.result).inc()
         if outcome.result == binding.BOUND:
@@ -121,8 +129,8 @@ class GangBinder:
             response: Response = self.api.request("GET", pod_path(pod.namespace, pod.name))
         except Unreachable:
             return
-        status = response.body.get("status") or {}
-        same = (response.body.get("metadata") or {}).get("uid") == pod.uid
+        status = mapping(response.body, "status")
+        same = mapping(response.body, "metadata").get("uid") == pod.uid
         if same and status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
             log.error("pod %s: its kubelet rejected it: %s", pod.key, status.get("message", ""))
             self.metrics.rejected.inc()

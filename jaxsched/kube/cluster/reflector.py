@@ -6,6 +6,7 @@ server) lists again. Waits are jittered and grow from 0.5 to 10 s.
 """
 
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -13,6 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
+from jaxsched.kube.planning.objects import mapping
+
+log = logging.getLogger("jaxsched.kube")
 
 WATCH_S = (240, 420)  # the server ends a watch after a random time in this range
 IDLE_S = 100.0  # longer than the minute between bookmarks
@@ -21,7 +25,10 @@ LIST_READ_S = 60.0
 
 
 class Store:
-    """Objects by uid, parsed by `read`; `on_change` is called, outside the lock, whenever a parsed object changes."""
+    """Objects by uid, parsed by `read`; `on_change` is called, outside the lock, whenever a parsed object changes.
+
+    An object that `read` raises on stays as it was last read, and is counted in `unreadable`.
+    """
 
     def __init__(
         self,
@@ -31,6 +38,7 @@ class Store:
     ) -> None:
         self._read, self._on_change, self._on_event = read, on_change, on_event
         self._items: dict[str, Any] = {}
+        self.unreadable = 0
         self._lock = threading.Lock()
 
     def items(self) -> tuple:
@@ -45,7 +53,13 @@ class Store:
 
     def put(self, kind: str, raw: Mapping[str, Any]) -> None:
         """An object that was added or modified."""
-        item, uid = self._read(raw), _uid(raw)
+        uid = _uid(raw)
+        try:
+            item = self._read(raw)
+        except Exception:  # whatever an object holds, the watch goes on
+            self.unreadable += 1
+            log.exception("object %.100r cannot be read; it stays as it was", uid)
+            return
         with self._lock:
             changed = self._items.get(uid) != item
             self._items[uid] = item
@@ -144,6 +158,12 @@ class Reflector:
                 self.count("unreachable")
                 self._stop.wait(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, BACKOFF_S[1])
+            except Exception:  # a fault of ours: the thread must not end, for nothing else would tell
+                self.live.clear()
+                self._version = ""
+                self.count("fault")
+                log.exception("watch %s: listing again", self.path)
+                self._stop.wait(BACKOFF_S[1])
 
     def _list(self) -> str:
         """The version of a full list that is now in the store; "" if the server refuses."""
@@ -159,11 +179,12 @@ class Reflector:
         if response.status in (401, 403):
             self.live.clear()
             return ""
-        version = str((response.body.get("metadata") or {}).get("resourceVersion") or "")
+        version = _version(response.body)
         if not response.ok or not version:
             raise Unreachable(f"GET {self.path}: {response.message}")
         kind = response.body.get("apiVersion")  # items of a list do not carry it
-        items = [one for one in response.body.get("items") or [] if isinstance(one, dict)]
+        items = response.body.get("items")
+        items = [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
         self.store.replace([{"apiVersion": kind, **item} for item in items])
         self.lists += 1
         self.listed.set()
@@ -183,7 +204,7 @@ class Reflector:
             self.live.clear()
             return True
         for event in self.api.stream(self.path, query, self.idle_s, self._opened):
-            kind, raw = event.get("type"), event.get("object") or {}
+            kind, raw = event.get("type"), mapping(event, "object")
             if kind == "ERROR":
                 self.live.clear()
                 gone = raw.get("code") == 410 or raw.get("reason") in ("Expired", "Gone")
@@ -195,7 +216,7 @@ class Reflector:
                 self.store.remove(raw)
             elif kind in ("ADDED", "MODIFIED"):
                 self.store.put(kind, raw)
-            self._version = str((raw.get("metadata") or {}).get("resourceVersion") or self._version)
+            self._version = _version(raw) or self._version
             if self._stop.is_set() or self._again.is_set():
                 return True
         self.count("ended")
@@ -203,4 +224,8 @@ class Reflector:
 
 
 def _uid(raw: Mapping[str, Any]) -> str:
-    return str((raw.get("metadata") or {}).get("uid", ""))
+    return str(mapping(raw, "metadata").get("uid", ""))
+
+
+def _version(raw: Mapping[str, Any]) -> str:
+    return str(mapping(raw, "metadata").get("resourceVersion") or "")

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import logging
 import queue
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable, pod_path
 from jaxsched.kube.planning.objects import Pod
+
+log = logging.getLogger("jaxsched.kube")
 
 EVERY_S = 300.0  # at most one event per pod and reason in this time
 PER_SECOND = 20.0  # writes
@@ -69,6 +72,8 @@ class Reporter:
                 write()
             except Unreachable:
                 self._stop.wait(1.0)
+            except Exception:  # one report that cannot be written is no reason to stop reporting
+                log.exception("a report could not be sent")
             self._stop.wait(1.0 / PER_SECOND)
 
     def _patch(self, pod: Pod, message: str) -> None:

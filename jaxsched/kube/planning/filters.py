@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxsched.kube.planning.hints import integer
 from jaxsched.kube.planning.objects import Node, Pod
 
 
@@ -50,7 +51,8 @@ def _entries(term: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, values = str(expression.get("key")), [str(value) for value in expression.get("values") or ()]
+    key, values = str(expression.get("key")), expression.get("values")
+    values = [str(value) for value in values] if isinstance(values, list) else []
     there = key in labels
     match expression.get("operator"):
         case "In":
@@ -62,9 +64,6 @@ def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return not there
         case "Gt" | "Lt" as operator:
-            try:
-                own, bound = int(labels[key]), int(values[0])
-            except (KeyError, ValueError, IndexError):
-                return False
-            return own > bound if operator == "Gt" else own < bound
+            own, bound = integer(labels.get(key, "")), integer(values[0] if values else "")
+            return own is not None and bound is not None and (own > bound if operator == "Gt" else own < bound)
     return False

@@ -18,10 +18,12 @@ from jaxsched.cluster.padding import Shape, pad, shape_of
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.kube.planning.gangs import natural
+from jaxsched.kube.planning.hints import numbers
 from jaxsched.kube.planning.labels import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS
 from jaxsched.kube.planning.objects import Node
 from jaxsched.kube.planning.settings import PlanSettings
 
+MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
 FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
 
 
@@ -114,7 +116,7 @@ def _server(node: Node, settings: PlanSettings) -> Server:
     return Server(
         groups=_groups(node, units[settings.gpu_resource]),
         gpu_type=gpu_type(node.labels.get(PRODUCT_LABEL, "")),
-        cores=max(units.get("cpu", 0) / 1000, 1e-3),
+        cores=min(max(units.get("cpu", 0) / 1000, 1e-3), MOST_CORES),
         pcie_gbytes_s=settings.pcie_gbytes_s,
         nic_gbits_s=settings.nic_gbits_s,
     )
@@ -122,11 +124,9 @@ def _server(node: Node, settings: PlanSettings) -> Server:
 
 def _groups(node: Node, gpus: int) -> tuple[int, ...]:
     """GPUs per socket: the node's label if it adds up, else `split_gpus`."""
-    text = node.labels.get(GPU_GROUPS, "")
-    if re.fullmatch(r"[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})*", text):
-        stated = tuple(int(part) for part in text.split("-"))
-        if sum(stated) == gpus and len(stated) <= MAX_GROUPS:
-            return stated
+    stated = numbers(node.labels.get(GPU_GROUPS, ""))
+    if sum(stated) == gpus and len(stated) <= MAX_GROUPS and all(stated):
+        return stated
     return split_gpus(gpus)
 
 

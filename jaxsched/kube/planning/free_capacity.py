@@ -24,6 +24,7 @@ class FreeCapacity:
 
     def __init__(self, fleet: Fleet, pods: Sequence[Pod], settings: PlanSettings) -> None:
         self.fleet, self.settings = fleet, settings
+        self._sizes = {(max(groups), sum(groups)) for groups in fleet.groups}
         self.ledger = Ledger(fleet, pods, settings.gpu_resource)
         self.closed = np.zeros(len(fleet.nodes), bool)  # kept free for gangs that go first
         self._foreign = [pod for pod in pods if pod.scheduler != settings.scheduler_name]
@@ -44,8 +45,8 @@ class FreeCapacity:
         return eligible
 
     def merged(self, gang: Gang) -> bool:
-        """A worker needs more GPUs than any group has: the groups of a node count as one."""
-        return gang.gpus_per_worker > max((max(groups) for groups in self.fleet.groups), default=0)
+        """Some node holds a worker only across its groups: the groups of a node count as one."""
+        return any(largest < gang.gpus_per_worker <= gpus for largest, gpus in self._sizes)
 
     def usable(self, gang: Gang) -> Int[np.ndarray, "S K"]:
         """GPUs that the gang's workers may use."""

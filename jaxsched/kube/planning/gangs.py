@@ -9,19 +9,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, MODEL, ROLE
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod, Refusal, mapping
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.workload.models import model_index
 
 UPSTREAM, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
 COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
-MIN_AVAILABLE_LABEL = "pod-group.scheduling.sigs.k8s.io/min-available"
-VOLCANO_ANNOTATION = "scheduling.k8s.io/group-name"
-KUEUE_LABEL, KUEUE_COUNT = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_LABEL = "kueue.x-k8s.io/pod-group-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 ALONE = ("", "ReplicaSet", "ReplicationController", "DaemonSet", "StatefulSet", "Node")  # their pods start one by one
-PS_LABELS = ("training.kubeflow.org/replica-type", "tf-replica-type")
+MOST_PODS = 2**31 - 1  # of a PodGroup's minimum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +58,7 @@ def read_pod_group(raw: Mapping[str, Any]) -> PodGroup:
     policy = mapping(spec, "schedulingPolicy") or mapping(spec, "policy")
     minimum = spec.get("minMember") or mapping(policy, "gang").get("minCount") or 1
     minimum = minimum if isinstance(minimum, int) and not isinstance(minimum, bool) and minimum > 0 else 1
-    return PodGroup(api, str(meta.get("namespace", "default")), str(meta.get("name", "")), minimum)
+    return PodGroup(api, str(meta.get("namespace", "default")), str(meta.get("name", "")), min(minimum, MOST_PODS))
 
 
 def gang_key(pod: Pod) -> str:
@@ -70,8 +67,8 @@ def gang_key(pod: Pod) -> str:
         return f"{pod.namespace}/{UPSTREAM}/{pod.group_ref}"
     if name := pod.labels.get(COSCHEDULING_LABEL):
         return f"{pod.namespace}/{COSCHEDULING}/{name}"
-    if name := pod.annotations.get(VOLCANO_ANNOTATION):
-        return f"{pod.namespace}/{VOLCANO}/{name}"
+    if pod.hints.volcano_group:
+        return f"{pod.namespace}/{VOLCANO}/{pod.hints.volcano_group}"
     if name := pod.labels.get(KUEUE_LABEL):
         return f"{pod.namespace}/kueue/{name}"
     if name := pod.labels.get(JOBSET_LABEL):
@@ -105,9 +102,9 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 def profile_of(pods: Iterable[Pod], settings: PlanSettings) -> tuple[int, float]:
     """Model (index into the catalogue) and duration in seconds, from the first pod that says so, else the defaults."""
     model, duration = model_index(settings.default_model), settings.default_duration_s
-    hints = [pod.annotations for pod in pods if pod.refusal is None]
-    model = next((model_index(hint[MODEL]) for hint in hints if MODEL in hint), model)
-    return model, next((float(hint[DURATION]) for hint in hints if DURATION in hint), duration)
+    hints = [pod.hints for pod in pods]
+    model = next((hint.model for hint in hints if hint.model is not None), model)
+    return model, next((hint.duration_s for hint in hints if hint.duration_s is not None), duration)
 
 
 def _gang(
@@ -118,8 +115,8 @@ def _gang(
     pending = tuple(pod for pod in members if not pod.node and not pod.gated)
     gpu = settings.gpu_resource
     workers = tuple(pod for pod in pending if pod.units(gpu))
-    ps = tuple(pod for pod in pending if not pod.units(gpu) and _is_ps(pod))
-    helpers = tuple(pod for pod in pending if not pod.units(gpu) and not _is_ps(pod))
+    ps = tuple(pod for pod in pending if not pod.units(gpu) and pod.hints.is_ps)
+    helpers = tuple(pod for pod in pending if not pod.units(gpu) and not pod.hints.is_ps)
     model, duration = profile_of(members, settings)
     refusal = _refusal(pending, workers, bound, gpu)
     return Gang(
@@ -138,10 +135,6 @@ def _gang(
         refusal=refusal,
         waiting=None if refusal or not pending else _missing(key, members, bound, minimum, served, settings, now_s),
     )
-
-
-def _is_ps(pod: Pod) -> bool:
-    return pod.annotations.get(ROLE) == "ps" or any(pod.labels.get(label, "").lower() == "ps" for label in PS_LABELS)
 
 
 def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str) -> Refusal | None:
@@ -173,7 +166,7 @@ def _missing(
     if any(pod.gated for pod in members):
         return Refusal("Gated", "some of its pods have scheduling gates")
     api = key.split("/")[1]
-    stated = minimum or max((_stated(pod) for pod in members), default=0)
+    stated = minimum or max((pod.hints.gang_size for pod in members), default=0)
     if minimum is None and not stated and (api == UPSTREAM or api in served):
         return Refusal("PodGroupMissing", f"its PodGroup ({api}) does not exist")
     if len(members) < stated:
@@ -184,8 +177,3 @@ def _missing(
             "GangIncomplete", f"its size is not stated and its newest pod is under {settings.settle_s:g} s old"
         )
     return None
-
-
-def _stated(pod: Pod) -> int:
-    texts = (pod.annotations.get(GANG_SIZE), pod.annotations.get(KUEUE_COUNT), pod.labels.get(MIN_AVAILABLE_LABEL))
-    return max((int(text) for text in texts if text and text.isascii() and text.isdecimal()), default=0)

@@ -6,6 +6,11 @@ PREFIX = "jaxsched.io/"
 MODEL, DURATION, GANG_SIZE = f"{PREFIX}model", f"{PREFIX}duration-seconds", f"{PREFIX}gang-size"
 ROLE = f"{PREFIX}role"
 
+# The same of others: how many pods start together, the name of Volcano's PodGroup, which pods are parameter servers.
+KUEUE_COUNT, MIN_AVAILABLE = "kueue.x-k8s.io/pod-group-total-count", "pod-group.scheduling.sigs.k8s.io/min-available"
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+PS_LABELS = ("training.kubeflow.org/replica-type", "tf-replica-type")
+
 # Annotations of pods that a Binding writes.
 GROUP, DECISION, POLICY = f"{PREFIX}gpu-group", f"{PREFIX}decision-id", f"{PREFIX}policy"
 

@@ -3,15 +3,14 @@
 Plain NumPy on the host. `S` GPU nodes, `D` resources.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from jaxsched.kube.planning.fleet import Fleet
-from jaxsched.kube.planning.labels import GROUP
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod
+from jaxsched.kube.planning.quantity import LARGEST
 
 
 class Ledger:
@@ -33,8 +32,8 @@ class Ledger:
         self.group_free = self.group_gpus.copy()
         self.reserved: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
-        for pod in sorted(bound, key=lambda pod: (GROUP not in pod.annotations, pod.uid)):  # known groups first
-            self.reserve(pod, self.row[pod.node], stated_groups(pod))
+        for pod in sorted(bound, key=lambda pod: (not pod.hints.gpu_groups, pod.uid)):  # known groups first
+            self.reserve(pod, self.row[pod.node], pod.hints.gpu_groups)
 
     def vector(self, pods: Sequence[Pod]) -> Int64[np.ndarray, "D"] | None:
         """The most of each resource that any of the pods asks for; None if one asks for what no GPU node has."""
@@ -59,7 +58,8 @@ class Ledger:
         gpus = pod.units(self.gpu)
         for name, units in pod.requests:
             if name in self.column:
-                self.free[row, self.column[name]] -= units
+                left = int(self.free[row, self.column[name]]) - units
+                self.free[row, self.column[name]] = max(left, -LARGEST)  # far from where int64 wraps around
         taken = np.zeros(self.group_gpus.shape[1], np.int64)
         left = gpus
         for group in [*groups, *_best_groups(self.group_free[row], gpus)]:
@@ -111,12 +111,6 @@ def pods_that_fit(free: Int64[np.ndarray, "S D"], need: Int64[np.ndarray, "D"]) 
     """How many pods of that `need` (not all 0) each node's `free` units hold."""
     asked = need > 0
     return np.maximum((free[:, asked] // need[asked]).min(1), 0)
-
-
-def stated_groups(pod: Pod) -> tuple[int, ...]:
-    """The GPU groups of a pod's annotation (`0`, `0-1`), written when it was bound; empty if there is none."""
-    text = pod.annotations.get(GROUP, "")
-    return tuple(int(part) for part in text.split("-")) if re.fullmatch(r"[0-9]{1,3}(-[0-9]{1,3})*", text) else ()
 
 
 def _best_groups(free: Int64[np.ndarray, "K"], gpus: int) -> list[int]:

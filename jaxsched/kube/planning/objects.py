@@ -9,21 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxsched.errors import UserError
-from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, MODEL, ROLE
-from jaxsched.kube.planning.quantity import resource_units
-from jaxsched.workload.models import model_index
+from jaxsched.kube.planning.hints import Hints, read_hints
+from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, KUEUE_COUNT, MODEL, ROLE, VOLCANO_GROUP
+from jaxsched.kube.planning.quantity import LARGEST, resource_units
 
 DONE_PHASES = ("Succeeded", "Failed")
-KEPT_ANNOTATIONS = (
-    MODEL,
-    DURATION,
-    GANG_SIZE,
-    GROUP,
-    ROLE,
-    "scheduling.k8s.io/group-name",
-    "kueue.x-k8s.io/pod-group-total-count",
-)
-LONGEST_S = 1e8  # three years; longer durations are taken for a mistake
+KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT)
+MOST_PRIORITY = 2**31 - 1
 
 
 class Refusal(NamedTuple):
@@ -50,7 +42,7 @@ class Pod:
     priority: int
     requests: tuple[tuple[str, int], ...]  # resource -> units, sorted, zeros left out
     labels: Mapping[str, str]
-    annotations: Mapping[str, str]
+    hints: Hints  # what annotations and labels say
     owner: tuple[str, str]  # kind and uid of the controller, or ("", "")
     group_ref: str  # upstream spec.schedulingGroup / workloadRef, or ""
     selector: Mapping[str, str]
@@ -86,8 +78,8 @@ class Node:
 def parse_time(value: Any) -> float | None:
     """Seconds since 1970 of an RFC 3339 time; None if there is none or it cannot be read."""
     try:
-        return datetime.datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp()
-    except ValueError:
+        return datetime.datetime.fromisoformat(str(value)[:64].replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
         return None
 
 
@@ -99,8 +91,9 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         requests = _pod_requests(spec)
     except (UserError, TypeError, ValueError, AttributeError) as error:
         requests, refusal = (), refusal or Refusal("BadQuantity", f"its resources cannot be read: {error}")
-    annotations = {k: str(v) for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
-    refusal = refusal or _bad_hints(annotations)
+    annotations, labels = _strings(meta, "annotations", KEPT_ANNOTATIONS), _strings(meta, "labels")
+    hints, problem = read_hints(annotations, labels)
+    refusal = refusal or (Refusal("BadAnnotation", problem) if problem else None)
     controller = next((o for o in _list(meta, "ownerReferences") if o.get("controller")), {})
     terms = mapping(
         mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution"
@@ -117,10 +110,10 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         gated=bool(spec.get("schedulingGates")),
         created_s=parse_time(meta.get("creationTimestamp")) or 0.0,
         started_s=parse_time(status.get("startTime")),
-        priority=int(spec["priority"]) if isinstance(spec.get("priority"), int) else 0,
+        priority=_priority(spec.get("priority")),
         requests=requests,
-        labels=_strings(meta, "labels"),
-        annotations=annotations,
+        labels=labels,
+        hints=hints,
         owner=(str(controller.get("kind", "")), str(controller.get("uid", ""))),
         group_ref=str(group),
         selector=_strings(spec, "nodeSelector"),
@@ -185,8 +178,13 @@ def _list(parent: Any, key: str) -> list[Mapping[str, Any]]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
-def _strings(parent: Any, key: str) -> Mapping[str, str]:
-    return {str(k): str(v) for k, v in mapping(parent, key).items()}
+def _strings(parent: Any, key: str, only: tuple[str, ...] = ()) -> Mapping[str, str]:
+    return {str(k): str(v) for k, v in mapping(parent, key).items() if not only or k in only}
+
+
+def _priority(value: Any) -> int:
+    """A pod's priority, a 32-bit number in Kubernetes."""
+    return max(-MOST_PRIORITY, min(value, MOST_PRIORITY)) if isinstance(value, int) else 0
 
 
 def _units(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -231,7 +229,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     total = _max(_sum([*map(_requests, _list(spec, "containers")), sidecars]), stage)
     total = _max(total, _requests(spec)) if "resources" in spec else total
     total = _sum([total, dict(_units(mapping(spec, "overhead"))), {"pods": 1}])
-    return tuple(sorted(total.items()))
+    return tuple(sorted((name, min(units, LARGEST)) for name, units in total.items()))  # no node has so many
 
 
 def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
@@ -257,26 +255,6 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
         return Refusal("HostPortsUnsupported", "host ports (hostPort, or ports with hostNetwork) are not supported")
     if not containers:
         return Refusal("MalformedPod", "spec.containers is empty")
-    return None
-
-
-def _bad_hints(annotations: Mapping[str, str]) -> Refusal | None:
-    try:
-        if MODEL in annotations:
-            model_index(annotations[MODEL])
-    except UserError as error:
-        return Refusal("BadAnnotation", f"{MODEL}: {error}")
-    try:
-        if not 0.0 < float(annotations.get(DURATION, "1")) <= LONGEST_S:
-            raise ValueError
-    except ValueError:
-        text = annotations[DURATION][:32]
-        return Refusal(
-            "BadAnnotation", f"{DURATION}: {text!r} should be a number of seconds from above 0 to {LONGEST_S:g}"
-        )
-    size = annotations.get(GANG_SIZE, "1")
-    if not (size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= 4096):
-        return Refusal("BadAnnotation", f"{GANG_SIZE}: {size[:32]!r} should be a whole number from 1 to 4096")
     return None
 
 

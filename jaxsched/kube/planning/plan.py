@@ -6,11 +6,12 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.explain import why_not
+from jaxsched.kube.planning.faults import GangFault, about
 from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
@@ -35,6 +36,7 @@ class Plan:
     reasons: dict[str, Refusal]  # by gang key
     pending: dict[str, Gang]  # every gang that has unbound pods, by key
     policy_failures: tuple[str, ...]  # nan, timeout or error: the fallback took over
+    faults: tuple[GangFault, ...]  # gangs that made planning raise, set aside
     decision_s: float  # in the policy, all rounds
     rounds: int
     nodes_without_gpus: int
@@ -65,16 +67,27 @@ class Planner:
         """The plan for a snapshot; the same snapshot gives the same plan."""
         fleet = self.fleet(snapshot.nodes)
         self.policy.prepare(fleet)
-        return _PlanInProgress(self, snapshot, fleet).run()
+        aside: dict[str, GangFault] = {}
+        alone: set[str] = set()
+        while True:  # once more for each gang that raises: what it had reserved is forgotten
+            try:
+                return _PlanInProgress(self, snapshot, fleet, aside, alone).run()
+            except GangFault as fault:
+                if len(fault.keys) > 1:
+                    alone.update(fault.keys)
+                else:
+                    aside |= dict.fromkeys(fault.keys, fault)
 
 
 class _PlanInProgress:
     """The state of one plan while it is made."""
 
-    def __init__(self, planner: Planner, snapshot: Snapshot, fleet: Fleet) -> None:
+    def __init__(
+        self, planner: Planner, snapshot: Snapshot, fleet: Fleet, aside: Mapping[str, GangFault], alone: Set[str]
+    ) -> None:
         settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
-        self.snapshot = snapshot
+        self.snapshot, self.aside, self.alone = snapshot, aside, alone
         self.capacity = FreeCapacity(fleet, snapshot.pods, settings)
         running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
         self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
@@ -91,7 +104,8 @@ class _PlanInProgress:
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
-            self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
+            with about([gang]):
+                self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
         return self._plan(gangs)
@@ -104,6 +118,7 @@ class _PlanInProgress:
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
             pending={gang.key: gang for gang in gangs},
             policy_failures=tuple(self.rounds.failures),
+            faults=tuple(self.aside.values()),
             decision_s=self.rounds.decision_s,
             rounds=self.rounds.count,
             nodes_without_gpus=sum(node.name not in units and node.refusal is None for node in nodes),
@@ -111,7 +126,12 @@ class _PlanInProgress:
         )
 
     def _may_start(self, gang: Gang) -> bool:
-        reason = gang.refusal or gang.waiting or unusable_volume(gang, self.snapshot.volume_claims)
+        fault = self.aside.get(gang.key)
+        if fault is not None:
+            self.reasons[gang.key] = fault.refusal()
+            return False
+        with about([gang]):
+            reason = gang.refusal or gang.waiting or unusable_volume(gang, self.snapshot.volume_claims)
         if reason is not None:
             self.reasons[gang.key] = reason
         return reason is None
@@ -119,7 +139,8 @@ class _PlanInProgress:
     def _place_rests(self, gangs: Sequence[Gang]) -> None:
         """Place the rest of gangs that have started, or say why not."""
         for gang in gangs:
-            found = place_rest(self.capacity, gang)
+            with about([gang]):
+                found = place_rest(self.capacity, gang)
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:
@@ -136,8 +157,9 @@ class _PlanInProgress:
     def _decide(self, gangs: Sequence[Gang], fallback: bool) -> set[str]:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
-        for alike in equivalence_classes(self.capacity, gangs):
-            placed, failed = self.rounds.place(alike, self.placements, fallback)
+        for alike in equivalence_classes(self.capacity, gangs, self.alone):
+            with about(alike):
+                placed, failed = self.rounds.place(alike, self.placements, fallback)
             self.placements += placed
             blocked |= failed
         return blocked

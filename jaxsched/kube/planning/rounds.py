@@ -3,24 +3,28 @@
 import dataclasses
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 from jaxtyping import Int
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
 from jaxsched.kube.planning.encode import build_arrays
+from jaxsched.kube.planning.faults import about
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.running import RunningPart, running_parts
 
 
-def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang]) -> list[list[Gang]]:
-    """Gangs that may use the same GPUs, higher priority first, then by the oldest gang."""
+def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Set[str]) -> list[list[Gang]]:
+    """Gangs that may use the same GPUs, higher priority first, then by the oldest; those of `alone` by themselves."""
     found: dict[tuple, list[Gang]] = {}
     for gang in gangs:
-        found.setdefault((-gang.priority, capacity.merged(gang), capacity.usable(gang).tobytes()), []).append(gang)
+        with about([gang]):
+            legal = capacity.usable(gang).tobytes()
+        by_itself = gang.key if gang.key in alone else ""
+        found.setdefault((-gang.priority, capacity.merged(gang), legal, by_itself), []).append(gang)
     return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
 
 
@@ -44,8 +48,8 @@ class Rounds:
         queues = _queues(capacity, gangs, usable)
         if not any(queues) or not usable.any():
             return [], set()
-        names = [*(gang.namespace for gang in gangs), *(part.namespace for part in self.running)]
         running = self.running + _started(capacity, before, self.now_s)
+        names = [*(gang.namespace for gang in gangs), *(part.namespace for part in running)]
         tenants = _tenants(names, settings.tenants)
         arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
         start = time.perf_counter()
@@ -82,7 +86,7 @@ def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarra
     empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
     for gang in gangs:
-        size, count = gang.gpus_per_worker, len(gang.workers)
+        size, count = min(gang.gpus_per_worker, 2**31 - 1), len(gang.workers)  # the arrays hold int32
         could = (empty // size).sum((1, 2)) >= count
         if not could.any():
             continue

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Int
 
+from jaxsched.kube.planning.faults import about
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.placement import Placement
@@ -18,15 +19,16 @@ def span_partitions(capacity: FreeCapacity, gangs: Sequence[Gang], is_late: Call
     """
     placements, keeping = [], False
     for gang in gangs:
-        workers, late = capacity.workers(gang), is_late(gang)
-        here = capacity.by_partition(workers).max(initial=0)
-        if here >= len(gang.workers) or not (late or capacity.largest_partition(gang) < len(gang.workers)):
-            continue
-        placement = _span(capacity, gang, workers)
-        if placement is not None:
-            placements.append(placement)
-        elif late and not keeping:
-            keeping = _keep(capacity, gang, workers)
+        with about([gang]):
+            workers, late = capacity.workers(gang), is_late(gang)
+            here = capacity.by_partition(workers).max(initial=0)
+            if here >= len(gang.workers) or not (late or capacity.largest_partition(gang) < len(gang.workers)):
+                continue
+            placement = _span(capacity, gang, workers)
+            if placement is not None:
+                placements.append(placement)
+            elif late and not keeping:
+                keeping = _keep(capacity, gang, workers)
     return placements
 
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.kube.planning.gangs import Gang
-from jaxsched.kube.planning.objects import Refusal
+from jaxsched.kube.planning.objects import Refusal, mapping
 
 
 def read_volume_claim(raw: Mapping[str, Any]) -> tuple[str, str]:
     """(namespace/name, what stands in the way of using it: "" for a claim that any node can mount)."""
-    meta, status = raw.get("metadata") or {}, raw.get("status") or {}
+    meta, status = mapping(raw, "metadata"), mapping(raw, "status")
     key = f"{meta.get('namespace', 'default')}/{meta.get('name', '')}"
     if status.get("phase") != "Bound":
         return key, "is not bound (WaitForFirstConsumer is not supported: use a class that binds at once)"
-    if "volume.kubernetes.io/selected-node" in (meta.get("annotations") or {}):
+    if "volume.kubernetes.io/selected-node" in mapping(meta, "annotations"):
         return key, "is tied to one node (volume.kubernetes.io/selected-node), which is not supported"
     return key, ""
 

@@ -134,3 +134,41 @@ def test_a_cut_watch_does_not_see_the_past_again(world, watching) -> None:
     other = world.pod()
     eventually(lambda: one.has(other))
     assert [kind for kind, name in one.events[seen:] if name == uid] == []
+
+
+def test_an_object_that_reading_raises_on_stays_as_it_was() -> None:
+    def read(raw) -> str:
+        return raw["spec"]
+
+    store = Store(read)
+    store.put("ADDED", {"metadata": {"uid": "u"}, "spec": "first"})
+    store.put("MODIFIED", {"metadata": {"uid": "u"}})
+    store.put("ADDED", {"metadata": {"uid": "v"}, "spec": "second"})
+    assert store.unreadable == 1 and store.items() == ("first", "second")
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"type": "ADDED", "object": []}\n', b"[1]\n", b'{"type": "ADDED", "object": ' + b"[" * 5000 + b"\n"]
+)
+def test_a_line_that_is_no_event_is_passed_over(world, watching, body: bytes) -> None:
+    world.proxy.inject("GET", r"/pods\?.*watch=true", status=200, body=body)
+    one = watching()
+    pod = world.pod()
+    eventually(lambda: one.has(pod))
+    assert one.reflector._thread.is_alive()
+
+
+def test_a_fault_of_ours_does_not_end_the_thread(world, watching) -> None:
+    one = watching()
+    on_event, failures = one.store._on_event, []
+
+    def fails_once(kind: str, raw) -> None:
+        if not failures:
+            failures.append(kind)
+            raise RuntimeError("one nobody thought of")
+        on_event(kind, raw)
+
+    one.store._on_event = fails_once
+    first, second = world.pod(), world.pod()
+    eventually(lambda: one.has(first) and one.has(second))
+    eventually(lambda: "fault" in one.causes)

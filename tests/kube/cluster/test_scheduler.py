@@ -10,8 +10,11 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import pod_path
-from jaxsched.kube.cluster.metrics import serve
+from jaxsched.kube.cluster.health import serve
 from jaxsched.kube.cluster.record import read_recording
+from jaxsched.kube.planning.free_capacity import FreeCapacity
+from jaxsched.kube.planning.gangs import Gang
+from tests.support.kube.calls import eventually
 from tests.support.kube.turns import bound, gang, node_of, turn
 
 MERGE = "application/strategic-merge-patch+json"
@@ -72,6 +75,70 @@ def test_an_incomplete_gang_waits_and_is_told_why(world, start) -> None:
 
     turn(scheduler, told)
     assert bound(world, pods) == 0
+
+
+def test_hostile_pods_are_told_why_and_the_others_are_bound(world, start) -> None:
+    world.node()
+    scheduler = start()
+    hostile = [
+        world.pod(annotations={"jaxsched.io/gang-size": "9" * 5000}),
+        world.pod(annotations={"kueue.x-k8s.io/pod-group-total-count": "000000001999999999"}),
+        world.pod(annotations={"jaxsched.io/duration-seconds": "NaN"}),
+    ]
+    pods = gang(world, 2, 4)
+
+    def told() -> bool:
+        events = world.api.request("GET", "/api/v1/namespaces/default/events").body["items"]
+        texts = {one["involvedObject"]["uid"]: one["message"] for one in events}
+        return all("BadAnnotation" in texts.get(pod["metadata"]["uid"], "") for pod in hostile)
+
+    turn(scheduler, lambda: told() and bound(world, pods) == 2)
+    assert bound(world, hostile) == 0
+
+
+def test_a_gang_that_makes_planning_raise_is_left_out_and_the_loop_goes_on(world, start, monkeypatch) -> None:
+    world.node()
+    scheduler = start()
+    good, bad = gang(world, 1, 1), gang(world, 1, 1)
+    key, usable = f"default/{bad[0]['metadata']['name']}", FreeCapacity.usable
+    calls = []
+
+    def raises(self: FreeCapacity, gang: Gang) -> object:
+        if any(pod.key == key for pod in gang.pending):
+            calls.append(gang.key)
+            raise RuntimeError("one nobody thought of")
+        return usable(self, gang)
+
+    monkeypatch.setattr(FreeCapacity, "usable", raises)
+    turn(scheduler, lambda: bound(world, good) == 1 and bool(calls))
+    tried = len(calls)
+    for _ in range(3):
+        scheduler.step()
+    assert len(calls) == tried and bound(world, bad) == 0
+
+
+def test_a_turn_that_raises_is_given_up_and_the_next_one_comes(world, start, monkeypatch) -> None:
+    world.node()
+    scheduler = start()
+    plan, failures = scheduler.planner.plan, []
+
+    def fails_once(snapshot):
+        if not failures:
+            failures.append(snapshot)
+            raise RuntimeError("one nobody thought of")
+        return plan(snapshot)
+
+    monkeypatch.setattr(scheduler.planner, "plan", fails_once)
+    monkeypatch.setattr("jaxsched.kube.cluster.app.FAILED_S", 0.1)
+    pods = gang(world, 1, 1)
+    thread = threading.Thread(target=scheduler.run)
+    thread.start()
+    try:
+        eventually(lambda: bound(world, pods) == 1)
+    finally:
+        scheduler.stop()
+        thread.join(30)
+    assert failures and b"jaxsched_failed_turns_total 1.0" in scheduler.metrics.text()
 
 
 def test_a_gang_deleted_while_it_is_bound(world, start) -> None:
@@ -174,7 +241,7 @@ def test_metrics_and_health(world, start) -> None:
 
     world.node()
     scheduler = start()
-    server = serve(0, scheduler.metrics, scheduler.livez, scheduler.readyz)
+    server = serve("127.0.0.1", 0, scheduler.metrics, scheduler.livez, scheduler.readyz)
     pods = gang(world, 2, 1)
     turn(scheduler, lambda: bound(world, pods) == 2)
 
@@ -187,6 +254,6 @@ def test_metrics_and_health(world, start) -> None:
     assert 'jaxsched_schedule_attempts_total{by="pack:area+backfill+forward",result="scheduled"} 1.0' in text
     assert get("/readyz") == get("/livez") == "ok\n"
     with pytest.raises(UserError, match="--metrics-port"):
-        serve(server.server_address[1], scheduler.metrics, scheduler.livez, scheduler.readyz)
+        serve("127.0.0.1", server.server_port, scheduler.metrics, scheduler.livez, scheduler.readyz)
     server.shutdown()
     server.server_close()

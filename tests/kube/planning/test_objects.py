@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import gpu_type, read_fleet
 from jaxsched.kube.planning.gangs import form_gangs, gang_key, read_pod_group
+from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
 from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
@@ -82,14 +83,60 @@ def test_what_is_not_supported_is_refused_by_name(spec: dict, reason: str) -> No
     assert refusal is not None and refusal.reason == reason and "default/p" in refusal.message
 
 
+WRONG_NUMBERS = ("", "0", "-1", "²", "٣", "nan", "inf", "1e400", "1_0", " 4", "4 ", "9" * 5000, "000000001999999999")
+SIZES = (
+    "jaxsched.io/gang-size",
+    "kueue.x-k8s.io/pod-group-total-count",
+)
+
+
 @pytest.mark.parametrize(
     "annotations",
-    [{"jaxsched.io/model": "nope"}, {"jaxsched.io/duration-seconds": "soon"}, {"jaxsched.io/duration-seconds": "nan"},
-     {"jaxsched.io/gang-size": "0"}, {"jaxsched.io/gang-size": "²"}],
-)  # fmt: skip
+    [
+        {"jaxsched.io/model": "nope"},
+        {"jaxsched.io/model": "x" * 5000},
+        {"jaxsched.io/duration-seconds": "soon"},
+        {"jaxsched.io/gpu-group": "0-"},
+        {"scheduling.k8s.io/group-name": "g\n2026-01-01 INFO all is well"},
+        *({"jaxsched.io/duration-seconds": text} for text in (*WRONG_NUMBERS, "1e-99", "1e9", "1e99")),
+        *({size: text} for size in SIZES for text in (*WRONG_NUMBERS, "4097", "1999999999", "1.5", "1e2")),
+    ],
+    ids=lambda annotations: repr(annotations)[1:50],
+)
 def test_bad_hints_are_refused_by_name(annotations: dict) -> None:
     refusal = gangs_of(make_pod("p", annotations=annotations))[0].refusal
     assert refusal is not None and refusal.reason == "BadAnnotation" and next(iter(annotations)) in refusal.message
+
+
+def test_a_bad_label_is_refused_by_name() -> None:
+    label = "pod-group.scheduling.sigs.k8s.io/min-available"
+    for text in WRONG_NUMBERS:
+        refusal = gangs_of(make_pod("p", labels={label: text}))[0].refusal
+        assert refusal is not None and refusal.reason == "BadAnnotation" and label in refusal.message
+        assert len(refusal.message) < 200
+
+
+def test_node_affinity_compares_the_numbers_that_kubernetes_would() -> None:
+    def may(operator: str, label: str, bound: object) -> bool:
+        term = {"matchExpressions": [{"key": "n", "operator": operator, "values": bound}]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+        pod = read_pod(make_pod("p", spec={"affinity": affinity}))
+        return filter_reason(pod, read_node(make_node("n0", labels={"n": label}))) == ""
+
+    assert may("Gt", "7", ["5"]) and may("Lt", "-7", ["5"]) and not may("Gt", "5", ["5"])
+    for odd in ("٧", "7_0", " 7", "9" * 5000, "9223372036854775808", ""):
+        assert not may("Gt", odd, ["5"]) and not may("Lt", "5", [odd])
+    assert not may("Gt", "7", 5) and not may("In", "7", None) and not may("Gt", "7", [])
+
+
+def test_units_that_no_node_has_neither_wrap_around_nor_raise() -> None:
+    """Three containers of 2^62 bytes each are more than the ledger's integers hold."""
+    pod = make_pod("p", spec={"nodeName": "n0"}, uid="u")
+    pod["spec"]["containers"] = [{"resources": {"requests": {"memory": "4611686018427387904"}}}] * 3
+    pods = [read_pod(pod | {"metadata": pod["metadata"] | {"uid": f"u{i}"}}) for i in range(4)]
+    ledger = Ledger(read_fleet([read_node(make_node("n0"))], SETTINGS), pods, SETTINGS.gpu_resource)
+    assert ledger.free[0, ledger.column["memory"]] < 0
+    assert not ledger.fits(read_pod(make_pod("q")), 0)
 
 
 def test_mixed_workers_and_gpuless_gangs_are_refused() -> None:

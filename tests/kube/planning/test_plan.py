@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
 from jaxsched.kube.planning.filters import filter_reason
+from jaxsched.kube.planning.free_capacity import FreeCapacity
+from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.settings import PlanSettings
@@ -121,6 +123,51 @@ def test_pods_larger_than_a_socket_take_whole_nodes(planner: Planner) -> None:
     (placement,) = planner.plan(shot).placements
     assert len({one.node for one in placement.assignments}) == 2
     assert all(one.groups == (0, 1) for one in placement.assignments)
+
+
+def test_nodes_of_other_sizes_do_not_take_whole_nodes_away(planner: Planner) -> None:
+    """A node with 8 GPUs in one group is no reason to leave out those that have them in two."""
+    shot = snapshot([*nodes(4), make_node("large", 16)], gang("big", 5, 8))
+    plan = planner.plan(shot)
+    check(shot, plan)
+    assert len(plan.placements) == 1
+
+
+def test_namespaces_of_gangs_placed_in_the_same_plan_are_known(planner: Planner) -> None:
+    first = gang("a", 1, 1, namespace="one", spec={"priority": 5})
+    plan = planner.plan(snapshot(nodes(4), [*first, *gang("b", 1, 2, namespace="two")]))
+    assert len(plan.placements) == 2 and not plan.faults
+
+
+def test_a_gang_that_makes_planning_raise_is_set_aside(planner: Planner, monkeypatch) -> None:
+    usable = FreeCapacity.usable
+
+    def raises(self: FreeCapacity, gang: Gang) -> object:
+        if gang.key.endswith("/bad"):
+            raise ZeroDivisionError("one nobody thought of")
+        return usable(self, gang)
+
+    monkeypatch.setattr(FreeCapacity, "usable", raises)
+    pods = [pod for name in ("a", "bad", "c") for pod in gang(name, 1, 8)]
+    plan = planner.plan(snapshot(nodes(2), pods))
+    assert {placement.gang.key.rpartition("/")[2] for placement in plan.placements} == {"a", "c"}
+    assert [fault.keys[0].rpartition("/")[2] for fault in plan.faults] == ["bad"]
+    (reason,) = plan.reasons.values()
+    assert reason.reason == "PlanFailed" and "ZeroDivisionError" in reason.message
+
+
+def test_of_a_class_only_the_gang_that_raises_is_set_aside(planner: Planner, monkeypatch) -> None:
+    reserve = FreeCapacity.reserve
+
+    def raises(self: FreeCapacity, gang: Gang, *more) -> object:
+        if gang.key.endswith("/bad"):
+            raise KeyError("one nobody thought of")
+        return reserve(self, gang, *more)
+
+    monkeypatch.setattr(FreeCapacity, "reserve", raises)
+    plan = planner.plan(snapshot(nodes(8), [pod for name in ("a", "bad", "c") for pod in gang(name, 2, 2)]))
+    assert {placement.gang.key.rpartition("/")[2] for placement in plan.placements} == {"a", "c"}
+    assert next(iter(plan.reasons.values())).reason == "PlanFailed"
 
 
 def test_a_gang_larger_than_a_partition_spans_them(planner: Planner) -> None:

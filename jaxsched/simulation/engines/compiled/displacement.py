@@ -4,25 +4,31 @@ import numpy as np
 
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
+    FIRST_BIN_S,
     LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
+    OUTLIVED,
+    SERVICE_BINS,
     STOP_TOLERANCE,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.levels import (
+    GITTINS,
     LAS,
     MLFQ,
     SRSF,
     SRTF,
+    THEMIS,
     attained_s,
     gpus,
     intervals_run,
     level_of_running,
+    measure,
     run_s,
-    value_at,
 )
 from jaxsched.simulation.engines.compiled.occupancy import fewest_servers, leave, roomiest
 from jaxsched.simulation.engines.compiled.queues import enqueue
@@ -30,6 +36,9 @@ from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
 LOWEST = -(2**31)
 FOREVER = 2**31
+MANY_GPUS = 2**31
+NONE, SOME, TOO_MANY = range(3)  # more are to be stopped than the queue has room for
+ROUNDING = 1e-6  # more than that of logarithms and powers
 
 
 @compiled
@@ -58,42 +67,62 @@ def _may_stop(w: World, t: Tables, p: int, i: int) -> bool:
 
 
 @inlined
-def mark_displaced(w: World, t: Tables, p: int) -> bool:
-    """Mark in `Tables.stops` the jobs that a partition stops for one of its queue; whether there are any.
+def mark_displaced(w: World, t: Tables, p: int) -> int:
+    """Mark in `Tables.stops` the jobs that a partition stops for one of its queue: SOME, NONE, or too MANY.
 
-    Slowdowns must be current.
+    Slowdowns must be current. Queued jobs come in the order of their levels: those whom one may displace, the next may
+    or may not, and others neither.
     """
-    partition, highest = t.partitions[p], LOWEST
-    for i in range(partition.running):
-        t.stops[p, i] = 0
-        t.level[i] = level_of_running(w, t, p, i) if _may_stop(w, t, p, i) else LOWEST
-        highest = max(highest, t.level[i])
+    partition, highest = t.partitions[p], _levels_above(w, t, p, t.queue[p, 0])
+    known, wide, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that width
     for place in range(partition.queued if w.backfill else min(partition.queued, 1)):
         j = t.queue[p, place]
         above = t.service[j].level + w.margin
         if above >= highest:
-            return False  # of all that follow, too
-        if _feasible_without_all(w, t, p, j, above):
+            return NONE  # of all that follow, too
+        if freed < gpus(w, j):
+            continue
+        if above != known:
+            known, wide, freed = above, 0, _without_all(w, t, p, above)
+            if freed < gpus(w, j):
+                continue
+        if wide != w.jobs[j].wide:
+            wide = w.jobs[j].wide
+            roomiest(t.without, wide, t.most_without)
+        if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
-                return partition.queued + stopped <= w.queue_slots
-    return False
+                return SOME if partition.queued + stopped <= w.queue_slots else TOO_MANY
+            known = LOWEST
+    return NONE
 
 
 @compiled
-def _feasible_without_all(w: World, t: Tables, p: int, j: int, above: int) -> bool:
-    """Whether a job would be feasible without all jobs of higher levels."""
-    freed = t.partitions[p].free_gpus
+def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
+    """Fill `Tables.level` with the levels of the running jobs that a queued job may displace; the highest."""
+    highest, lowest = LOWEST, t.service[j].level + w.margin
+    least = t.service[j].exceed * (1.0 - ROUNDING)
     for i in range(t.partitions[p].running):
-        if t.level[i] > above:
-            freed += gpus(w, t.running[p, i].job)
-    if freed < gpus(w, j):
-        return False
+        t.stops[p, i], t.level[i] = 0, LOWEST
+        if measure(w, t, p, i) < least:  # spares most of them a logarithm
+            continue
+        level = level_of_running(w, t, p, i)
+        if level > lowest and _may_stop(w, t, p, i):
+            t.level[i] = level
+            highest = max(highest, level)
+    return highest
+
+
+@compiled
+def _without_all(w: World, t: Tables, p: int, above: int) -> int:
+    """Fill `Tables.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
+    freed = t.partitions[p].free_gpus
     _free_of(t, p)
     for i in range(t.partitions[p].running):
         if t.level[i] > above:
+            freed += gpus(w, t.running[p, i].job)
             _give(w, t, p, i, 1)
-    return _fits(w, t, p, j)
+    return freed
 
 
 @compiled
@@ -155,9 +184,15 @@ def _give(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 @compiled
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Tables.without`."""
-    job, servers = w.jobs[j], fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
-    roomiest(t.without, job.wide, t.most_without)
-    return t.most_without[servers - 1] >= job.workers
+    roomiest(t.without, w.jobs[j].wide, t.most_without)
+    return _fits_most(w, t, p, j)
+
+
+@compiled
+def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits what `Tables.most_without` says."""
+    servers = fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
+    return t.most_without[servers - 1] >= w.jobs[j].workers
 
 
 @inlined
@@ -186,44 +221,71 @@ def halt(w: World, t: Tables, p: int, i: int, left_s: float) -> None:
     enqueue(w, t, p, j)
 
 
-@inlined
-def quiet_intervals(w: World, t: Tables) -> int:
-    """For how many intervals schedulers that have all just waited wait, if no job arrives or ends.
+@compiled
+def quiet_intervals(w: World, t: Tables, p: int) -> int:
+    """For how many intervals a scheduler that has just waited waits, if nobody comes, goes or changes speed.
 
-    As `policies.displacement.quiet_intervals`; slowdowns must be current.
+    Levels of queued jobs stand still. So that is until a running job may be displaced by one of them that could not
+    displace it before. Slowdowns must be current.
     """
     seconds = np.inf
-    for p in range(len(t.partitions)):
-        if t.partitions[p].queued == 0:
-            continue
-        above = t.service[t.queue[p, 0]].level + w.margin
-        for i in range(t.partitions[p].running):
-            seconds = min(seconds, _until_it_matters_s(w, t, p, i, above))
+    if w.order == THEMIS:  # queued jobs rise all the time
+        return 1
+    for i in range(t.partitions[p].running):
+        seconds = min(seconds, _until_it_matters_s(w, t, p, i))
     return int(min(max(np.floor(seconds / w.interval_s * (1.0 - 1e-4)), 1.0), FOREVER))
 
 
 @compiled
-def _until_it_matters_s(w: World, t: Tables, p: int, i: int, above: int) -> float:
+def _until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
     """At least so many seconds pass before a running job could be displaced that is not displaced now."""
-    run = t.running[p, i]
-    j = run.job
-    level, ran = level_of_running(w, t, p, i), intervals_run(t, j)
-    target = max(level, above) + 1
-    if w.order == SRTF or w.order == SRSF:
-        overdue = remaining_s(t, p, i) + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
-        seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * run.slowdown
-    elif w.order == MLFQ:
-        limit = MLFQ_FIRST_S * MLFQ_RATIO ** (target - 1)
-        seconds = np.inf if target > MLFQ_LEVELS else limit - run_s(w, ran)
-    elif w.order == LAS:
-        seconds = (value_at(target) - attained_s(w, j, ran)) / gpus(w, j)
-    else:
-        seconds = np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / gpus(w, j)
+    value = measure(w, t, p, i)
     if _may_stop(w, t, p, i):
-        return seconds
+        place = _first_not_exceeded(w, t, p, value)
+        return np.inf if place < 0 else _until_it_exceeds_s(w, t, p, i, value, t.queue[p, place])
+    run, head = t.running[p, i], t.queue[p, 0]
     restart_s = max(run.resume_s - t.now_s[0], 0.0)
-    ran_s = (t.numbers[BOUNDARY] - t.service[j].since) * w.interval_s
-    return min(seconds, max(w.min_run_s - ran_s, restart_s + _until_checkpoint_s(w, t, p, i)))
+    ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
+    stoppable_s = max(w.min_run_s - ran_s, restart_s + _until_checkpoint_s(w, t, p, i))
+    if value >= t.service[head].exceed * (1.0 - ROUNDING):
+        return stoppable_s
+    return max(stoppable_s, _until_it_exceeds_s(w, t, p, i, value, head))
+
+
+@compiled
+def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
+    """Place in its queue of the first job that may not displace one of that measure, or only just; -1: all may."""
+    looked_at = t.partitions[p].queued if w.backfill else 1
+    first, last = 0, looked_at
+    while first < last:
+        middle = (first + last) // 2
+        if value > t.service[t.queue[p, middle]].exceed * (1.0 + ROUNDING):
+            first = middle + 1
+        else:
+            last = middle
+    return first if first < looked_at else -1
+
+
+@compiled
+def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queued: int) -> float:
+    """At least so many seconds pass before a queued job may displace a running one of that measure."""
+    j = t.running[p, i].job
+    if w.order == SRTF or w.order == SRSF:  # falls until it has outlived the estimate
+        overdue = remaining_s(t, p, i) + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
+        seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
+        if w.history:  # once it has run for half of its estimate that grows
+            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
+        return seconds
+    if w.order == LAS:
+        return (t.service[queued].exceed - value) / gpus(w, j)
+    ran, level = intervals_run(t, j), t.service[queued].level
+    if w.order == GITTINS:
+        own = bin_of(attained_s(w, j, ran))
+        edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
+        return (edge - attained_s(w, j, ran)) / gpus(w, j)
+    if w.order == MLFQ:
+        return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
+    return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / gpus(w, j)
 
 
 @compiled

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from jaxsched.simulation.engines.compiled.displacement import halt_marked, mark_displaced, quiet_intervals
+from jaxsched.simulation.engines.compiled.displacement import (
+    FOREVER,
+    NONE,
+    SOME,
+    halt_marked,
+    mark_displaced,
+    quiet_intervals,
+)
 from jaxsched.simulation.engines.compiled.failures import change_servers
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
@@ -15,7 +22,7 @@ from jaxsched.simulation.engines.compiled.openings import (
     keep_gpus,
     something_possible,
 )
-from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, reorder, room
+from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, renew, room
 from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 
@@ -58,10 +65,9 @@ def _admit(w: World, t: Tables) -> None:
 @inlined
 def _decide(w: World, t: Tables) -> bool:
     """The rounds of one boundary; whether somebody did something."""
+    renew(w, t)
     for p in range(len(t.partitions)):
         t.partitions[p].waited = 0
-        if w.by_tenant:
-            reorder(w, t, p)
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
         if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
@@ -83,13 +89,21 @@ def _choose(w: World, t: Tables, p: int) -> None:
     partition.target, partition.room = -1, room(w, t, p)
     if partition.waited or partition.queued == 0:
         return
-    partition.chosen = accept(w, t, p) if w.rule == GREEDY_WAIT else first_open(w, t, p)
+    settled = w.settles and partition.settled > t.numbers[BOUNDARY]
+    partition.chosen = -1
+    if not settled:
+        partition.chosen = accept(w, t, p) if w.rule == GREEDY_WAIT else first_open(w, t, p)
     if partition.chosen >= 0:
         partition.target = p
     elif w.forward != STAY:
         partition.chosen, partition.target = forward_choice(w, t, p)
-    if w.preempts and partition.target < 0 and mark_displaced(w, t, p):
+    if partition.target >= 0 or settled:
+        return
+    displaced = mark_displaced(w, t, p) if w.preempts else NONE
+    if displaced == SOME:
         partition.target = STOPS
+    elif displaced == NONE:
+        partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.preempts else FOREVER)
 
 
 @inlined
@@ -160,7 +174,9 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     elif not acted and not (w.timed and something_possible(w, t)):
         following = max(following, _boundary_after(w, end_s))
         if w.preempts:
-            following = min(following, now + quiet_intervals(w, t))
+            for p in range(len(t.partitions)):
+                if t.partitions[p].queued > 0:
+                    following = min(following, max(t.partitions[p].settled, now + 1))
         if arrival > now:
             following = min(following, arrival)
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])

@@ -1,4 +1,4 @@
-"""Servers go out and come back, and jobs fall back to their last checkpoints (docs/semantics.md, section 10)."""
+"""Servers go out and come back, and jobs fall back to their last checkpoints (docs/semantics.md, section 11)."""
 
 from jaxsched.simulation.engines.compiled.displacement import halt, left_at_checkpoint_s
 from jaxsched.simulation.engines.compiled.estimates import remaining_s

@@ -4,27 +4,44 @@ import numpy as np
 
 from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.history import bin_of, on_grid
 from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
-SRTF, SRSF, LAS, MLFQ, TIRESIAS = range(5)  # places in `env.levels.ORDERS`
+SRTF, SRSF, LAS, MLFQ, TIRESIAS, GITTINS, THEMIS = range(7)  # places in `env.levels.ORDERS`; to LAS: continuous
 
 
 @compiled
 def level_of_queued(w: World, t: Tables, j: int) -> int:
     """Of a job that does not run."""
-    if w.order == SRTF or w.order == SRSF:
-        return _by_work(w, j, t.service[j].left_s)
-    return _by_service(w, t, j, t.service[j].ran)
+    if w.order > LAS:
+        return _by_run(w, t, j, t.service[j].ran)
+    return _level(attained_s(w, j, t.service[j].ran) if w.order == LAS else _work(w, j, t.service[j].left_s))
 
 
 @compiled
 def level_of_running(w: World, t: Tables, p: int, i: int) -> int:
     """Of a job that runs; slowdowns must be current."""
+    value = measure(w, t, p, i)
+    return _level(value) if w.order <= LAS else int(value)
+
+
+@compiled
+def measure(w: World, t: Tables, p: int, i: int) -> float:
+    """Of a running job: by a continuous order what its level is the level of, else the level.
+
+    It takes no logarithm. If it is more than `exceed` of a queued job, this may displace it; slowdowns must be current.
+    """
     j = t.running[p, i].job
-    if w.order == SRTF or w.order == SRSF:
-        return _by_work(w, j, remaining_s(t, p, i))
-    return _by_service(w, t, j, intervals_run(t, j))
+    if w.order > LAS:
+        return float(_by_run(w, t, j, intervals_run(t, j)))
+    return attained_s(w, j, intervals_run(t, j)) if w.order == LAS else _work(w, j, remaining_s(t, p, i))
+
+
+@compiled
+def to_exceed(w: World, level: int) -> float:
+    """What a running job has to exceed so that a queued job of this level may displace it; but for rounding."""
+    return np.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + w.margin + 0.5
 
 
 @compiled
@@ -52,15 +69,21 @@ def attained_s(w: World, j: int, ran: int) -> float:
 
 
 @compiled
-def _by_work(w: World, j: int, left_s: float) -> int:
+def _work(w: World, j: int, left_s: float) -> float:
+    """What is left of a job by its estimate, in seconds or GPU-seconds."""
     left_s = left_by_estimate_s(w, j, left_s)
-    return _level(left_s * gpus(w, j) if w.order == SRSF else left_s)
+    return left_s * gpus(w, j) if w.order == SRSF else left_s
 
 
 @compiled
-def _by_service(w: World, t: Tables, j: int, ran: int) -> int:
-    if w.order == LAS:
-        return _level(attained_s(w, j, ran))
+def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
+    """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
+    if w.order == THEMIS:
+        waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
+        ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
+        return -on_grid(w.past.grid, ratio)
+    if w.order == GITTINS:
+        return int(t.known.levels[bin_of(attained_s(w, j, ran))])
     if w.order == TIRESIAS:
         return 1 if attained_s(w, j, ran) >= w.quantum else 0
     level, seconds, limit = 0, run_s(w, ran), MLFQ_FIRST_S
@@ -72,9 +95,3 @@ def _by_service(w: World, t: Tables, j: int, ran: int) -> int:
 @compiled
 def _level(x: float) -> int:
     return int(np.floor(LEVELS_PER_E * np.log(max(x, SMALLEST)) + LEVEL_OFFSET))
-
-
-@compiled
-def value_at(level: int) -> float:
-    """The least value of a level of a continuous order."""
-    return np.exp((level - LEVEL_OFFSET) / LEVELS_PER_E)

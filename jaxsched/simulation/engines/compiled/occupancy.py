@@ -5,6 +5,7 @@ from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.semantics import WORK_TOLERANCE
+from jaxsched.simulation.engines.compiled.history import note
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.speed import footprint, slowdown
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, FINISHED, PEAK_RUNNING, STAMP, Tables, World
@@ -109,6 +110,7 @@ def give_server(w: World, t: Tables, p: int, s: int, sign: int) -> None:
     for a in range(s * k, (s + 1) * k):
         t.free[p, a] += sign * w.groups[p, a].gpus
         t.partitions[p].free_gpus += sign * w.groups[p, a].gpus
+    t.partitions[p].settled = 0
     _recount(t, p)
 
 
@@ -128,6 +130,8 @@ def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
         if run.early_s > now_s:
             continue
         t.records[run.job].finish_s = now_s
+        if w.history:
+            note(w, t, run.job)
         leave(w, t, p, i)
         t.numbers[FINISHED] += 1
 
@@ -171,6 +175,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
                 for place in range(w.reach_first[link], w.reach_first[link + 1]):
                     t.partitions[w.reach[place]].stale = FELT
     partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
+    partition.settled = 0
     partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide
     _recount(t, p)
@@ -203,6 +208,7 @@ def refresh(w: World, t: Tables) -> None:
             if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
                 rate = slowdown(w, t, p, run.slot, run.job)
                 if rate != run.slowdown:
+                    partition.settled = 0
                     work_from_s = max(now_s, run.resume_s)
                     left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - work_from_s) / run.slowdown
                     run.slowdown, run.finish_s = rate, work_from_s + left_s * rate

@@ -43,23 +43,34 @@ def first_open(w: World, t: Tables, p: int) -> int:
 
 @inlined
 def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
-    """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none."""
+    """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none.
+
+    It has none to start, but may wait with one that could.
+    """
+    nobody, most = w.settles and w.backfill, 0  # nobody here may start
+    for q in range(len(t.partitions)):
+        if q != p and _takes(w, t, q):
+            most = max(most, t.partitions[q].free_gpus)
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
-        if t.records[j].forwards >= w.max_forwards or may_start(w, t, p, j, place):
+        if t.records[j].forwards >= w.max_forwards or (not nobody and may_start(w, t, p, j, place)):
             continue
         best = -1
-        for q in range(len(t.partitions)):
-            there = t.partitions[q]
-            open_to = room(w, t, q) > 0 and (there.queued == 0 or w.forward != TO_IDLE)
-            better = best < 0 or there.free_gpus > t.partitions[best].free_gpus
-            if better and open_to and q != p and may_start(w, t, q, j, place):
+        for q in range(len(t.partitions) if _gpus(w, j) <= most else 0):
+            better = best < 0 or t.partitions[q].free_gpus > t.partitions[best].free_gpus
+            if better and q != p and _takes(w, t, q) and may_start(w, t, q, j, place):
                 best = q
         if best >= 0:
             return place, best
         if w.forward == TO_IDLE:
             break
     return -1, -1
+
+
+@compiled
+def _takes(w: World, t: Tables, q: int) -> bool:
+    """Whether jobs are forwarded to a partition."""
+    return room(w, t, q) > 0 and (w.forward != TO_IDLE or t.partitions[q].queued == 0)
 
 
 @compiled

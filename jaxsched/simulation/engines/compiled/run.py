@@ -6,15 +6,19 @@ from jaxtyping import Int64
 from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
 from jaxsched.env import levels
-from jaxsched.env.knowledge import NOTHING
+from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engines.compiled.covered import POLICIES, why_not
 from jaxsched.simulation.engines.compiled.events import play
+from jaxsched.simulation.engines.compiled.gpu_speeds import speeds_of, tiers_of
 from jaxsched.simulation.engines.compiled.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.simulation.engines.compiled.past import no_past, past_of
 from jaxsched.simulation.engines.compiled.world import (
     BOUNDARY,
+    BY_AREA,
+    BY_RUN_TIME,
     FINISHED,
     LAW,
     NEXT_JOB,
@@ -27,10 +31,8 @@ from jaxsched.simulation.engines.compiled.world import (
     jobs_of,
     models_of,
     site_of,
-    speeds_of,
     table,
     tables_of,
-    tiers_of,
 )
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -49,9 +51,11 @@ class Run:
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
         assert isinstance(queue.order, str)
+        timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
+        models, history = models_of(params.profiles), config.knows == HISTORY
         self.world = World(
             **site_of(cluster),
-            models=models_of(params.profiles),
+            models=models,
             speed=speeds_of(cluster, params.profiles),
             **tiers_of(cluster, params.profiles),
             waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
@@ -68,7 +72,8 @@ class Run:
             forward=_FORWARDS[of.forward],
             by_tenant=queue.order == "tenants",
             reserve=queue.reserve,
-            timed=policy.asked == POSSIBLE or distinct_speeds(cluster) > 1,  # so is waiting for faster GPUs
+            timed=timed,
+            settles=not timed,
             window=queue.window,
             threshold=of.threshold,
             patience=of.patience,
@@ -83,6 +88,10 @@ class Run:
             min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),
             fails=params.failures is not None,
             changes=_changes(params),
+            history=history,
+            past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
+            keyed={"sjf": BY_RUN_TIME, "area": BY_AREA}.get(queue.order, 0),
+            tenants=config.tenants,
         )
         self.tables: Tables = tables_of(self.world, config.record_placements)
 

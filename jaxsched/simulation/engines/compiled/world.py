@@ -7,16 +7,14 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64, Int8, Int64
 from numpy.typing import ArrayLike
 
-from jaxsched.cluster.hardware import Cluster, distinct_speeds
-from jaxsched.dynamics.gpu_types import relative_speed
-from jaxsched.env.gpu_choice import tiers
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.semantics import ANCHORS
 from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
+from jaxsched.simulation.engines.compiled.past import Known, Past, nothing_known
 from jaxsched.workload.jobs import NEVER, JobTable
 from jaxsched.workload.models import Profiles
 
@@ -33,7 +31,8 @@ SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
 MODEL = _record(
     compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
 )
-# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected.
+# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected. Where policies know the history, and
+# no more, `estimate_s`, `key` and `area` are those of the present boundary.
 JOB = _record(
     arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
     wide="i8", ps="i8", model="i8", tenant="i8", home="i8",
@@ -42,11 +41,12 @@ LAW = _record(kappa="f8", power="f8")
 
 # What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
 # the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
+# `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
 # `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
 # `openings`.
 PARTITION = _record(
     free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
-    target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
+    settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
 )  # fmt: skip
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
@@ -59,15 +59,27 @@ ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="i8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
-# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job.
-# `falls`: times that a failure stopped it, `fallen_s`: work lost so.
+# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
+# `expected_s`: by the history; `falls`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
-    left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", falls="i8", fallen_s="f8"
-)  # fmt: skip
+    left_s="f8",
+    since="i8",
+    ran="i8",
+    stops="i8",
+    restarting_s="f8",
+    lost_s="f8",
+    level="i8",
+    exceed="f8",
+    expected_s="f8",
+    falls="i8",
+    fallen_s="f8",
+)
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
-NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE = range(7)  # places in `Tables.numbers`
-NEXT_CHANGE, COUNT = 7, 8  # boundary at which a server goes out or comes back
+# Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
+NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
+NEXT_CHANGE, COUNT = 8, 9  # boundary at which a server goes out or comes back
+BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
 
 
 class World(NamedTuple):
@@ -99,6 +111,7 @@ class World(NamedTuple):
     by_tenant: bool  # queues are in order of what tenants have received, not of `key`
     reserve: bool  # GPUs are kept for blocked gangs
     timed: bool  # what is chosen depends on the clock
+    settles: bool  # who has waited waits until something changes in its partition, or levels do
     window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
     threshold: float
     patience: float
@@ -113,6 +126,10 @@ class World(NamedTuple):
     min_run_s: float
     fails: bool  # servers fail
     changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
+    history: bool  # policies know that of finished jobs, and no run times
+    past: Past
+    tenants: int  # V
+    keyed: int  # BY_RUN_TIME, BY_AREA or 0
 
 
 class Tables(NamedTuple):
@@ -153,6 +170,7 @@ class Tables(NamedTuple):
     records: Records  # RECORD[J]
     placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
     passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
+    known: Known
 
 
 def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
@@ -194,31 +212,6 @@ def models_of(profiles: Profiles) -> Records:
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
-    """How fast each model runs on each group, over the cluster's reference type."""
-    if distinct_speeds(cluster) == 1:
-        return np.ones((profiles.compute_s.shape[0], cluster.shape[0], cluster.shape[1] * cluster.shape[2]))
-    model = jnp.arange(profiles.compute_s.shape[0])[:, None, None, None]
-    speed = relative_speed(profiles, model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
-    return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
-
-
-def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
-    """The fields of `World` that say which GPUs are faster than which."""
-    count = distinct_speeds(cluster)
-    if count == 1:
-        groups = (cluster.shape[0], cluster.shape[1] * cluster.shape[2])
-        return dict(group_tier=np.zeros(groups, np.int64), tier_speed=np.ones((profiles.compute_s.shape[0], 1)))
-    tier, kind = tiers(cluster, count)
-    model = jnp.arange(profiles.compute_s.shape[0])[:, None]
-    speed = relative_speed(profiles, model, kind, tier, cluster.reference)
-    above = (np.asarray(tier) > np.asarray(cluster.group_speed)[..., None]).sum(-1)
-    return dict(
-        group_tier=above.reshape(cluster.shape[0], -1).astype(np.int64),
-        tier_speed=np.asarray(speed, np.float64),
-    )
-
-
 def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
@@ -245,6 +238,7 @@ def tables_of(w: World, record: bool) -> Tables:
     (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
     passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
+    numbers[LEARNED] = -1
     numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
     free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
     some = w.jobs[w.jobs["home"] >= 0]
@@ -278,7 +272,7 @@ def tables_of(w: World, record: bool) -> Tables:
         wires=np.zeros((p, r, wires), WIRE),
         on_group=on_group,
         on_wire=on_wire,
-        tenants=np.zeros(int(w.jobs["tenant"].max(initial=0)) + 1, TENANT),
+        tenants=np.zeros(w.tenants, TENANT),
         place=np.zeros(nk, PLACE),
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
@@ -299,6 +293,7 @@ def tables_of(w: World, record: bool) -> Tables:
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
         passed=passed,
+        known=nothing_known(w.tenants, len(w.models)),
     )
 
 

@@ -1,0 +1,125 @@
+"""Results that `jaxsched evaluate --json` wrote, on one page: several tables, and their runs where they were kept."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxsched.errors import UserError
+from jaxsched.evaluation import tables
+from jaxsched.evaluation.report import check_number, page
+from jaxsched.json_file import read_json
+from jaxsched.schema import converted
+
+Figure = float | None
+SAME = ("jobs", "models", "servers", "gpus")  # of runs, where they are of the same jobs on the same cluster
+_NAMES = [
+    "policy", "mean JCT", "95% interval", "median", "p95", "p99", "queueing", "makespan", "GPU use", "slowdown",
+    "ratio", "to bound",
+]  # fmt: skip
+_UNIT, _SECONDS = "min", 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedPolicy:
+    """The figures of a policy, see `Comparison.to_json`; None where there is none."""
+
+    jct_mean_s: Figure
+    jct_ci95_s: list[float] | None
+    jct_p50_s: Figure
+    jct_p95_s: Figure
+    jct_p99_s: Figure
+    queue_mean_s: Figure
+    makespan_s: Figure
+    gpu_utilisation: Figure
+    slowdown_mean: Figure
+    ratio_to_best_baseline: Figure
+    gap_to_bound: Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """One result. `runs` is what `report.runs` gave, if it was kept."""
+
+    policies: dict[str, SavedPolicy]
+    config: dict[str, Any]
+    bound_s: Figure = None
+    runs: dict[str, Any] | None = None
+
+
+def read_result(path: str | Path) -> Saved:
+    """A result from a file. UserError for what is none."""
+    wanted = "a result that `jaxsched evaluate --json` wrote"
+    found = converted(Saved, read_json(path, wanted), f"{path}: is no result of `jaxsched evaluate --json`")
+    if not found.policies:
+        raise UserError(f"{path}: has no policies, should be {wanted}")
+    return found
+
+
+def saved_page(results: Mapping[str, Saved]) -> str:
+    """The page of results by name.
+
+    UserError if the runs of two of them are not of the same jobs on the same cluster, or too many for a page.
+    """
+    several = len(results) > 1
+    differing = _differing([result.config for result in results.values()])
+    summaries = [(name, _summary(result, differing)) for name, result in results.items()]
+    kept = {name: result.runs for name, result in results.items() if result.runs is not None}
+    joined: dict[str, Any] | None = None
+    for name, found in kept.items():
+        policies = [run | {"name": f"{run['name']} ({name})" if several else run["name"]} for run in found["policies"]]
+        if joined is None:
+            joined = found | {"policies": policies}
+        elif any(found[key] != joined[key] for key in SAME):
+            raise UserError(
+                f"report: the runs of {name} are not of the same jobs and cluster as those of {next(iter(kept))}"
+            )
+        else:
+            joined["policies"] += policies
+    if joined is not None:
+        check_number(len(joined["policies"]))
+    return page(", ".join(results), summaries, joined)
+
+
+def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
+    order = sorted(result.policies.items(), key=lambda item: _or_nan(item[1].jct_mean_s, largest=True))
+    about = [f"{name.replace('_', ' ')} {_short(result.config.get(name))}" for name in differing]
+    known = [f"{name} {result.config[name]}" for name in ("cluster", "workload", "load") if result.config.get(name)]
+    bound = f"No policy that never stops a job is under {_minutes(result.bound_s)} {_UNIT}."
+    return {
+        "about": ", ".join(about or known),
+        "names": [f"{name} ({_UNIT})" if name == "mean JCT" else name for name in _NAMES],
+        "lines": [_line(name, policy) for name, policy in order],
+        "legend": [] if result.bound_s is None else [bound],
+    }
+
+
+def _line(name: str, policy: SavedPolicy) -> list[str]:
+    low, high = policy.jct_ci95_s or (math.nan, math.nan)
+    times = (policy.jct_p50_s, policy.jct_p95_s, policy.jct_p99_s, policy.queue_mean_s, policy.makespan_s)
+    interval = "–" if math.isnan(low) else f"{_minutes(low)} to {_minutes(high)}"
+    use = _or_nan(policy.gpu_utilisation)
+    rest = (policy.slowdown_mean, policy.ratio_to_best_baseline, policy.gap_to_bound)
+    return [
+        name, _minutes(policy.jct_mean_s), interval, *map(_minutes, times),
+        "–" if math.isnan(use) else f"{use:.1%}", *(tables.number(_or_nan(value), 3) for value in rest),
+    ]  # fmt: skip
+
+
+def _or_nan(value: Figure, largest: bool = False) -> float:
+    return (math.inf if largest else math.nan) if value is None else value
+
+
+def _minutes(seconds: Figure) -> str:
+    return tables.number(_or_nan(seconds) / _SECONDS)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Entries in which the configurations differ, apart from what says nothing of the world."""
+    names = dict.fromkeys(name for config in configs for name in config if name not in ("runs", "record_placements"))
+    return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]

@@ -1,0 +1,112 @@
+"""What became of every job as a table: CSV, Parquet, or a data frame."""
+
+import csv
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Shaped
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.errors import UserError
+from jaxsched.files import atomic_path
+from jaxsched.simulation.outcome import STATUS, Outcome
+from jaxsched.workload.jobs import WHOLE
+
+if TYPE_CHECKING:
+    import pandas
+
+JOB_COLUMNS = (
+    "job_id", "submit_s", "start_s", "finish_s", "num_gpus", "model", "scheduler", "status", "jct_s", "queueing_s",
+    "ideal_s", "slowed_s", "slowdown", "placement",
+)  # fmt: skip
+PARQUET = ".parquet"
+
+
+def placement(result: Outcome, cluster: Cluster, job: int) -> str:
+    """`server:group:gpus` items joined by `+`, server = row in the inventory; '' for a job that has not started.
+
+    A job that shares a GPU has a fraction of one, e.g. `12:0:0.46`.
+    """
+    if result.workers is None or result.partition[job] < 0:
+        return ""
+    servers = np.asarray(cluster.server_id)[result.partition[job]]
+    counts = result.workers[job].reshape(cluster.shape[1:])
+    size = result.jobs.gpus_per_worker[job] * result.jobs.milli[job] / WHOLE
+    return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
+
+
+def job_columns(result: Outcome, cluster: Cluster | None) -> dict[str, Shaped[np.ndarray, "J"]]:
+    """The columns `JOB_COLUMNS`; unknown times are NaN, the scheduler of a job that has not started is -1.
+
+    `jct_s` is `queueing_s` (from submission to the first start) + `ideal_s` (the run time alone, on the ideal
+    placement) + `slowed_s` (all that came on top). Without the cluster `placement` is empty.
+    """
+    jobs = result.jobs
+    places = ["" if cluster is None else placement(result, cluster, job) for job in range(len(jobs))]
+    columns = (
+        jobs.job_id,
+        jobs.submit_s,
+        result.start_s,
+        result.finish_s,
+        jobs.gpu_demand,
+        np.array(result.models)[jobs.model],
+        result.partition,
+        np.array(STATUS)[result.status],
+        result.jct_s,
+        result.queue_s,
+        jobs.duration_s,
+        result.jct_s - result.queue_s - jobs.duration_s,
+        result.run_s / jobs.duration_s,
+        np.array(places),
+    )
+    return dict(zip(JOB_COLUMNS, columns, strict=True))
+
+
+def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataFrame":
+    """See `Outcome.to_pandas`."""
+    if importlib.util.find_spec("pandas") is None:
+        raise UserError("to_pandas: needs pandas; install the extra: pip install 'jaxsched[tables]'")
+    import pandas
+
+    return pandas.DataFrame(job_columns(result, cluster)).set_index("job_id")
+
+
+def check_jobs_file(path: Path | None) -> None:
+    """UserError if a table of jobs is to become Parquet, and nothing is there that writes it."""
+    if path is not None and path.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
+        raise UserError(
+            f"{path}: Parquet needs pyarrow; install the extra, pip install 'jaxsched[tables]', or take .csv"
+        )
+
+
+def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
+    """Writes `job_columns`, one line per job in order of submission: Parquet if `path` ends so, else CSV.
+
+    In CSV unknown times are empty.
+    """
+    columns = job_columns(result, cluster)
+    with atomic_path(path) as temporary:
+        if Path(path).suffix == PARQUET:
+            check_jobs_file(Path(path))
+            import pyarrow
+            from pyarrow import parquet
+
+            arrays = {name: pyarrow.array(column.tolist(), from_pandas=True) for name, column in columns.items()}
+            parquet.write_table(pyarrow.table(arrays), temporary)  # NaN is null there
+            return
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(JOB_COLUMNS)
+            writer.writerows(zip(*(_as_text(name, column) for name, column in columns.items())))
+
+
+def _as_text(name: str, column: Shaped[np.ndarray, "J"]) -> list[str]:
+    if name == "scheduler":
+        return ["" if partition < 0 else str(partition) for partition in column]
+    if name == "num_gpus":
+        return [f"{gpus:g}" for gpus in column]
+    if column.dtype.kind == "f":
+        return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in column]
+    return column.tolist()

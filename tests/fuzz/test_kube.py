@@ -1,0 +1,99 @@
+"""Hostile objects of a cluster: no watch ends, no plan raises, and the gang of another waits for nobody."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from jaxsched.kube.cluster.api import _event
+from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.planning.gangs import read_pod_group
+from jaxsched.kube.planning.objects import read_node, read_pod, slim
+from jaxsched.kube.planning.plan import Planner
+from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.volume_claims import read_volume_claim
+from tests.fuzz.kube_cases import PackPolicy, hostile, line
+from tests.support.kube.objects import NOW, make_node, make_pod
+
+READERS = {
+    "nodes": read_node,
+    "pods": read_pod,
+    "podgroups": read_pod_group,
+    "persistentvolumeclaims": read_volume_claim,
+}
+SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+GOOD = "good/pod/good"  # in a namespace of its own
+
+
+class Watching:
+    """A reflector without a thread or a server, on the lines of a watch."""
+
+    def __init__(self, kind: str) -> None:
+        self.store = Store(READERS[kind], on_event=lambda what, raw: self.events.append(json.dumps(slim(raw))))
+        self.events: list[str] = []
+        self.lines: list[bytes] = []
+        self.reflector = Reflector(self, "/", self.store)  # pyright: ignore[reportArgumentType]
+
+    def stream(self, path: str, query: dict[str, str], idle_s: float, opened: object) -> Any:
+        return map(_event, self.lines)
+
+    def watch(self) -> None:
+        self.reflector._watch()
+        self.lines.clear()
+
+
+def play(seed: int) -> None:
+    """A cluster, some hostile changes, a plan: nothing raises, and what is whole is placed."""
+    rng = random.Random(seed)
+    watching = {kind: Watching(kind) for kind in READERS}
+    for name in ("good-node", "n0", "n1"):
+        watching["nodes"].store.put("ADDED", make_node(name, 8, labels={"jaxsched.io/pool": name}))
+    own = make_pod("good", 8, uid="good", namespace="good", spec={"nodeSelector": {"jaxsched.io/pool": "good-node"}})
+    own["spec"]["priority"] = 2**31 - 1
+    watching["pods"].store.put("ADDED", own)
+    for number in range(rng.choice((1, 1, 3, 8))):
+        kind, raw = hostile(rng, number)
+        if isinstance(raw.get("spec"), dict) and raw["spec"].get("nodeName") == "good-node":
+            continue
+        watching[kind].lines.append(line(rng, raw))
+    for one in watching.values():
+        one.watch()
+        assert one.store.unreadable == 0
+    pods = watching["pods"].store.items()
+    shot = Snapshot(
+        now_s=NOW,
+        nodes=watching["nodes"].store.items(),
+        pods=pods,
+        groups=watching["podgroups"].store.items(),
+        served=frozenset(rng.choice(((), ("scheduling.x-k8s.io",)))),
+        volume_claims=dict(watching["persistentvolumeclaims"].store.items()),
+    )
+    patience_s = rng.choice((0.0, 600.0, 1e12))
+    plan = Planner(PackPolicy(), SETTINGS, patience_s).plan(shot)  # pyright: ignore[reportArgumentType]
+    assert plan.faults == (), plan.faults[0].__cause__
+    placed = {placement.gang.key: placement for placement in plan.placements}
+    assert set(placed) | set(plan.reasons) == set(plan.pending) and not set(placed) & set(plan.reasons)
+    assert GOOD in placed or patience_s < 1e12, plan.reasons[GOOD]  # nodes may be kept for a gang that is late
+    for reason in plan.reasons.values():
+        assert reason.reason and reason.message
+
+
+def test_hostile_objects_harm_nobody_else() -> None:
+    for seed in range(200):
+        play(seed)
+
+
+@pytest.mark.long
+@settings(
+    max_examples=10_000,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.integers(0, 2**63))
+def test_ten_thousand_hostile_clusters(seed: int) -> None:
+    play(seed)

@@ -1,0 +1,67 @@
+"""What became of every job: the same in CSV, Parquet and a data frame."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.errors import UserError
+from jaxsched.policies.registry import parse_all
+from jaxsched.simulation import job_table
+from jaxsched.simulation.job_table import JOB_COLUMNS, check_jobs_file, write_jobs
+from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import simulate
+from jaxsched.workload.jobs import make_job_list
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return get_cluster("leaf-spine-1", 1)
+
+
+@pytest.fixture(scope="module")
+def result(cluster) -> Outcome:
+    """Two jobs that finish and one that fits nowhere."""
+    jobs = make_job_list([0.0, 30.0, 40.0], [100.0, 200.0, 300.0], [1, 4, 16])
+    ((found,),) = simulate(parse_all(["pack"]), cluster, [jobs], Settings(record_placements=True)).values()
+    return found
+
+
+@pytest.mark.slow
+def test_parquet_holds_what_csv_holds(result, cluster, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra tables")
+    write_jobs(tmp_path / "jobs.csv", result, cluster)
+    write_jobs(tmp_path / "jobs.parquet", result, cluster)
+    rows = list(csv.DictReader((tmp_path / "jobs.csv").open()))
+    found = parquet.read_table(tmp_path / "jobs.parquet").to_pylist()
+    assert tuple(found[0]) == JOB_COLUMNS and len(found) == len(rows) == 3
+    for row, other in zip(rows, found, strict=True):
+        for name in JOB_COLUMNS:
+            if isinstance(other[name], float):
+                assert float(row[name]) == pytest.approx(other[name], abs=1e-6)
+            else:
+                assert row[name] == ("" if other[name] in (None, -1) else str(other[name]))
+    assert found[2]["jct_s"] is None and found[2]["status"] == "rejected"
+
+
+@pytest.mark.slow
+def test_a_data_frame_has_a_line_per_job(result, cluster):
+    pytest.importorskip("pandas", reason="needs the extra tables")
+    frame = result.to_pandas(cluster)
+    assert list(frame.columns) == list(JOB_COLUMNS[1:]) and list(frame.index) == result.jobs.job_id.tolist()
+    np.testing.assert_array_equal(frame["jct_s"], result.jct_s)
+    assert frame["placement"].iloc[1].count(":") == 2 and frame["placement"].iloc[2] == ""
+    assert (result.to_pandas()["placement"] == "").all()
+
+
+@pytest.mark.slow
+def test_without_the_packages_the_message_says_what_to_install(result, monkeypatch):
+    monkeypatch.setattr(job_table.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs pandas; install the extra: pip install 'jaxsched\[tables\]'"):
+        result.to_pandas()
+    with pytest.raises(UserError, match=r"jobs.parquet: Parquet needs pyarrow"):
+        check_jobs_file(Path("jobs.parquet"))
+    check_jobs_file(Path("jobs.csv"))
