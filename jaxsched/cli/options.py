@@ -74,6 +74,13 @@ class ScenarioOptions:
     """Seconds of work between two checkpoints; a job that is stopped goes on from the last one (0: from the stop)."""
     min_run_s: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """A job is not stopped earlier after a start."""
+    failures: Annotated[str | None, optional("MTBF_H,MTTR_H")] = None
+    """Servers fail: each by itself, exponential, mean hours up and mean hours out; 1000,4 for instance. Jobs on them
+    fall back to their last checkpoint (default: none fails)."""
+    failure_seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Of the failures: the same for all policies and seeds."""
+    outages: Annotated[str | None, optional("FILE")] = None
+    """Servers are out as a file says (.csv: server,from_s,to_s)."""
     interference: Annotated[str, tyro.conf.arg(metavar=INTERFERENCE)] = "default"
     """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
     V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high
@@ -93,7 +100,7 @@ class ScenarioOptions:
     @property
     def inputs(self) -> list[str]:
         """Names that may be those of files and folders that are read."""
-        return [self.cluster, self.workload, self.interference]
+        return [self.cluster, self.workload, self.interference, *([] if self.outages is None else [self.outages])]
 
     def scenario(self, seeds: int | None) -> "Scenario":
         """The cluster and the jobs; UserError on a mistake."""
@@ -117,6 +124,8 @@ class ScenarioOptions:
 
     def settings(self, **more: Any) -> "Settings":
         """The rules of the simulation; `more` are further fields of `Settings`. UserError on a mistake."""
+        from jaxsched.cluster.outages import read_outages
+        from jaxsched.cluster.presets import get_inventory
         from jaxsched.simulation.settings import Settings
 
         return Settings(
@@ -128,6 +137,9 @@ class ScenarioOptions:
             restart_s=self.restart_s,
             checkpoint_s=self.checkpoint_s,
             min_run_s=self.min_run_s,
+            failures=self.failures,
+            failure_seed=self.failure_seed,
+            outages=None if self.outages is None else read_outages(self.outages, get_inventory(self.cluster).names),
             knows=self.knows,
             engine=self.engine,
             debug_checks=self.debug_checks,

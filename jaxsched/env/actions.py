@@ -17,6 +17,7 @@ from jaxsched.env.state import (
     EnvParams,
     State,
     job_spec,
+    queue_room,
 )
 from jaxsched.env.stops import stop
 
@@ -29,10 +30,15 @@ def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
     def due(next_job: Array) -> Array:
         return enabled & (next_job <= last) & (jobs.arrival[jnp.minimum(next_job, last)] <= state.clock)
 
+    def has_room(queue: Array, home: Array) -> Array:
+        if state.faults is None:
+            return (queue[home] < 0).any()
+        return queue_room(state.replace(queue=queue))[home] > 0
+
     def admissible(carry: tuple[Array, Array]) -> Array:
         queue, next_job = carry
         home = jobs.home[jnp.minimum(next_job, last)]
-        return due(next_job) & ((home < 0) | (queue[jnp.maximum(home, 0)] < 0).any())
+        return due(next_job) & ((home < 0) | has_room(queue, jnp.maximum(home, 0)))
 
     def admit_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         queue, row = carry
@@ -75,6 +81,8 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
     legal &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
     legal &= (taken <= state.free).all((1, 2)) & ((action.ps == 0) | (cluster.group_gpus > 0)).all((1, 2))
+    if state.faults is not None:
+        legal &= ((action.ps == 0) | ~state.faults.out[..., None]).all((1, 2))
 
     if gpu is not None:
         legal &= fits
@@ -99,7 +107,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         assert params.preemption is not None and running.restart_s is not None
         at = jnp.maximum(row, 0)
         left, left_low = service.left_s[at], service.left_low_s[at]
-        restart = jnp.where(service.stops[at] > 0, params.preemption.restart_s, 0.0)
+        restart = jnp.where(_started_before(state, at), params.preemption.restart_s, 0.0)
         running = running.replace(restart_s=put(running.restart_s, restart))
         service = service.replace(
             since=note(service.since, jnp.full_like(row, state.clock)),
@@ -149,7 +157,14 @@ def _first_start(state: State, row: Int[Array, "P"]) -> Int[Array, "P"]:
     if state.service is None:
         return jnp.full_like(row, state.clock)
     at = jnp.maximum(row, 0)
-    return jnp.where(state.service.stops[at] > 0, state.records.start[at], state.clock)
+    return jnp.where(_started_before(state, at), state.records.start[at], state.clock)
+
+
+def _started_before(state: State, at: Int[Array, "P"]) -> Bool[Array, "P"]:
+    """Whether the jobs in these rows have been stopped, by a scheduler or by a failure."""
+    assert state.service is not None
+    stops = state.service.stops[at]
+    return (stops if state.faults is None else stops + state.faults.count[at]) > 0
 
 
 def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "P"]) -> tuple[State, Bool[Array, "P"]]:
@@ -195,7 +210,7 @@ def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[Stat
     stopped = jnp.zeros_like(waiting)
     if action.stop is not None and params.preemption is not None:
         state, stopped = stop(params, state, action)
-    room = (state.queue < 0).sum(-1)
+    room = queue_room(state)
     state, placed = _start(params, state, action)
     changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)

@@ -51,7 +51,10 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     if state.shared is None:
         gpus = jnp.where(active, running.gpus_per_worker, 0)
         held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
-        lost = ((held + state.free != params.cluster.group_gpus) | (state.free < 0)).any((1, 2))
+        gpus = params.cluster.group_gpus
+        if state.faults is not None:
+            gpus = jnp.where(state.faults.out[..., None], 0, gpus)
+        lost = ((held + state.free != gpus) | (state.free < 0)).any((1, 2))
     rows = jnp.arange(jobs.arrival.shape[0])
     places = (state.records.status == FINISHED).astype(jnp.int32)
     for held_by in (state.queue.ravel(), running.job.ravel()):

@@ -11,6 +11,7 @@ from jaxsched.dynamics.batching import only_where, with_shared
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env import shares
+from jaxsched.env.failures import next_changes
 from jaxsched.env.history import noted
 from jaxsched.env.knowledge import HISTORY, seen
 from jaxsched.env.load import Load, load_of, sharers_of
@@ -75,7 +76,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
     arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
     depend on time need only be asked after that (`CHANGE`), or after as many intervals as it says. One that would
     rather wait than take what there is must be asked also while something is possible (`POSSIBLE`): some queued job
-    could start, or be forwarded to where it could.
+    could start, or be forwarded to where it could. No boundary is passed over at which a server goes out or comes back.
     """
     if not config.skip_idle:
         return jnp.int32(1)
@@ -93,6 +94,8 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
             known = seen(params, state, HISTORY) if config.knows == HISTORY else state
             quiet = jnp.minimum(quiet, asked(params, known))
         ahead = jnp.where(same, quiet, ahead)
+    if params.failures is not None and state.faults is not None:
+        ahead = jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
     return jnp.maximum(ahead, 1).astype(jnp.int32)
 
 
@@ -185,6 +188,23 @@ def advance(
         history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
     )
     return state, end.terms
+
+
+def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
+    """The state with totals and slowdowns as of now, after the jobs in the slots `changed` have gone."""
+    running, shared = state.running, state.shared
+    shared_gpus = 0 if shared is None else shared.shape[-1]
+    old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)
+
+    def run(
+        footprints_of: Callable, params: EnvParams, active: Array, changed: Array, old: Load, sharers: Sharers | None
+    ) -> Load:
+        return load_of(params, footprints_of, active, changed, old, sharers, shared_gpus)
+
+    sharers = None if shared is None else sharers_of(params, state)
+    load = with_shared(run)(running.footprint, params, running.job >= 0, changed, old, sharers)
+    running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
+    return state.replace(own=load.own, total=load.total, running=running)
 
 
 def refresh(params: EnvParams, state: State) -> State:

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.actions import admit, apply_actions
-from jaxsched.env.clock import advance, intervals_ahead
+from jaxsched.env.clock import advance, intervals_ahead, reloaded
+from jaxsched.env.failures import change_servers, no_faults
 from jaxsched.env.history import no_history
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.observation import Observation, observe
@@ -114,10 +115,13 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         illegal=ints(),
         shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
         service=None if params.preemption is None else service,
+        faults=no_faults(params.failures, count),
         history=no_history(config, params) if config.knows == HISTORY else None,
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )
+    if params.failures is not None:
+        state, _ = change_servers(params, state)
     return admit(state)
 
 
@@ -134,6 +138,9 @@ def transition(
         over |= state.waited.all()
     intervals = jnp.where(over, intervals_ahead(config, params, state, asked), 0)
     state, terms = advance(params, state, changed, intervals)
+    if params.failures is not None:
+        state, gone = change_servers(params, state)
+        state = reloaded(params, state, gone)
     state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
     return admit(state, over), reward(params.reward, terms)
 

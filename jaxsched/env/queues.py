@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
 from jaxsched.env.shares import gpus_of, room_of
-from jaxsched.env.state import EnvParams, State
+from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE
 
@@ -149,7 +149,8 @@ def movable(
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
-    open_to = feasible_at(state, row, cluster) & (state.queue < 0).any(-1)
+    room = (state.queue < 0).any(-1) if state.faults is None else queue_room(state) > 0
+    open_to = feasible_at(state, row, cluster) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
 

@@ -38,7 +38,8 @@ NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
-    action = policy(key, seen(params, state, config.knows), params)
+    hidden = params.replace(failures=None)  # nobody knows what will fail
+    action = policy(key, seen(params, state, config.knows), hidden)
     return transition(config, params, state, action, policy.asked)[0]
 
 

@@ -71,6 +71,7 @@ class Preemption(Pytree):
     restart_s: Float32[Array, ""]  # from the second start on GPUs are held so long before work goes on
     checkpoint_interval_s: Float32[Array, ""]  # of work, in ideal seconds; 0: at the stop
     min_run_s: Float32[Array, ""]  # a job may not be stopped earlier after a start
+    voluntary: bool = static(default=True)  # schedulers stop jobs; else only failures do
 
 
 def preemption(restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0) -> Preemption:
@@ -80,6 +81,12 @@ def preemption(restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_
         if not 0.0 <= value < LONGEST_S:
             raise UserError(f"{name}: {value} should be a number of seconds from 0 to {LONGEST_S:g}")
     return Preemption(**{name: jnp.float32(value) for name, value in values.items()})
+
+
+class Failures(Pytree):
+    """When servers go out and come back (docs/semantics.md, section 11). Policies do not see it."""
+
+    changes: Int32[Array, "P N C"]  # boundaries in ascending order, it goes out at the first; the last ones are NEVER
 
 
 class EnvParams(Pytree):
@@ -93,6 +100,7 @@ class EnvParams(Pytree):
     max_forwards: Int32[Array, ""]
     horizon: Int32[Array, ""]  # intervals after which an episode is truncated
     preemption: Preemption | None = None  # None: running jobs are not stopped
+    failures: Failures | None = None  # None: servers do not fail; else `preemption` says what that costs
 
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes: Any) -> EnvParams:
@@ -152,6 +160,19 @@ class Service(Pytree):
     lost_s: Float32[Array, "J"]  # ideal seconds of work that were not kept
 
 
+class Faults(Pytree):
+    """Which servers are out, and what failures have done to the jobs."""
+
+    passed: Int32[Array, "P N"]  # changes of each server so far; odd: it is out
+    count: Int32[Array, "J"]  # times that a failure has stopped the job
+    lost_s: Float32[Array, "J"]  # ideal seconds of work that were lost so
+
+    @property
+    def out(self) -> Bool[Array, "P N"]:
+        """Which servers are out."""
+        return self.passed % 2 == 1
+
+
 class History(Pytree):
     """What the jobs that have finished tell: see `env.history`."""
 
@@ -181,6 +202,7 @@ class State(Pytree):
     illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
     shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
     service: Service | None = None  # None without preemption
+    faults: Faults | None = None  # None where servers do not fail
     history: History | None = None  # None unless policies know it
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
@@ -220,6 +242,12 @@ def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
         model=jobs.model[row],
         milli=None if jobs.milli is None else jobs.milli[row],
     )
+
+
+def queue_room(state: State) -> Int32[Array, "P"]:
+    """Free slots of each queue; where servers fail, less those that are kept for the jobs that run."""
+    room = (state.queue < 0).sum(-1)
+    return room if state.faults is None else room - (state.running.job >= 0).sum(-1)
 
 
 def with_fractions(config: EnvConfig, jobs: JobTable) -> JobTable:

@@ -13,7 +13,7 @@ from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANC
 def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
     """Which running jobs have run for long enough to be stopped, and would keep some of the work done since."""
     running, service, preemption = state.running, state.service, params.preemption
-    if preemption is None or service is None:
+    if preemption is None or service is None or not preemption.voluntary:
         return jnp.zeros_like(running.job, bool)
     at = jnp.maximum(running.job, 0)
     enough = state.clock - service.since[at] >= preemption.min_run_s / params.interval_s - STOP_TOLERANCE
@@ -36,7 +36,7 @@ def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[A
         return (
             free,
             shared,
-            _queued(state.queue, state.running.job, stopped),
+            queued_again(state.queue, state.running.job, stopped),
             jnp.where(stopped, -1, state.running.job),
             _kept(preemption, service, state, row),
             state.records.status.at[row].set(jnp.int8(WAITING), mode="drop"),
@@ -76,7 +76,9 @@ def released(
     return free + more[0], after[0]
 
 
-def _queued(queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[Array, "P R"]) -> Int32[Array, "P Q"]:
+def queued_again(
+    queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[Array, "P R"]
+) -> Int32[Array, "P Q"]:
     """The queues with the stopped jobs in their first free slots, of which there are enough."""
     p = jnp.arange(queue.shape[0])[:, None]
     turn = jnp.cumsum(stopped, -1, dtype=jnp.int32)
@@ -86,34 +88,55 @@ def _queued(queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[
 
 def _kept(preemption: Preemption, service: Service, state: State, row: Int32[Array, "P R"]) -> Service:
     """What the stopped jobs have had; `row` of the job table, out of range where none is stopped."""
+    running = state.running
+    left, low = _left_if_stopped(preemption, service, state)
+    lost = (left - running.remaining_s) + (low - running.remaining_low_s)
+    return halted(service, state, row, left, low).replace(
+        stops=service.stops.at[row].add(1, mode="drop"),
+        lost_s=service.lost_s.at[row].add(lost, mode="drop"),
+    )
+
+
+def halted(
+    service: Service,
+    state: State,
+    row: Int32[Array, "P R"],
+    left_s: Float32[Array, "P R"],
+    left_low_s: Float32[Array, "P R"],
+) -> Service:
+    """What jobs that leave their GPUs have had and have left, whoever stopped them; `row` as of `_kept`."""
     running, at = state.running, jnp.maximum(state.running.job, 0)
     assert running.restart_s is not None
-    left, low = _left_if_stopped(preemption, service, state)
 
     def note(old: Array, new: Array) -> Array:
         return old.at[row].set(new.astype(old.dtype), mode="drop")
 
     return service.replace(
-        left_s=note(service.left_s, left),
-        left_low_s=note(service.left_low_s, low),
+        left_s=note(service.left_s, left_s),
+        left_low_s=note(service.left_low_s, left_low_s),
         ran=note(service.ran, service.ran[at] + state.clock - service.since[at]),
-        stops=service.stops.at[row].add(1, mode="drop"),
         restarting_s=service.restarting_s.at[row].add(-running.restart_s, mode="drop"),
-        lost_s=service.lost_s.at[row].add((left - running.remaining_s) + (low - running.remaining_low_s), mode="drop"),
     )
 
 
 def _left_if_stopped(
     preemption: Preemption, service: Service, state: State
 ) -> tuple[Float32[Array, "P R"], Float32[Array, "P R"]]:
-    """Ideal seconds that running jobs have left at their last checkpoint, and what float32 cannot hold of them."""
+    """Ideal seconds that running jobs have left if they are stopped, and what float32 cannot hold of them."""
+    left, saved = left_at_checkpoint(preemption, service, state)
+    running = state.running
+    return jnp.where(saved, left, running.remaining_s), jnp.where(saved, 0.0, running.remaining_low_s)
+
+
+def left_at_checkpoint(
+    preemption: Preemption, service: Service, state: State
+) -> tuple[Float32[Array, "P R"], Bool[Array, ""]]:
+    """Ideal seconds that running jobs have left at their last checkpoint, and whether there are any checkpoints."""
     running, every = state.running, preemption.checkpoint_interval_s
     done = running.duration_s - running.remaining_s - running.remaining_low_s
     last = every * jnp.floor(done / jnp.maximum(every, 1e-9) + CHECKPOINT_TOLERANCE)
     had = running.duration_s - service.left_s[jnp.maximum(running.job, 0)]
-    left = running.duration_s - jnp.maximum(had, jnp.minimum(done, last))
-    saved = every > 0
-    return jnp.where(saved, left, running.remaining_s), jnp.where(saved, 0.0, running.remaining_low_s)
+    return running.duration_s - jnp.maximum(had, jnp.minimum(done, last)), every > 0
 
 
 def intervals_run(state: State, row: Int32[Array, "*jobs"], *, running: bool) -> Int32[Array, "*jobs"]:

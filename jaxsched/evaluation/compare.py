@@ -17,6 +17,7 @@ from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
+from jaxsched.evaluation.usage import by_end, mean_of, tenant_shares
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
@@ -27,8 +28,13 @@ from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.versions import versions
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import ENDS, JobList
 from jaxsched.workload.models import Profiles
+
+FURTHER = (
+    "failures_mean", "restarts_gpu_h", "failures_gpu_h", "goodput", "gpu_utilisation_arrivals", "queued_mean",
+    "queued_max", "fairness_p95", "fairness_max",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +51,8 @@ class PolicyResult:
     jobs: JobCounts  # summed over seeds
     rejections: dict[str, int]  # jobs by reason
     notes: list[str]
+    shares: dict[str, float]  # of GPU time, by tenant; mean over seeds, empty if a run was cut off
+    ends: dict[str, dict[str, float]]  # figures by how jobs ended, likewise
     outcomes: list[Outcome]  # one per seed
 
 
@@ -87,6 +95,9 @@ class Comparison:
                 "slowdown_mean": row.figures.slowdown_mean,
                 "stops_mean": row.figures.stops_mean,
                 "lost_gpu_h": row.figures.lost_gpu_h,
+                **{name: getattr(row.figures, name) for name in FURTHER},
+                "share_by_tenant": row.shares,
+                "by_end": row.ends,
                 "ratio_to_best_baseline": row.ratio,
                 "gap_to_bound": row.gap,
                 "jobs": dataclasses.asdict(row.jobs),
@@ -146,14 +157,12 @@ def compare(
     job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = simulate(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
+    stopped = settings.preemption or settings.fails
     bounds = np.array(
-        [
-            jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=settings.preemption)
-            for jobs in job_lists
-        ]
+        [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=stopped) for jobs in job_lists]
     )
     rows = [_row(policy, results[policy.name], gpus, bounds) for policy in policies]
-    settled = dataclasses.asdict(settings)
+    settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
     return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions())
 
@@ -184,6 +193,8 @@ def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[n
     for result in outcomes:
         for reason, count in rejections(result).items():
             lost[reason] = lost.get(reason, 0) + count
+    cut = math.isnan(figures.jct_mean_s)
+    ends = [] if cut else [by_end(result) for result in outcomes]
     total = counts[0]
     for count in counts[1:]:
         total = total + count
@@ -198,6 +209,8 @@ def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[n
         jobs=total,
         rejections=lost,
         notes=notes(outcomes),
+        shares={} if cut else mean_of([tenant_shares(result) for result in outcomes]),
+        ends={name: mean_of(found) for name in ENDS if (found := [end[name] for end in ends if name in end])},
         outcomes=outcomes,
     )
 

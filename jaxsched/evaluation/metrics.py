@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
+from jaxsched.evaluation.usage import finish_time_fairness, goodput, over_arrivals
 from jaxsched.simulation.outcome import REJECTED, Outcome
 
 UNSTABLE_SHARE = 0.1
@@ -41,6 +42,15 @@ class Metrics:
     slowdown_mean: float
     stops_mean: float  # per job
     lost_gpu_h: float  # to restarts and work done twice
+    failures_mean: float  # stops by failures of servers, per job
+    restarts_gpu_h: float  # of these, to restarts
+    failures_gpu_h: float  # and to work done twice after failures
+    goodput: float  # this and all that follows: see `evaluation.usage`
+    gpu_utilisation_arrivals: float
+    queued_mean: float
+    queued_max: float
+    fairness_p95: float
+    fairness_max: float
 
 
 def job_counts(result: Outcome) -> JobCounts:
@@ -68,7 +78,12 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
     makespan = float(result.finish_s[done].max() - jobs.submit_s[done].min())
     held = float(jobs.gpu_demand[done] @ result.run_s[done])
     again = result.interruptions
-    lost_s = 0.0 if again is None else float(jobs.gpu_demand[done] @ (again.restarting_s + again.lost_s)[done])
+    gpus = jobs.gpu_demand[done]
+    restarts_s = 0.0 if again is None else float(gpus @ again.restarting_s[done])
+    fallen_s = 0.0 if again is None else float(gpus @ again.fallen_s[done])
+    lost_s = 0.0 if again is None else restarts_s + fallen_s + float(gpus @ again.lost_s[done])
+    used, queued_mean, queued_max = over_arrivals(result, total_gpus)
+    fairness = finish_time_fairness(result, total_gpus)
     p50, p95, p99 = np.percentile(jct, [50, 95, 99])
     return Metrics(
         jct_mean_s=float(jct.mean()),
@@ -81,6 +96,15 @@ def metrics(result: Outcome, total_gpus: int) -> Metrics:
         slowdown_mean=float((result.run_s[done] / jobs.duration_s[done]).mean()),
         stops_mean=0.0 if again is None else float(again.stops[done].mean()),
         lost_gpu_h=lost_s / 3600.0,
+        failures_mean=0.0 if again is None else float(again.falls[done].mean()),
+        restarts_gpu_h=restarts_s / 3600.0,
+        failures_gpu_h=fallen_s / 3600.0,
+        goodput=goodput(result),
+        gpu_utilisation_arrivals=used,
+        queued_mean=queued_mean,
+        queued_max=queued_max,
+        fairness_p95=float(np.percentile(fairness, 95)),
+        fairness_max=float(fairness.max()),
     )
 
 

@@ -56,7 +56,7 @@ def parts_of(result: Outcome, cluster: Cluster, params: EnvParams) -> Parts:
     known = np.where(result.finished, 0.0, np.nan)
     if result.interruptions is not None:
         stopped = result.interruptions
-        restarts_s = stopped.restarting_s + stopped.lost_s + known
+        restarts_s = stopped.restarting_s + stopped.lost_s + stopped.fallen_s + known
         return Parts(
             queueing_s=result.queue_s + known,
             ideal_s=jobs.duration_s + known,

@@ -44,7 +44,9 @@ class Interruptions:
     stops: Int64[np.ndarray, "J"]
     held_s: Float64[np.ndarray, "J"]  # for which the job held its GPUs, restarts included; NaN where not finished
     restarting_s: Float64[np.ndarray, "J"]
-    lost_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice
+    lost_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice, after stops by schedulers
+    falls: Int64[np.ndarray, "J"]  # times that a failure stopped the job
+    fallen_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice after those
 
     @classmethod
     def of(cls, service: Any, finish_s: Float64[np.ndarray, "J"], interval_s: float) -> "Interruptions":
@@ -55,6 +57,8 @@ class Interruptions:
             held_s=ran + finish_s - since,
             restarting_s=np.asarray(service("restarting_s"), np.float64),
             lost_s=np.asarray(service("lost_s"), np.float64),
+            falls=np.asarray(service("falls"), np.int64),
+            fallen_s=np.asarray(service("fallen_s"), np.float64),
         )
 
 
@@ -129,7 +133,15 @@ def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats:
     interruptions = None
     if service is not None:
         ends = np.where(status == FINISHED, finish_s, np.nan)
-        interruptions = Interruptions.of(lambda name: getattr(service, name)[:count], ends, interval_s)
+        faults: Any = state.faults
+        nothing = np.zeros(count)
+        felt = {
+            "falls": nothing if faults is None else faults.count[:count],
+            "fallen_s": nothing if faults is None else faults.lost_s[:count],
+        }
+        interruptions = Interruptions.of(
+            lambda name: felt[name] if name in felt else getattr(service, name)[:count], ends, interval_s
+        )
     simulated_s = float(finish_s[status == FINISHED].max(initial=0) if ended else state.clock * interval_s)
     return Outcome(
         policy=policy,

@@ -2,14 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
-from jaxsched.cluster.hardware import Cluster, distinct_speeds
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
+from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
+from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
@@ -21,6 +24,7 @@ LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
 MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
+DRAWN_SPANS = 10.0
 MOST_NOTED = 4_000_000  # finished jobs of a history
 
 
@@ -42,6 +46,9 @@ class Settings:
     restart_s: float = 60.0  # what a start costs from the second on
     checkpoint_s: float = 0.0  # of work between two checkpoints; 0: a job that is stopped keeps all
     min_run_s: float = 0.0  # a job is not stopped earlier after a start
+    failures: str | None = None  # MTBF,MTTR: servers fail by these mean hours, see `cluster.outages`
+    failure_seed: int = 0  # of these draws
+    outages: Outages | None = None  # servers are out as this says, docs/semantics.md, section 11
     knows: str = RUNTIMES  # what policies know of run times
     debug_checks: bool = False  # check the state after every decision round, in JAX: see `env.checks`
     engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
@@ -61,8 +68,18 @@ class Settings:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
         preemption(*costs)
-        if not self.preemption and costs != (Settings.restart_s, Settings.checkpoint_s, Settings.min_run_s):
-            raise UserError("restart_s, checkpoint_s, min_run_s: say what stopping jobs costs, but preemption is off")
+        if not self.preemption and self.min_run_s != Settings.min_run_s:
+            raise UserError("min_run_s: says when schedulers may stop jobs, but preemption is off")
+        if not (self.preemption or self.fails) and costs[:2] != (Settings.restart_s, Settings.checkpoint_s):
+            raise UserError(
+                "restart_s, checkpoint_s: say what stopping jobs costs, but preemption and failures are off"
+            )
+        if self.failures is not None:
+            parse_rates(self.failures)
+        if self.failures is not None and self.outages is not None:
+            raise UserError("failures, outages: servers fail by rates or as a file says, give one of them")
+        if not 0 <= self.failure_seed < 2**31:
+            raise UserError(f"failure_seed: {self.failure_seed} should be at least 0 and less than 2^31")
         if self.knows not in KNOWLEDGE:
             raise UserError(f"knows: {self.knows!r} should be one of {', '.join(KNOWLEDGE)}")
         interference_model(self.interference)
@@ -80,9 +97,14 @@ class Settings:
         return (seeds > 1 and jax.default_backend() != "cpu") if self.batched is None else self.batched
 
     @property
-    def at_horizon(self) -> str:
-        """Why a run ended there."""
-        return f"at the horizon of {self.horizon * self.interval_s:,.0f} s"
+    def fails(self) -> bool:
+        """Servers go out and come back."""
+        return self.failures is not None or self.outages is not None
+
+    def described(self) -> dict[str, Any]:
+        """All values, as a report has them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {"outages": None if self.outages is None else repr(self.outages)}
 
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
@@ -132,21 +154,52 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
     )
 
 
-def env_params(cluster: Cluster, config: EnvConfig, settings: Settings) -> EnvParams:
-    """The parameters of a comparison's environment, which `config` is the configuration of."""
+def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_lists: Sequence[JobList] = ()) -> EnvParams:
+    """The parameters of a comparison's environment, which `config` is the configuration of.
+
+    Where servers fail by rates, `job_lists` say for how long that is drawn, see `drawn_span_s`.
+    """
     models, interference = get_catalogue(settings.models).models, interference_model(settings.interference)
     if config.shared_gpus:
         interference = interference.replace(sharing=sharing_law(settings.interference, models))
+    horizon, outages = settings.horizon, settings.outages
+    if settings.failures is not None:
+        span_s = drawn_span_s(cluster, job_lists, settings)
+        horizon = min(horizon, int(np.ceil(span_s / settings.interval_s)))
+        servers = int(np.asarray(cluster.server_id).max()) + 1
+        outages = draw_outages(servers, parse_rates(settings.failures), span_s, settings.failure_seed)
+    costs = preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s)
     return make_params(
         cluster,
         interval_s=settings.interval_s,
-        horizon=settings.horizon,
+        horizon=horizon,
         interference=interference,
         profiles=profiles_on(cluster, models),
-        preemption=preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s)
-        if settings.preemption
-        else None,
+        preemption=costs.replace(voluntary=settings.preemption) if settings.preemption or settings.fails else None,
+        failures=None if outages is None else failures_of(cluster, outages, settings.interval_s, horizon),
     )
+
+
+def drawn_span_s(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> float:
+    """For how long failures by rates are drawn: to the horizon, else `DRAWN_SPANS` times what the jobs need at least.
+
+    That is until the last submission, then all their work at once on all GPUs, then the longest job. UserError if there
+    is no horizon and no job list.
+    """
+    if settings.horizon_s is not None:
+        return settings.horizon_s
+    if not job_lists:
+        raise UserError("failures: are drawn up to the end of the run; set horizon_s")
+    gpus = total_gpus(cluster)
+    needs = [
+        jobs.submit_s.max() + jobs.gpu_demand @ jobs.duration_s / gpus + jobs.duration_s.max() for jobs in job_lists
+    ]
+    return DRAWN_SPANS * float(max(needs))
+
+
+def at_horizon(params: EnvParams, settings: Settings) -> str:
+    """Why a run ended there."""
+    return f"at the horizon of {int(params.horizon) * settings.interval_s:,.0f} s"
 
 
 def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:

@@ -77,7 +77,7 @@ def simulate(
     for policy in policies:
         check_world(policy, settings)
     config = env_config(cluster, job_lists, settings)
-    params = env_params(cluster, config, settings)
+    params = env_params(cluster, config, settings, job_lists)
     names = get_catalogue(settings.models).names
     players = {
         policy.name: engine_for(policy, config, params, settings).prepare(policy, cluster, job_lists, settings)

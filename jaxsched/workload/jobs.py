@@ -20,6 +20,7 @@ from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
 MOST_PS = 2**15 - 1  # parameter servers of a job: a group may have all of them, which are counted in int16
+ENDS = ("completed", "cancelled", "failed")  # how a job ended, as its trace says
 MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
 
 
@@ -39,6 +40,7 @@ class JobList:
     estimate_ratio: Float64[np.ndarray, "J"]  # the duration that policies see over the true one
     milli: Int32[np.ndarray, "J"]  # thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
     gpu_type: Shaped[np.ndarray, "J"]  # strings: what run times are on; "" = the cluster's reference type
+    ended: Int32[np.ndarray, "J"]  # index into ENDS: run times are those until then, whichever it was
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -90,6 +92,7 @@ def make_job_list(
     home: ArrayLike | None = None,
     milli: ArrayLike = WHOLE,
     gpu_type: str | Sequence[str] | np.ndarray = "",
+    ended: ArrayLike = 0,
     models: int = len(MODEL_NAMES),
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
@@ -110,6 +113,7 @@ def make_job_list(
         "tenant": _column("tenant", tenant, size, np.int32, 0),
         "estimate_ratio": np.ones(size),
         "milli": _column("milli", milli, size, np.int32, 1, maximum=WHOLE),
+        "ended": _column("ended", ended, size, np.int32, 0, maximum=len(ENDS) - 1),
     }
     _check_fractions(columns)
     columns["gpu_type"] = np.broadcast_to(np.asarray(gpu_type).astype(str), (size,))

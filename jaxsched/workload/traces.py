@@ -5,9 +5,10 @@ workers uses max(1, workers // 4) parameter servers, the others all-reduce (both
 a mix; the home is round robin.
 
 The native format: `job_id,submit_time_s,num_gpus,duration_s` and, optionally,
-`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli,gpu_type`; an empty optional cell counts as not given,
-and num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU; `gpu_type`
-is what its run time is on.
+`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli,gpu_type,ended`; an empty optional cell counts as not
+given, and num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU;
+`gpu_type` is what its run time is on. `ended` is completed, cancelled or failed: Philly's `status` and openb's
+`pod_phase` say so, too, where they are there. A trace that does not say has completed jobs.
 """
 
 import csv
@@ -26,7 +27,7 @@ from jaxsched.files import atomic_path
 from jaxsched.inputs import shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.jobs import MOST_PS, WHOLE, JobList, make_job_list
+from jaxsched.workload.jobs import ENDS, MOST_PS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.rows import Row, rows_of
 
@@ -49,6 +50,7 @@ class Job:
     home: int | None = None
     milli: int = WHOLE
     gpu_type: str = ""
+    ended: str = ENDS[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,7 @@ def _philly(row: Row) -> Job:
         duration_s=row.seconds("duration"),
         workers=row.whole("num_gpus", minimum=1),
         tenant=row.text("cluster"),
+        ended=_ended(row, "status", {"Passed": "completed", "Killed": "cancelled", "Failed": "failed"}),
     )
 
 
@@ -100,7 +103,8 @@ def _openb(row: Row) -> Job | str:
     duration = row.number("deletion_time", minimum=0, maximum=LONGEST_S) - started
     if duration <= 0:
         return "no positive duration"
-    return Job(row.name("name"), created, max(duration, SHORTEST_S), workers=gpus, milli=milli)
+    ended = _ended(row, "pod_phase", {"Succeeded": "completed", "Failed": "failed"}, strictly=False)
+    return Job(row.name("name"), created, max(duration, SHORTEST_S), workers=gpus, milli=milli, ended=ended)
 
 
 def _native(row: Row) -> Job:
@@ -127,7 +131,16 @@ def _native(row: Row) -> Job:
         home=given("home", 0),
         milli=_milli(row, gpus) if row.text("gpu_milli") else WHOLE,
         gpu_type=row.text("gpu_type"),
+        ended=_ended(row, "ended", {name: name for name in ENDS}),
     )
+
+
+def _ended(row: Row, field: str, names: Mapping[str, str], *, strictly: bool = True) -> str:
+    """How the job ended, by the trace's own `names`; a trace that does not say has completed jobs."""
+    text = row.text(field)
+    if strictly and text and text not in names:
+        raise row.fail(field, f"one of {', '.join(names)}")
+    return names.get(text, ENDS[0])
 
 
 def _milli(row: Row, gpus: int) -> int:
@@ -144,7 +157,17 @@ FORMATS = (
         ("job_id", "submit_time_s", "num_gpus", "duration_s"),
         _native,
         from_start=False,
-        optional=("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "home", "gpu_milli", "gpu_type"),
+        optional=(
+            "model",
+            "num_workers",
+            "num_ps",
+            "gpus_per_worker",
+            "tenant",
+            "home",
+            "gpu_milli",
+            "gpu_type",
+            "ended",
+        ),
     ),
     Format(
         "muri",
@@ -233,6 +256,7 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
         home=_filled((job.home for job in jobs), order),
         milli=[job.milli for job in jobs],
         gpu_type=[job.gpu_type for job in jobs],
+        ended=[ENDS.index(job.ended) for job in jobs],
         job_id=[job.job_id for job in jobs],
     )
 
@@ -271,6 +295,7 @@ def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_I
         "home": jobs.home,
         **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
         **({"gpu_type": jobs.gpu_type} if (jobs.gpu_type != "").any() else {}),
+        **({"ended": np.array(ENDS)[jobs.ended]} if jobs.ended.any() else {}),
     }
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

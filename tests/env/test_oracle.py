@@ -55,6 +55,7 @@ def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interf
         queue_slots=case.shape.queue_slots,
         running_slots=case.shape.running_slots,
         preemption=case.preemption,
+        outages=None if case.outages is None else list(case.outages),
         history=case.history,
     )
     assert int(state.illegal) == 0
@@ -81,6 +82,10 @@ def assert_same_service(case: strategies.Case, state: State, theirs: simulator.R
     for name in ("stops", "ran"):
         ours = np.asarray(getattr(state.service, name))[:count]
         np.testing.assert_array_equal(ours, getattr(theirs, name), err_msg=name)
+    if state.faults is not None:
+        np.testing.assert_array_equal(np.asarray(state.faults.count)[:count], theirs.falls, err_msg="falls")
+        ours = np.asarray(state.faults.lost_s)[:count]
+        np.testing.assert_allclose(ours, theirs.fallen_s, rtol=1e-5, atol=1e-2, err_msg="fallen_s")
     for name in ("restarting_s", "lost_s"):
         ours = np.asarray(getattr(state.service, name))[:count]
         np.testing.assert_allclose(ours, getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)

@@ -95,11 +95,12 @@ def test_spreading_shows_as_placement_and_a_neighbour_on_the_wire_as_network():
 def test_where_jobs_are_stopped_restarts_are_told_from_the_rest(comparison, cluster):
     row = comparison.rows[0].outcomes[0]
     count = len(row.jobs)
-    held_s, restarting_s, lost_s = row.run_s + 90.0, np.full(count, 60.0), np.full(count, 30.0)
+    held_s, restarting_s, lost_s = row.run_s + 90.0, np.full(count, 60.0), np.full(count, 20.0)
+    once, fallen_s = np.ones(count, np.int64), np.full(count, 10.0)
     result = dataclasses.replace(
         row,
         finish_s=row.finish_s + 90.0,
-        interruptions=Interruptions(np.ones(count, np.int64), held_s, restarting_s, lost_s),
+        interruptions=Interruptions(once, held_s, restarting_s, lost_s, once, fallen_s),
     )
     settings = Settings(record_placements=True)
     found = parts_of(result, cluster, env_params(cluster, env_config(cluster, [row.jobs], settings), settings))

@@ -66,6 +66,7 @@ def make_jobs(*rows) -> JobList:
         estimate_ratio=column("ratio", 1, float),
         milli=column("milli", 1000, np.int32),
         gpu_type=column("gpu_type", "", str),
+        ended=column("ended", 0, np.int32),
     )
 
 

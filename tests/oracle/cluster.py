@@ -20,6 +20,7 @@ class Hardware:
         self.reference = int(cluster.reference)
         flat = (self.P, self.N * self.K)
         self.gpus = gpus.reshape(flat)
+        self.server_id = np.asarray(cluster.server_id)
         self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
         self.speed = np.asarray(cluster.group_speed, np.float64).reshape(flat)
         self.cores = np.asarray(cluster.group_cores, np.float64).reshape(flat)

@@ -12,6 +12,7 @@ from jaxsched.semantics import ANCHORS, CAPS, GRID, GRID_LIMIT, GRID_OFFSET
 from tests.oracle import preemption
 from tests.oracle.cluster import Job
 from tests.oracle.contention import demand, least_slowdown, slowdown
+from tests.oracle.failures import room
 from tests.oracle.gpu_types import seen, tiers, waits_for_faster
 from tests.oracle.state import State
 
@@ -156,9 +157,9 @@ def forward_action(state: State, p: int, queue: list[int], rule: str, may_start)
             continue
         targets = [t for t in range(state.hw.P) if t != p and may_start(t, j)]
         if rule == "forward":
-            targets = [t for t in targets if not state.queue[t]]
+            targets = [t for t in targets if not state.queue[t] and room(state, t) > 0]
         else:
-            targets = [t for t in targets if len(state.queue[t]) < state.queue_slots]
+            targets = [t for t in targets if room(state, t) > 0]
         if targets:
             return "forward", j, min(targets, key=lambda t: (-int(state.free(t).sum()), t))
         if rule == "forward":

@@ -12,6 +12,7 @@ import numpy as np
 from jaxsched.semantics import WORK_TOLERANCE
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import demand, make_interference
+from tests.oracle.failures import Outage, change_servers, next_change, room
 from tests.oracle.preemption import Preemption
 from tests.oracle.state import Running, State
 
@@ -30,6 +31,8 @@ class Result:
     ran: np.ndarray  # int[J], intervals of runs that were stopped
     restarting_s: np.ndarray  # float64[J]
     lost_s: np.ndarray  # float64[J], ideal seconds
+    falls: np.ndarray  # int[J], stops by failures
+    fallen_s: np.ndarray  # float64[J], ideal seconds that these cost
 
 
 def simulate(
@@ -48,6 +51,7 @@ def simulate(
     running_slots=10**9,
     horizon_s=None,
     preemption: Preemption | None = None,
+    outages: list[Outage] | None = None,
     history: bool = False,
 ) -> Result:
     """Run the jobs. `running_slots` and `queue_slots` are per partition.
@@ -57,7 +61,9 @@ def simulate(
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
-    state = State(hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, history)
+    state = State(
+        hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, history, outages
+    )
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),
@@ -69,6 +75,8 @@ def simulate(
         ran=np.array(state.ran),
         restarting_s=np.array(state.restarting_s),
         lost_s=np.array(state.lost_s),
+        falls=np.array(state.falls),
+        fallen_s=np.array(state.fallen_s),
     )
 
     backlog: list[int] = []  # in order of submission
@@ -84,8 +92,12 @@ def simulate(
     i = 0
     while horizon_s is None or i * interval_s < horizon_s:
         state.now, state.boundary = i * interval_s, i
+        change = None
+        if outages is not None:
+            change_servers(state)
+            change = next_change(outages, i, interval_s)
         while backlog and table[backlog[0]].submit_s <= state.now:
-            if len(state.queue[home[backlog[0]]]) >= queue_slots:
+            if room(state, home[backlog[0]]) <= 0:
                 break
             j = backlog.pop(0)
             state.queue[home[j]].append(j)
@@ -97,7 +109,7 @@ def simulate(
         later = [j for j in backlog if table[j].submit_s > state.now]
         if not anything_queued and not anything_running and not backlog:
             break
-        if horizon_s is None and not anything_running and not acted and not later:
+        if horizon_s is None and not anything_running and not acted and not later and change is None:
             break  # nothing will ever change
         if anything_queued:
             i += 1
@@ -106,7 +118,10 @@ def simulate(
             i = max(i + 1, math.floor(table[backlog[0]].submit_s / interval_s) - 1)
             while i * interval_s < table[backlog[0]].submit_s:
                 i += 1
+            i = i if change is None else min(i, change)
             end = i * interval_s
+        elif change is not None:
+            i, end = change, change * interval_s
         else:
             end = math.inf
         _advance(state, end if horizon_s is None else min(end, horizon_s))
@@ -125,6 +140,7 @@ def simulate(
     result.start_s[:] = state.first_start_s
     result.stops[:], result.ran[:] = state.stops, state.ran
     result.restarting_s[:], result.lost_s[:] = state.restarting_s, state.lost_s
+    result.falls[:], result.fallen_s[:] = state.falls, state.fallen_s
     for p in range(hw.P):
         for j in state.queue[p]:
             result.status[j], result.partition[j] = "queued", p
@@ -145,7 +161,7 @@ def _decide(state: State, policy, rounds: int) -> bool:
             if legal[p] and action[0] == "stop":
                 _stop(state, p, action[1])
                 acted = True
-        slots = [state.queue_slots - len(q) for q in state.queue]
+        slots = [room(state, p) for p in range(hw.P)]
         for p, action in actions.items():  # in order of the scheduler's number
             if not legal[p] or action[0] == "wait":
                 waited.add(p)
@@ -180,7 +196,7 @@ def _decide(state: State, policy, rounds: int) -> bool:
                         restart_s=0.0,
                     )
                 )
-                if state.preemption is not None and state.stops[j]:
+                if state.preemption is not None and state.stops[j] + state.falls[j]:
                     state.running[p][-1].restart_s = state.preemption.restart_s
                     state.restarting_s[j] += state.preemption.restart_s
                 if math.isnan(state.first_start_s[j]):
@@ -229,7 +245,7 @@ def _legal(state: State, p: int, action) -> bool:
         and sum(w.values()) == job.W
         and sum(u.values()) == job.U
         and all(0 <= x <= cap[a] for a, x in w.items())
-        and all(0 <= x and state.hw.gpus[p, a] > 0 for a, x in u.items() if x)
+        and all(0 <= x and state.hw.gpus[p, a] > 0 and not state.out[p, a // state.hw.K] for a, x in u.items() if x)
     )
 
 

@@ -11,6 +11,7 @@ from jaxsched.semantics import LEAST_GAIN_S, OVERDUE
 from tests.oracle import history, preemption
 from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
+from tests.oracle.failures import Outage
 
 
 @dataclasses.dataclass
@@ -50,12 +51,14 @@ class State:
         law: Law | None = None,
         costs: preemption.Preemption | None = None,
         knows_history: bool = False,
+        outages: list[Outage] | None = None,
     ):
         """An empty cluster at time 0."""
         self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
         self.preemption, self.consolidate, self.history = costs, False, knows_history
+        self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
@@ -66,6 +69,8 @@ class State:
         self.stops = [0] * len(jobs)
         self.restarting_s = [0.0] * len(jobs)  # seconds spent on restarts
         self.lost_s = [0.0] * len(jobs)  # ideal seconds of work that were not kept
+        self.falls = [0] * len(jobs)  # times that a failure stopped the job
+        self.fallen_s = [0.0] * len(jobs)  # ideal seconds of work that were lost so
 
     def free(self, p: int, without: Collection[int] = ()) -> np.ndarray:
         """Free, that is whole, GPUs of each group of a partition, or as they were without some jobs."""
@@ -76,6 +81,8 @@ class State:
                     free[a] -= count * self.jobs[r.job].g
         for a in range(len(free)):
             free[a] -= len(self.shared(p, a, without))
+            if self.out[p, a // self.hw.K]:
+                free[a] = 0
         return free
 
     def shared(self, p: int, a: int, without: Collection[int] = ()) -> dict[int, int]:

@@ -13,6 +13,7 @@ from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
+from tests.support.random_cases import random_outages
 from tests.support.strategies import COSTS
 
 
@@ -83,6 +84,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         queue_slots=case.shape.queue_slots,
         running_slots=case.shape.running_slots,
         preemption=case.preemption,
+        outages=None if case.outages is None else list(case.outages),
         history=case.history,
     )
     count = len(case.jobs)
@@ -99,7 +101,8 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     service = run.tables.service[:count]
     np.testing.assert_array_equal(service["stops"], theirs.stops)
     np.testing.assert_array_equal(service["ran"], theirs.ran)
-    for name in ("restarting_s", "lost_s"):
+    np.testing.assert_array_equal(service["falls"], theirs.falls)
+    for name in ("restarting_s", "lost_s", "fallen_s"):
         np.testing.assert_allclose(service[name], getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)
 
 
@@ -140,6 +143,30 @@ def test_without_interference(case, spec):
 def test_some_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
     case = dataclasses.replace(case, preemption=data.draw(COSTS), history=data.draw(st.booleans()))
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+def failing(case: strategies.Case, data: st.DataObject) -> strategies.Case:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    rates = data.draw(st.sampled_from((300.0, 1500.0, 5000.0))), data.draw(st.sampled_from((20.0, 300.0, 2000.0)))
+    case = dataclasses.replace(case, preemption=data.draw(COSTS))
+    return dataclasses.replace(case, outages=random_outages(rng, case, *rates))
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(data=st.data())
+def test_some_runs_with_failures(data):
+    case, spec = failing(data.draw(strategies.cases("three", fractions=0.0)), data), data.draw(SPECS | PREEMPTIVE)
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=200)
+@given(data=st.data())
+def test_runs_with_failures(shape, data):
+    case, spec = failing(data.draw(strategies.cases(shape, fractions=0.0)), data), data.draw(SPECS | PREEMPTIVE)
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 

@@ -13,15 +13,18 @@ import numpy as np
 from jaxsched.cluster import padding
 from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.outages import Outages
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
+from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
-from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
+from jaxsched.env.state import EnvConfig, EnvParams, Failures, make_params, preemption
 from jaxsched.workload.estimates import with_estimates
-from jaxsched.workload.jobs import JobList, JobTable, make_job_list, pad_table, to_table
+from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
+from tests.oracle.failures import Outage
 from tests.oracle.preemption import Preemption
 
 
@@ -178,6 +181,7 @@ class Case:
     max_forwards: int = 2
     law: str = "analytic"  # of interference
     preemption: Preemption | None = None
+    outages: tuple[Outage, ...] | None = None  # needs `preemption`, which says what they cost
     history: bool = False  # policies know that of finished jobs, and no run times
 
     def __repr__(self) -> str:
@@ -201,6 +205,7 @@ class Case:
             interference=Interference(law=LAWS[self.law], weights=weights),
             max_forwards=jnp.int32(self.max_forwards),
             preemption=costs,
+            failures=None if self.outages is None else self.failures,
         )
 
     def config(self, **changes) -> EnvConfig:
@@ -209,9 +214,37 @@ class Case:
         return self.shape.config(**(knows | changes))
 
     @property
+    def failures(self) -> Failures:
+        """As the environment takes it: of one shape for all cases, so there must not be too many outages."""
+        assert self.outages is not None
+        rows = np.array([dataclasses.astuple(outage) for outage in self.outages]).reshape(-1, 3)
+        outages = Outages(rows[:, 0].astype(np.int64), rows[:, 1], rows[:, 2])
+        changes = failures_of(self.cluster, outages, self.interval_s).changes
+        missing = MOST_CHANGES - changes.shape[-1]
+        assert missing >= 0
+        return Failures(changes=jnp.pad(changes, ((0, 0), (0, 0), (0, missing)), constant_values=NEVER))
+
+    @property
     def table(self) -> JobTable:
         """The jobs on the device, padded."""
         return pad_table(to_table(self.jobs, self.interval_s), self.shape.jobs)
+
+
+MOST_CHANGES = 17  # of servers in a case: eight outages each at most
+
+
+def random_outages(rng: np.random.Generator, case: Case, mtbf_s: float, mttr_s: float) -> tuple[Outage, ...]:
+    """Some outages of every server of a case from the first submission on, which may meet and overlap."""
+    rows = np.asarray(case.cluster.server_id)
+    found = []
+    for row in rows[rows >= 0]:
+        at = case.jobs.submit_s[0] + rng.uniform(-1, 1) * mttr_s
+        for _ in range(int(rng.integers(0, 9))):
+            at += rng.exponential(mtbf_s)
+            out = rng.exponential(mttr_s) + 1.0
+            found.append(Outage(int(row), max(float(at), 0.0), max(float(at), 0.0) + float(out)))
+            at += out * rng.choice([0.5, 1.0, 1.0])
+    return tuple(found)
 
 
 INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import ENDS, JobList
 from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.traces import read_trace, write_native
 
@@ -18,6 +18,7 @@ OPENB = (
 )
 NATIVE = "job_id,submit_time_s,num_gpus,duration_s\n"
 NATIVE_MILLI = "job_id,submit_time_s,num_gpus,duration_s,gpu_milli\n"
+NATIVE_ENDED = "job_id,submit_time_s,num_gpus,duration_s,ended\n"
 NATIVE_ALL = "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker\n"
 
 
@@ -83,6 +84,16 @@ def test_native_with_and_without_details(write):
     assert jobs.workers.tolist() == [4, 8, 2, 2] and jobs.gpus_per_worker.tolist() == [2, 1, 4, 4]
     assert jobs.ps.tolist() == [2, 0, 0, 0]
     assert jobs.model[0] == model_index("vgg16") and jobs.model[2] == model_index("bert")
+
+
+def test_how_jobs_ended(write):
+    """Where a trace says it; a word that is none is refused."""
+    jobs, _ = read_trace(write(NATIVE_ENDED + "a,0,1,60,failed\nb,1,1,60,\nc,2,1,60,cancelled\n"))
+    assert [ENDS[code] for code in jobs.ended] == ["failed", "completed", "cancelled"]
+    philly = "timestamp,duration,num_gpus,cluster,status\n2017-10-03 12:00:00,60,1,a,Killed\n"
+    assert read_trace(write(philly))[0].ended.tolist() == [ENDS.index("cancelled")]
+    with pytest.raises(UserError, match="line 2, ended: 'lost' should be one of completed, cancelled, failed"):
+        read_trace(write(NATIVE_ENDED + "a,0,1,60,lost\n"))
 
 
 def test_native_round_trip(write, tmp_path):

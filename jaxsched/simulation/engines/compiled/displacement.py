@@ -43,12 +43,16 @@ ROUNDING = 1e-6  # more than that of logarithms and powers
 
 @compiled
 def _left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
-    """Ideal seconds of work that a running job has left at its last checkpoint."""
-    j, left_s = t.running[p, i].job, remaining_s(t, p, i)
-    if w.checkpoint_s == 0.0:
-        return left_s
+    """Ideal seconds of work that a running job has left if it is stopped."""
+    return remaining_s(t, p, i) if w.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
+
+
+@compiled
+def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
+    """Ideal seconds of work that a running job has left at its last checkpoint; there must be some."""
+    j = t.running[p, i].job
     duration_s = w.jobs[j].duration_s
-    done_s = duration_s - left_s
+    done_s = duration_s - remaining_s(t, p, i)
     last_s = w.checkpoint_s * np.floor(done_s / w.checkpoint_s + CHECKPOINT_TOLERANCE)
     return duration_s - max(duration_s - t.service[j].left_s, min(done_s, last_s))
 
@@ -201,11 +205,20 @@ def halt_marked(w: World, t: Tables, p: int) -> None:
         j, left_s = run.job, _left_if_stopped_s(w, t, p, i)
         service = t.service[j]
         service.lost_s += left_s - remaining_s(t, p, i)
-        service.restarting_s -= max(run.resume_s - t.now_s[0], 0.0)
-        service.left_s, service.ran = left_s, intervals_run(t, j)
         service.stops += 1
-        leave(w, t, p, i)
-        enqueue(w, t, p, j)
+        halt(w, t, p, i, left_s)
+
+
+@compiled
+def halt(w: World, t: Tables, p: int, i: int, left_s: float) -> None:
+    """A running job goes back to its queue with so much work left."""
+    run = t.running[p, i]
+    j = run.job
+    service = t.service[j]
+    service.restarting_s -= max(run.resume_s - t.now_s[0], 0.0)
+    service.left_s, service.ran = left_s, intervals_run(t, j)
+    leave(w, t, p, i)
+    enqueue(w, t, p, j)
 
 
 @compiled

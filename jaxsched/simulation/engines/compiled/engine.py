@@ -14,7 +14,7 @@ from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.compiled.covered import why_not
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Interruptions, Outcome, RunStats
-from jaxsched.simulation.settings import COMPILED, Settings, env_config, env_params, most_running
+from jaxsched.simulation.settings import COMPILED, Settings, at_horizon, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -38,7 +38,7 @@ class CompiledEngine:
     ) -> "CompiledPlayer":
         """A player; nothing is compiled before the first run. UserError: see `env_config`."""
         config = env_config(cluster, job_lists, settings)
-        return CompiledPlayer(policy, config, env_params(cluster, config, settings), settings)
+        return CompiledPlayer(policy, config, env_params(cluster, config, settings, job_lists), settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,7 @@ class CompiledPlayer:
             why = None if over else overdue(self.settings, wall_s)
             if report is not None:
                 report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
+        why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
 
@@ -106,9 +107,9 @@ def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, ov
 
 
 def _outcome(
-    name: str, run: "Run", jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str | None
+    name: str, run: "Run", jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str
 ) -> Outcome:
-    """`why` the run was cut off, None if it was not or by the horizon."""
+    """`why` the run was cut off, if it was."""
     start, finish_s = run.tables.records["start"], run.tables.records["finish_s"]
     status = np.where(start < 0, WAITING, np.where(np.isnan(finish_s), RUNNING, FINISHED))
     status = np.where(run.home < 0, REJECTED, status)
@@ -134,9 +135,9 @@ def _outcome(
         start_s=np.where(start < 0, np.nan, start * settings.interval_s),
         finish_s=finish_s,
         workers=run.tables.placement if settings.record_placements else None,
-        cut_off=None if done else why or settings.at_horizon,
+        cut_off=None if done else why,
         stats=stats,
         interruptions=Interruptions.of(lambda name: run.tables.service[name], finish_s, settings.interval_s)
-        if settings.preemption
+        if settings.preemption or settings.fails
         else None,
     )

@@ -10,6 +10,7 @@ from jaxsched.simulation.engines.compiled.displacement import (
     mark_displaced,
     quiet_intervals,
 )
+from jaxsched.simulation.engines.compiled.failures import change_servers
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
@@ -21,9 +22,9 @@ from jaxsched.simulation.engines.compiled.openings import (
     keep_gpus,
     something_possible,
 )
-from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, renew
+from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, renew, room
 from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
-from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_JOB, ROUNDS, Tables, World
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 
@@ -43,8 +44,7 @@ def play(w: World, t: Tables, rounds: int) -> bool:
         following = _next_boundary(w, t, acted)
         if following < 0:
             return True
-        _advance(w, t, following * w.interval_s)
-        t.numbers[BOUNDARY] = following
+        _advance(w, t, following)
     return False
 
 
@@ -55,7 +55,7 @@ def _admit(w: World, t: Tables) -> None:
     while j < len(w.jobs) and w.jobs[j].arrival <= t.numbers[BOUNDARY]:
         home = w.jobs[j].home
         if home >= 0:
-            if t.partitions[home].queued >= w.queue_slots:
+            if room(w, t, home) <= 0:
                 break
             enqueue(w, t, home, j)
         j += 1
@@ -86,7 +86,7 @@ def _decide(w: World, t: Tables) -> bool:
 def _choose(w: World, t: Tables, p: int) -> None:
     """What a scheduler does in this round, by the state before it."""
     partition = t.partitions[p]
-    partition.target, partition.room = -1, w.queue_slots - partition.queued
+    partition.target, partition.room = -1, room(w, t, p)
     if partition.waited or partition.queued == 0:
         return
     settled = w.settles and partition.settled > t.numbers[BOUNDARY]
@@ -149,7 +149,7 @@ def _stop(w: World, t: Tables) -> bool:
             stopped = True
     if stopped:
         for p in range(len(t.partitions)):
-            t.partitions[p].room = w.queue_slots - t.partitions[p].queued
+            t.partitions[p].room = room(w, t, p)
     return stopped
 
 
@@ -179,7 +179,7 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
                     following = min(following, max(t.partitions[p].settled, now + 1))
         if arrival > now:
             following = min(following, arrival)
-    return min(following, w.horizon)
+    return min(following, w.horizon, t.numbers[NEXT_CHANGE])
 
 
 @compiled
@@ -194,8 +194,9 @@ def _boundary_after(w: World, time_s: float) -> int:
 
 
 @inlined
-def _advance(w: World, t: Tables, until_s: float) -> None:
+def _advance(w: World, t: Tables, following: int) -> None:
     """Run the cluster up to a boundary, completion by completion."""
+    until_s = following * w.interval_s
     refresh(w, t)
     while True:
         stop_s = until_s
@@ -210,7 +211,13 @@ def _advance(w: World, t: Tables, until_s: float) -> None:
             if t.partitions[p].next_early_s <= stop_s:
                 end_until(w, t, p, stop_s)
                 ended = True
+        over = stop_s >= until_s
+        if over:
+            t.numbers[BOUNDARY] = following
+            if t.numbers[NEXT_CHANGE] <= following:
+                change_servers(w, t)
+                ended = True
         if ended:
             refresh(w, t)
-        if stop_s >= until_s:
+        if over:
             return

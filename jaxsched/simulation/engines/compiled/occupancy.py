@@ -87,20 +87,38 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
     service = t.service[j]
     run.job, run.finish_s, run.resume_s, run.slowdown = j, service.left_s, 0.0, 0.0
     service.since = t.numbers[BOUNDARY]
-    if service.stops > 0:
+    if service.stops + service.falls > 0:
         run.resume_s = t.now_s[0] + w.restart_s
         service.restarting_s += w.restart_s
     footprint(w, t, p, run.slot, j, used)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
     t.records[j].partition = p
-    if service.stops == 0:
+    if service.stops + service.falls == 0:
         t.records[j].start = t.numbers[BOUNDARY]
     if len(t.placement) > 0:
         for a in range(t.placement.shape[1]):
             t.placement[j, a] = 0
         for i in range(used):
             t.placement[j, t.place[i].group] = t.place[i].workers
+
+
+@compiled
+def give_server(w: World, t: Tables, p: int, s: int, sign: int) -> None:
+    """A server on which nothing runs is back (`sign` 1) or goes out (-1)."""
+    k = t.free.shape[1] // w.servers.shape[1]
+    for a in range(s * k, (s + 1) * k):
+        t.free[p, a] += sign * w.groups[p, a].gpus
+        t.partitions[p].free_gpus += sign * w.groups[p, a].gpus
+    t.partitions[p].settled = 0
+    _recount(t, p)
+
+
+@compiled
+def _recount(t: Tables, p: int) -> None:
+    """What was counted of the free GPUs of a partition is no longer right."""
+    for wide in range(t.fits.shape[1]):
+        t.fits[p, wide] = t.most[p, wide, 0] = -1
 
 
 @compiled
@@ -160,8 +178,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
     partition.settled = 0
     partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide
-    for wide in range(t.fits.shape[1]):
-        t.fits[p, wide] = t.most[p, wide, 0] = -1
+    _recount(t, p)
 
 
 @compiled

@@ -7,7 +7,7 @@ from jaxsched.simulation.engines.compiled.estimates import foresee
 from jaxsched.simulation.engines.compiled.gpu_tiers import waits_for_faster
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fits_together, workers_that_fit
-from jaxsched.simulation.engines.compiled.queues import comes_before
+from jaxsched.simulation.engines.compiled.queues import comes_before, room
 from jaxsched.simulation.engines.compiled.speed import quantised
 from jaxsched.simulation.engines.compiled.world import Tables, World
 
@@ -70,7 +70,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
 @compiled
 def _takes(w: World, t: Tables, q: int) -> bool:
     """Whether jobs are forwarded to a partition."""
-    return t.partitions[q].queued == 0 if w.forward == TO_IDLE else t.partitions[q].queued < w.queue_slots
+    return room(w, t, q) > 0 and (w.forward != TO_IDLE or t.partitions[q].queued == 0)
 
 
 @compiled
@@ -83,7 +83,7 @@ def something_possible(w: World, t: Tables) -> bool:
                 return True
             if t.records[j].forwards < w.max_forwards:
                 for q in range(len(t.partitions)):
-                    if t.partitions[q].queued < w.queue_slots and _feasible(w, t, q, j):
+                    if room(w, t, q) > 0 and _feasible(w, t, q, j):
                         return True
     return False
 

@@ -33,6 +33,13 @@ def _insert(w: World, t: Tables, p: int, at: int, j: int) -> None:
 
 
 @compiled
+def room(w: World, t: Tables, p: int) -> int:
+    """Free slots of a queue; where servers fail, less those that are kept for the jobs that run."""
+    partition = t.partitions[p]
+    return w.queue_slots - partition.queued - (partition.running if w.fails else 0)
+
+
+@compiled
 def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     """Put a job into a queue."""
     partition = t.partitions[p]

@@ -34,7 +34,7 @@ from jaxsched.simulation.engines.compiled.world import (
     table,
     tables_of,
 )
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import NEVER, JobTable
 
 _FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
 
@@ -82,10 +82,12 @@ class Run:
             quantum=queue.quantum,
             margin=levels.margin(queue.order, queue.hysteresis),
             consolidate=queue.consolidate,
-            preempts=queue.preempt and params.preemption is not None,
+            preempts=queue.preempt and params.preemption is not None and params.preemption.voluntary,
             restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
             checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),
             min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),
+            fails=params.failures is not None,
+            changes=_changes(params),
             history=history,
             past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
             keyed={"sjf": BY_RUN_TIME, "area": BY_AREA}.get(queue.order, 0),
@@ -142,6 +144,12 @@ class Run:
     def peak_queue(self) -> int:
         """The longest queue of a partition."""
         return int(self.tables.numbers[PEAK_QUEUE])
+
+
+def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:
+    if params.failures is None:
+        return np.full((*params.cluster.shape[:2], 1), NEVER)
+    return np.asarray(params.failures.changes, np.int64)
 
 
 def _law(params: EnvParams) -> Records:

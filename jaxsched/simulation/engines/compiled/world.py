@@ -15,7 +15,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.semantics import ANCHORS
 from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.simulation.engines.compiled.past import Known, Past, nothing_known
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import NEVER, JobTable
 from jaxsched.workload.models import Profiles
 
 Records = Any  # a structured array, whose fields Numba knows (`w.jobs[j].home`) and a type checker does not
@@ -60,7 +60,7 @@ TENANT = _record(attained_s="f8", gpus="i8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
-# `expected_s`: by the history.
+# `expected_s`: by the history; `falls`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
     left_s="f8",
     since="i8",
@@ -71,11 +71,14 @@ SERVICE = _record(
     level="i8",
     exceed="f8",
     expected_s="f8",
+    falls="i8",
+    fallen_s="f8",
 )
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
-NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED, COUNT = range(9)
+NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
+NEXT_CHANGE, COUNT = 8, 9  # boundary at which a server goes out or comes back
 BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
 
 
@@ -121,6 +124,8 @@ class World(NamedTuple):
     restart_s: float
     checkpoint_s: float
     min_run_s: float
+    fails: bool  # servers fail
+    changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
     history: bool  # policies know that of finished jobs, and no run times
     past: Past
     tenants: int  # V
@@ -164,6 +169,7 @@ class Tables(NamedTuple):
     kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
     placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
+    passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
     known: Known
 
 
@@ -231,12 +237,16 @@ def tables_of(w: World, record: bool) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements."""
     (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
+    passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
+    numbers[LEARNED] = -1
+    numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
+    free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
     some = w.jobs[w.jobs["home"] >= 0]
     gang = int(min(some["workers"].max(initial=1), nk))
     running = np.zeros((p, r), RUNNING)
     running["slot"] = np.arange(r)
     partitions = np.zeros(p, PARTITION)
-    partitions["free_gpus"] = w.groups["gpus"].sum(-1)
+    partitions["free_gpus"] = free.sum(-1)
     partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
     partitions["gang"] = -1
     on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
@@ -248,9 +258,9 @@ def tables_of(w: World, record: bool) -> Tables:
     service = np.zeros(jobs, SERVICE)
     service["left_s"] = w.jobs["duration_s"]
     return Tables(
-        numbers=np.where(np.arange(COUNT) == LEARNED, -1, 0),
+        numbers=numbers,
         now_s=np.zeros(1),
-        free=w.groups["gpus"].copy(),
+        free=free,
         fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
         most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
         most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
@@ -282,6 +292,7 @@ def tables_of(w: World, record: bool) -> Tables:
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
+        passed=passed,
         known=nothing_known(w.tenants, len(w.models)),
     )
 

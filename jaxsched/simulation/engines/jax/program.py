@@ -19,12 +19,14 @@ from jaxtyping import Bool, Int32, Key, PyTree
 from jaxsched.env.actions import admit
 from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
+from jaxsched.env.failures import next_changes
 from jaxsched.env.rollout import Collector, one_round, play_while
-from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
+from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, Failures, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.pytree import Pytree
 from jaxsched.simulation.engines.jax.slots import Slots
+from jaxsched.workload.jobs import NEVER
 
 CHUNK_STEPS = 1024  # decision rounds per call: tenths of a second on a CPU
 
@@ -45,6 +47,7 @@ class ChunkSummary(Pytree):
     peak_running: Int32[Array, "*seeds"]  # most jobs that ran at once in a partition during this chunk
     peak_queue: Int32[Array, "*seeds"]  # the longest queue of a partition during this chunk
     illegal: Int32[Array, "*seeds"]  # illegal actions so far
+    changing: Bool[Array, "*seeds"] | None  # servers will go out or come back; None where none does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +116,14 @@ class Program:
             running_full = (state.running.job >= 0).all(-1).any() & may_grow
             return over, queue_full, running_full
 
+        def changing(state: State, failures: Failures) -> Bool[Array, ""]:
+            assert state.faults is not None
+            return (next_changes(failures, state.faults) < NEVER).any()
+
         over_batch = jax.vmap if self.batched else lambda function, *_: function
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
         begin, running_now = over_batch(begin), over_batch(running_now)
+        changing = over_batch(changing, (0, None))
 
         def chunk(
             state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
@@ -158,6 +166,7 @@ class Program:
                 peak_running=peak_running,
                 peak_queue=state.peak_queue,
                 illegal=state.illegal,
+                changing=None if params.failures is None else changing(state, params.failures),
             )
 
         return chunk

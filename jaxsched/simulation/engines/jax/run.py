@@ -19,7 +19,7 @@ from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.jax.program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.engines.jax.slots import Fitting, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import JAX, Settings, env_config, env_params, most_running
+from jaxsched.simulation.settings import JAX, Settings, at_horizon, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
@@ -43,7 +43,7 @@ class JaxEngine:
         program = Program(
             policy, config, most_running(cluster, job_lists), batched=batched, checks=settings.debug_checks
         )
-        return JaxPlayer(program, env_params(cluster, config, settings), settings, max(map(len, job_lists)))
+        return JaxPlayer(program, env_params(cluster, config, settings, job_lists), settings, max(map(len, job_lists)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Run:
         if not self._program.batched:
             kept = jax.tree.map(lambda leaf: leaf[None], kept)
         kept = jax.tree.map(np.asarray, kept)
-        why = why or settings.at_horizon
+        why = why or at_horizon(self._player.params, settings)
 
         def outcome_of(index: int, jobs: JobList) -> Outcome:
             own = jax.tree.map(lambda leaf: leaf[index], kept)
@@ -196,9 +196,12 @@ class _Run:
 def _stalled(before: ChunkSummary, now: ChunkSummary) -> bool:
     """Over a whole chunk nothing ran and nothing started or arrived in any run, and some job waits all the same.
 
-    Where none waits the run is on its way to the next arrival, which may be millions of intervals ahead.
+    Where servers are still to come back, that may be what it waits for. Where none waits the run is on its way to the
+    next arrival, which may be millions of intervals ahead.
     """
     waiting = now.arrived - now.rejected > now.started
     idle = (now.running == 0) & (before.running == 0) & (now.steps >= CHUNK_STEPS) & waiting
+    if now.changing is not None:
+        idle &= ~now.changing
     same = (now.started == before.started) & (now.arrived == before.arrived)
     return bool((now.done | (idle & same)).all() & ~now.done.all())

@@ -1,0 +1,123 @@
+"""Servers go out and come back, and what becomes of the jobs on them (docs/semantics.md, section 11)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Int16, Int32, Int64
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.outages import Outages
+from jaxsched.env.state import WAITING, EnvParams, Failures, Faults, Preemption, Service, State
+from jaxsched.env.stops import halted, left_at_checkpoint, queued_again, released
+from jaxsched.pytree import on_device
+from jaxsched.workload.jobs import NEVER, first_boundary
+
+
+def failures_of(cluster: Cluster, outages: Outages, interval_s: float, horizon: int = int(NEVER)) -> Failures:
+    """The boundaries at which servers of a concrete cluster go out and come back, before the `horizon`."""
+    down = np.minimum(first_boundary(outages.from_s, interval_s), NEVER).astype(np.int64)
+    up = np.minimum(np.maximum(first_boundary(outages.to_s, interval_s), down + 1), NEVER).astype(np.int64)
+    places = np.asarray(cluster.server_id)
+    found = {row: _merged(down[outages.server == row], up[outages.server == row]) for row in set(outages.server)}
+    found = {row: [boundary for boundary in changes if boundary < horizon] for row, changes in found.items()}
+    changes = np.full((*places.shape, 1 + max(map(len, found.values()), default=0)), NEVER, np.int32)
+    for row, boundaries in found.items():
+        changes[places == row, : len(boundaries)] = boundaries
+    return Failures(changes=on_device(changes, np.int32))
+
+
+def _merged(down: Int64[np.ndarray, "O"], up: Int64[np.ndarray, "O"]) -> list[int]:
+    """Where a server's outages begin and end, in turn, those that meet or overlap as one."""
+    changes: list[int] = []
+    for first, last in sorted(zip(down.tolist(), up.tolist())):
+        if changes and first <= changes[-1]:
+            changes[-1] = max(changes[-1], last)
+        else:
+            changes += [first, last]
+    return changes
+
+
+def no_faults(failures: Failures | None, jobs: int) -> Faults | None:
+    """All servers are there, and no job has been stopped; None where servers do not fail."""
+    if failures is None:
+        return None
+    return Faults(
+        passed=jnp.zeros(failures.changes.shape[:2], jnp.int32),
+        count=jnp.zeros(jobs, jnp.int32),
+        lost_s=jnp.zeros(jobs, jnp.float32),
+    )
+
+
+def next_changes(failures: Failures, faults: Faults) -> Int32[Array, "P N"]:
+    """The boundary at which each server goes out or comes back next."""
+    return jnp.take_along_axis(failures.changes, faults.passed[..., None], -1)[..., 0]
+
+
+def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, "P R"]]:
+    """Servers go out and come back that are due at this boundary; the jobs on those that go are queued again.
+
+    Returns the state, whose totals and slowdowns are still those before, and the running slots whose jobs have gone.
+    """
+    failures, preemption = params.failures, params.preemption
+    assert failures is not None and preemption is not None and state.service is not None and state.faults is not None
+    service, faults = state.service, state.faults
+    nobody = jnp.zeros_like(state.running.job, bool)
+    due = next_changes(failures, faults) <= state.clock
+
+    def some() -> tuple:
+        passed = faults.passed + due
+        out = passed % 2 == 1
+        hit = _on(state, due & out)
+        row = jnp.where(hit, state.running.job, state.jobs.arrival.shape[-1])
+        free, shared = _free_gpus(params, state, hit, due, out)
+        kept, felt = _fallen_back(preemption, service, faults.replace(passed=passed), state, row)
+        queue = queued_again(state.queue, state.running.job, hit)
+        status = state.records.status.at[row].set(jnp.int8(WAITING), mode="drop")
+        return free, shared, queue, jnp.where(hit, -1, state.running.job), kept, felt, status, hit
+
+    def none() -> tuple:
+        return state.free, state.shared, state.queue, state.running.job, service, faults, state.records.status, nobody
+
+    free, shared, queue, job, kept, felt, status, hit = lax.cond(due.any(), some, none)
+    changed = state.replace(
+        free=free,
+        shared=shared,
+        queue=queue,
+        running=state.running.replace(job=job),
+        service=kept,
+        faults=felt,
+        records=state.records.replace(status=status),
+    )
+    return changed, hit
+
+
+def _on(state: State, gone: Bool[Array, "P N"]) -> Bool[Array, "P R"]:
+    """Running jobs with a task on one of these servers."""
+    running = state.running
+    tasks = ((running.workers > 0) | (running.ps > 0)).any(-1)
+    return (running.job >= 0) & (tasks & gone[:, None]).any(-1)
+
+
+def _free_gpus(
+    params: EnvParams, state: State, hit: Bool[Array, "P R"], due: Bool[Array, "P N"], out: Bool[Array, "P N"]
+) -> tuple[Int32[Array, "P N K"], Int16[Array, "P N K S"] | None]:
+    """`free` and `shared` without the jobs `hit`; servers that are out have none, those that are back have all."""
+    free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(hit)), hit)
+    free = jnp.where((due & ~out)[..., None], params.cluster.group_gpus, free)
+    return jnp.where(out[..., None], 0, free), shared
+
+
+def _fallen_back(
+    preemption: Preemption, service: Service, faults: Faults, state: State, row: Int32[Array, "P R"]
+) -> tuple[Service, Faults]:
+    """What jobs have had and lost that fall back to their last checkpoints; `row` out of range where none does."""
+    running, at = state.running, jnp.maximum(state.running.job, 0)
+    left, saved = left_at_checkpoint(preemption, service, state)
+    left = jnp.where(saved, left, service.left_s[at])
+    low = jnp.where(saved, 0.0, service.left_low_s[at])
+    lost = (left - running.remaining_s) + (low - running.remaining_low_s)
+    faults = faults.replace(
+        count=faults.count.at[row].add(1, mode="drop"), lost_s=faults.lost_s.at[row].add(lost, mode="drop")
+    )
+    return halted(service, state, row, left, low), faults
