@@ -44,7 +44,7 @@ check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every c
 test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
 	$(PYTEST) -m "not long and not kube" $(ARGS)
 
-test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out: 15 minutes
+test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out, notebooks among it: 20 minutes
 	$(PYTEST) -m "long or kube" $(ARGS)
 
 test-all: test test-long ## all tests

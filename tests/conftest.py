@@ -31,7 +31,6 @@ settings.load_profile("fixed")
 
 CACHE = Path(__file__).parents[1] / ".cache" / "tests"  # never the user's own, that tests may not touch
 KEPT_S = 14 * 86400.0
-ONE_NOTEBOOK = "first_steps.ipynb"  # for `make test`
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,10 +60,10 @@ COMPILING = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks by what a test needs: notebooks are `long`, but for one, and what uses a `COMPILING` fixture is `slow`."""
+    """Marks by what a test needs: notebooks are `long`, what uses a `COMPILING` fixture is `slow`."""
     for item in items:
         if item.path.suffix == ".ipynb":
-            item.add_marker(pytest.mark.slow if item.path.name == ONE_NOTEBOOK else pytest.mark.long)
+            item.add_marker(pytest.mark.long)
         needed = {name for room in item.path.parts for name in COMPILING.get(room, ())}
         if needed.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

@@ -69,7 +69,7 @@ def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(data):
 
 def after_some_rounds(case: strategies.Case):
     """A state of a run in which some jobs have finished, some run and some are queued."""
-    step, policy = strategies.jit_transition(case.config()), strategies.jit_policy(GUESSING["one"][0])
+    step, policy = strategies.jit_transition(case.config()), strategies.jit_policy("pack:area+backfill")
     state = strategies.jit_start(case.config())(case.params, case.table)
     while int((state.records.status == FINISHED).sum()) < 8:
         state, *_ = step(

@@ -144,22 +144,11 @@ INFORMED = {
         "load-balance:themis+backfill+preempt+h1",
     ),
     "two": (
-        "pack:srtf+backfill+preempt+spread",
         "pack:gittins+backfill+preempt+consolidate+spread",
-        "greedy-wait:gittins+preempt+lifetime",
         "contention-aware:themis+backfill+preempt+forward",
     ),
-    "three": (
-        "first-fit:gittins+backfill+preempt",
-        "pack:themis+preempt+h0.3+spread",
-        "greedy-wait:srsf+preempt+consolidate",
-    ),
 }
-GUESSING = {  # of these none stops jobs
-    "one": ("pack:area+backfill", "greedy-wait"),
-    "two": ("contention-aware:sjf+backfill+spread+reserve", "first-fit:gittins+backfill", "pack:themis+forward"),
-    "three": ("tetris:area+backfill+reserve+forward", "load-balance:gittins", "greedy-wait:themis+p2"),
-}
+GUESSING = {"three": ("tetris:area+backfill+reserve+forward", "greedy-wait:themis+p2")}  # of these none stops jobs
 
 
 def compiled_with(spec: str, shape: Shape) -> tuple[str, ...]:
