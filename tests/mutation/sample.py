@@ -131,9 +131,8 @@ def main(count: int, seed: int, parts: list[str]) -> None:
             what = f"{change.path}:{change.line}: {change.before}  ->  {change.after}"
             took = time.monotonic() - began
             print(f"{number} {verdicts[-1]:8} {took:.0f} s  {what}", flush=True)
-        print(
-            f"{verdicts.count('noticed')} of {len(sample)} noticed, {verdicts.count('unknown')} unknown; {len(changes)} changes are possible"
-        )
+        unknown, died = [verdicts.count(one) for one in ("unknown", "noticed")]
+        print(f"{died} of {len(sample)} noticed, {unknown} unknown; {len(changes)} changes are possible")
 
 
 if __name__ == "__main__":
