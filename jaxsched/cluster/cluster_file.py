@@ -42,7 +42,7 @@ ENTRY = msgspec.defstruct(  # of `servers`: the fields of `Server`, and how many
 )
 
 
-class _File(msgspec.Struct):
+class File(msgspec.Struct):
     """What a file may hold, by type and size; names of keys are checked before, servers by `ENTRY` and `Server`."""
 
     servers: Annotated[list[Any], Meta(min_length=1, max_length=MAX_SERVERS)]
@@ -66,11 +66,11 @@ def read_cluster_file(path: str | Path) -> Inventory:
     return Inventory(servers, names, topology, schedulers, speeds)
 
 
-def _load(path: str | Path) -> _File:
+def _load(path: str | Path) -> File:
     content = read_yaml(path, __name__)
     if content is None:
         raise UserError(f"{path}: the file is empty; it must have at least the key servers")
-    return converted(_File, check_mapping(content, str(path), _File.__struct_fields__), str(path))
+    return converted(File, check_mapping(content, str(path), File.__struct_fields__), str(path))
 
 
 def _servers(entries: Sequence[Any], where: str, speeds: Mapping[str, float]) -> tuple[Server, ...]:

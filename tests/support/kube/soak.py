@@ -53,6 +53,7 @@ class Hostile:
                 continue  # no server takes such an object
             name = f"hostile-{self.number}"
             raw["metadata"] = raw.get("metadata", {}) | {"name": name}
+            raw.setdefault("spec", {})
             if self.api.request("POST", PATHS[kind], body=raw).ok:
                 self.there.append(f"{PATHS[kind]}/{name}")
         while len(self.there) > HELD:
