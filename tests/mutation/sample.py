@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 240.0  # of the tests of one change; longer counts as noticed: an endless loop
 QUICK = ("-m", "not slow and not long and not kube")
 TESTS = {
-    "dynamics": ("tests/dynamics", "tests/env/test_oracle.py"),
+    "dynamics": ("tests/dynamics",),
     "env": ("tests/env/test_oracle.py", "tests/env/test_invariants.py", "tests/env/test_illegal_actions.py"),
     "simulation/engines/compiled": (
         "tests/simulation/test_compiled_oracle.py",

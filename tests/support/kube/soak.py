@@ -48,10 +48,11 @@ class Hostile:
         for _ in range(5):
             self.number += 1
             kind, raw = hostile(self.rng, self.number)
-            if not isinstance(raw.get("metadata"), dict) or not isinstance(raw.get("spec", {}), dict):
+            parts = ("metadata", "spec", "status")
+            if not all(isinstance(raw.get(part, {}), dict) for part in parts):
                 continue  # no server takes such an object
             name = f"hostile-{self.number}"
-            raw["metadata"]["name"] = name
+            raw["metadata"] = raw.get("metadata", {}) | {"name": name}
             if self.api.request("POST", PATHS[kind], body=raw).ok:
                 self.there.append(f"{PATHS[kind]}/{name}")
         while len(self.there) > HELD:
