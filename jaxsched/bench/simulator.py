@@ -20,12 +20,22 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int32, PRNGKeyArray
 
+from jaxsched.bench.worlds import (
+    INTERVAL_S,
+    LOAD,
+    LONGEST_DURATION_S,
+    MEAN_DURATION_S,
+    environment_of,
+    job_tables,
+    start_states,
+    stops_jobs,
+)
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.environment import initial_state, is_finished, restart
+from jaxsched.env.environment import is_finished, restart
 from jaxsched.env.rollout import one_round, play_rounds
-from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
@@ -33,19 +43,13 @@ from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.jax.program import Program
 from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.settings import JAX, Settings, compact_tenants
-from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.load import WorkloadOptions, get_workload
-from jaxsched.workload.sampler import sample_table, sampler_for_load
 
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
 POOL = 64  # job lists that environments draw from when they start anew
 ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
 CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
-LOAD, INTERVAL_S = 0.9, 300.0
-LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
-GPUS_PER_SLOT = 2  # of running jobs: a gang has 4 GPUs on average
-MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +95,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
     Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
     """
-    config, cluster, params = environment_of(cluster_name, schedulers)
+    config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     states = start_states(cluster, config, params, num_envs)
     rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
     run = program_of_rounds(config, parse(policy), rounds)
@@ -126,7 +130,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
 def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
-    cluster, settings = get_cluster(cluster_name, schedulers), Settings(engine=JAX)
+    cluster, settings = get_cluster(cluster_name, schedulers), Settings(engine=JAX, preemption=stops_jobs(policy))
     options = WorkloadOptions(
         num_jobs=num_jobs,
         load=LOAD,
@@ -164,7 +168,7 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
     """
     from jaxsched.simulation.engines.compiled.run import Run  # needs Numba
 
-    config, cluster, params = environment_of(cluster_name, schedulers)
+    config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     lists = min(num_envs, POOL)
     tables = job_tables(cluster, config, lists)
 
@@ -205,17 +209,8 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
 
 def compiled_plays(cluster_name: str, policy: str, schedulers: int | None = None) -> bool:
     """Whether the compiled loop has what `bench_compiled` needs."""
-    config, _, params = environment_of(cluster_name, schedulers)
+    config, _, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     return CompiledEngine().why_not(parse(policy), config, params) is None
-
-
-def environment_of(cluster_name: str, schedulers: int | None = None) -> tuple[EnvConfig, Cluster, EnvParams]:
-    """The environment that is timed on a cluster."""
-    cluster = get_cluster(cluster_name, schedulers)
-    largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
-    slots = max(min(64, largest), largest // GPUS_PER_SLOT)
-    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
-    return config, cluster, make_params(cluster, interval_s=INTERVAL_S)
 
 
 def program_of_rounds(
@@ -266,22 +261,6 @@ def program_of_rounds(
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
 
     return run
-
-
-def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:
-    """Empty clusters, leading axis `count`, each with its own jobs."""
-    start = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))
-    return start(job_tables(cluster, config, count))
-
-
-def job_tables(cluster: Cluster, config: EnvConfig, count: int) -> JobTable:
-    """Synthetic jobs, leading axis `count`."""
-    jobs = sampler_for_load(
-        LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
-    )
-    length = max(LEAST_JOBS, JOBS_PER_GPU * total_gpus(cluster))
-    sample = jax.jit(jax.vmap(lambda key: sample_table(key, jobs, length, cluster.shape[0], config.tenants)))
-    return sample(jax.random.split(jax.random.key(1), count))
 
 
 def memory_bytes(compiled: Any) -> int | None:

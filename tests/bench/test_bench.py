@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from jaxsched.bench import simulator as bench
+from jaxsched.bench import worlds
 from jaxsched.policies.registry import parse
 
 
 @pytest.mark.long
 def test_environments_in_parts_go_as_side_by_side(monkeypatch):
-    config, cluster, params = bench.environment_of("leaf-spine-2")
-    states = bench.start_states(cluster, config, params, 4)
+    config, cluster, params = worlds.environment_of("leaf-spine-2")
+    states = worlds.start_states(cluster, config, params, 4)
 
     def after(cached: int):
         monkeypatch.setattr(bench, "CACHED", cached)

@@ -33,24 +33,16 @@ def hold_to_the_oracle(shape: str, data: st.DataObject, specs: tuple[str, ...]) 
     assert_same(failing(case, data), spec, specs, "analytic")
 
 
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(data=st.data())
-def test_some_runs_with_failures(data):
-    """Of two policies that stop jobs themselves."""
-    hold_to_the_oracle("one", data, PREEMPTIVE["one"][1:3])
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("shape", PREEMPTIVE)
-@settings(max_examples=100)
+@pytest.mark.parametrize("shape", ["one", "two"])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_runs_with_failures_and_stops(shape, data):
     hold_to_the_oracle(shape, data, PREEMPTIVE[shape])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", SPECS)
+@pytest.mark.parametrize("shape", ["three"])
 @settings(max_examples=60)
 @given(data=st.data())
 def test_runs_with_failures(shape, data):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsched.bench import simulator as bench
+from jaxsched.bench import worlds
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
@@ -170,8 +171,8 @@ def test_bench_plays_every_environment(monkeypatch):
     row = bench.bench_compiled("leaf-spine-2", "pack", 3)
     assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("compiled/pack", 3, 2, None)
     assert row.jobs_per_cpu_s is not None
-    config, cluster, _ = bench.environment_of("leaf-spine-2", None)
-    fit = (assign_homes(cluster, bench.job_tables(cluster, config, 2)).home >= 0).sum(-1)
+    config, cluster, _ = worlds.environment_of("leaf-spine-2", None)
+    fit = (assign_homes(cluster, worlds.job_tables(cluster, config, 2)).home >= 0).sum(-1)
     assert row.jobs_per_cpu_s * row.cpu_s == pytest.approx(fit[0] + fit[1] + fit[0])  # a list each, the pool has two
 
 

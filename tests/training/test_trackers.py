@@ -40,15 +40,13 @@ def records(path) -> list[bytes]:
 
 
 def test_tensorboard_holds_every_figure_by_chunk(tmp_path):
-    pytest.importorskip("tensorboardX", reason="needs the extra track")
-    from tensorboardX.proto.event_pb2 import Event
-
+    protocol = pytest.importorskip("tensorboardX.proto.event_pb2", reason="needs the extra track")
     with tracked(("tensorboard",), tmp_path, {}) as track:
         assert list(tmp_path.iterdir()) == []  # nothing before the first row
         for row in ROWS:
             track(row)
     (path,) = (tmp_path / "tensorboard").iterdir()
-    events = [Event.FromString(record) for record in records(path)]
+    events = [protocol.Event.FromString(record) for record in records(path)]
     seen = {(event.step, value.tag): value.simple_value for event in events for value in event.summary.value}
     assert {key: value for key, value in seen.items() if key[1] != "chunk"} == {
         (1, "loss"): 0.5,

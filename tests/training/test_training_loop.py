@@ -267,7 +267,7 @@ def train_and_kill(folder: Path, run: Path, save_every: int, rows: int) -> int:
     return logged()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(tmp_path, whole, state, config):
     """Killed while a checkpoint is written, with a line torn in the log and a policy half written."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
