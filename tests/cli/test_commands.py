@@ -65,7 +65,7 @@ def test_simulate_writes_every_job(tmp_path, capsys):
     assert found["policies"]["pack"]["ratio_to_best_baseline"] == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evaluate_in_a_process_of_its_own(tmp_path):
     """The whole way: entry point, synthetic jobs, two seeds, JSON and Markdown, plain progress, the cache's folder."""
     command = [sys.executable, "-m", "jaxsched.cli", "evaluate", "--cluster", "leaf-spine-2", "--num-jobs", "30"]

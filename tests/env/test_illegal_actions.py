@@ -78,7 +78,7 @@ def legal(state, cluster, action, p: int, max_forwards: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wild", [False, True])
+@pytest.mark.parametrize("wild", [pytest.param(False, marks=pytest.mark.long), True])
 @settings(max_examples=25)
 @given(case=st.one_of(strategies.cases("three"), strategies.cases("two")), seed=st.integers(0, 2**32 - 1))
 def test_illegal_actions_count_as_waiting_and_corrupt_nothing(wild, case, seed):

@@ -9,7 +9,7 @@ from jaxsched.training.state import has_step
 from tests.support.disks import disk, remounted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_outgrows_its_disk_and_goes_on(config, state, step, tmp_path):
     programs = Programs(initial=lambda: state, step=step, validate=lambda weights: jnp.float32(100.0))
     train(config, tmp_path / "whole", programs=programs, save_every=2)

@@ -125,6 +125,7 @@ def test_pods_larger_than_a_socket_take_whole_nodes(planner: Planner) -> None:
     assert all(one.groups == (0, 1) for one in placement.assignments)
 
 
+@pytest.mark.long
 def test_nodes_of_other_sizes_do_not_take_whole_nodes_away(planner: Planner) -> None:
     """A node with 8 GPUs in one group is no reason to leave out those that have them in two."""
     shot = snapshot([*nodes(4), make_node("large", 16)], gang("big", 5, 8))
@@ -133,6 +134,7 @@ def test_nodes_of_other_sizes_do_not_take_whole_nodes_away(planner: Planner) -> 
     assert len(plan.placements) == 1
 
 
+@pytest.mark.long
 def test_namespaces_of_gangs_placed_in_the_same_plan_are_known(planner: Planner) -> None:
     first = gang("a", 1, 1, namespace="one", spec={"priority": 5})
     plan = planner.plan(snapshot(nodes(4), [*first, *gang("b", 1, 2, namespace="two")]))
