@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
-from jaxsched.env.state import WAITING, EnvParams, Failures, Faults, Preemption, Service, State
-from jaxsched.env.stops import halted, left_at_checkpoint, queued_again, released
+from jaxsched.env.state import EnvParams, Failures, Faults, Preemption, Service, State
+from jaxsched.env.stops import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import NEVER, first_boundary
 
@@ -65,31 +65,17 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
     nobody = jnp.zeros_like(state.running.job, bool)
     due = next_changes(failures, faults) <= state.clock
 
-    def some() -> tuple:
+    def some() -> tuple[Left, Faults, Array]:
         passed = faults.passed + due
         out = passed % 2 == 1
         hit = _on(state, due & out)
         row = jnp.where(hit, state.running.job, state.jobs.arrival.shape[-1])
         free, shared = _free_gpus(params, state, hit, due, out)
         kept, felt = _fallen_back(preemption, service, faults.replace(passed=passed), state, row)
-        queue = queued_again(state.queue, state.running.job, hit)
-        status = state.records.status.at[row].set(jnp.int8(WAITING), mode="drop")
-        return free, shared, queue, jnp.where(hit, -1, state.running.job), kept, felt, status, hit
+        return without(state, hit, row, free, shared, kept), felt, hit
 
-    def none() -> tuple:
-        return state.free, state.shared, state.queue, state.running.job, service, faults, state.records.status, nobody
-
-    free, shared, queue, job, kept, felt, status, hit = lax.cond(due.any(), some, none)
-    changed = state.replace(
-        free=free,
-        shared=shared,
-        queue=queue,
-        running=state.running.replace(job=job),
-        service=kept,
-        faults=felt,
-        records=state.records.replace(status=status),
-    )
-    return changed, hit
+    left, felt, hit = lax.cond(due.any(), some, lambda: (parts_of(state), faults, nobody))
+    return with_parts(state, left).replace(faults=felt), hit
 
 
 def _on(state: State, gone: Bool[Array, "P N"]) -> Bool[Array, "P R"]:

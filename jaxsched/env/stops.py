@@ -1,9 +1,11 @@
 """Running jobs that schedulers stop, and what these jobs keep (docs/semantics.md, section 8)."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int16, Int32
+from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.env import shares
 from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
@@ -30,31 +32,59 @@ def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[A
     legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
     stopped = asked & legal[:, None]
 
-    def some() -> tuple[Array, Array | None, Array, Array, Service, Array]:
+    def some() -> Left:
         free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(stopped)), stopped)
         row = jnp.where(stopped, state.running.job, state.jobs.arrival.shape[-1])
-        return (
-            free,
-            shared,
-            queued_again(state.queue, state.running.job, stopped),
-            jnp.where(stopped, -1, state.running.job),
-            _kept(preemption, service, state, row),
-            state.records.status.at[row].set(jnp.int8(WAITING), mode="drop"),
-        )
+        return without(state, stopped, row, free, shared, _kept(preemption, service, state, row))
 
-    def none() -> tuple[Array, Array | None, Array, Array, Service, Array]:
-        return state.free, state.shared, state.queue, state.running.job, service, state.records.status
+    return with_parts(state, lax.cond(stopped.any(), some, lambda: parts_of(state))), legal
 
-    free, shared, queue, job, service, status = lax.cond(stopped.any(), some, none)
-    state = state.replace(
-        free=free,
-        shared=shared,
-        queue=queue,
-        running=state.running.replace(job=job),
-        service=service,
-        records=state.records.replace(status=status),
+
+class Left(NamedTuple):
+    """The parts of a state that are others once jobs have left their GPUs: all that a `lax.cond` has to carry."""
+
+    free: Int32[Array, "P N K"]
+    shared: Int16[Array, "P N K S"] | None
+    queue: Int32[Array, "P Q"]
+    job: Int32[Array, "P R"]  # of the running slots
+    service: Service | None
+    status: Int8[Array, "J"]
+
+
+def parts_of(state: State) -> Left:
+    """Those parts of a state as it is."""
+    return Left(state.free, state.shared, state.queue, state.running.job, state.service, state.records.status)
+
+
+def with_parts(state: State, left: Left) -> State:
+    """A state with these parts."""
+    return state.replace(
+        free=left.free,
+        shared=left.shared,
+        queue=left.queue,
+        running=state.running.replace(job=left.job),
+        service=left.service,
+        records=state.records.replace(status=left.status),
     )
-    return state, legal
+
+
+def without(
+    state: State,
+    gone: Bool[Array, "P R"],
+    row: Int32[Array, "P R"],
+    free: Int32[Array, "P N K"],
+    shared: Int16[Array, "P N K S"] | None,
+    service: Service,
+) -> Left:
+    """Jobs in the running slots `gone` back in their queues; `row` of the job table, out of range elsewhere."""
+    return Left(
+        free,
+        shared,
+        _queued_again(state.queue, state.running.job, gone),
+        jnp.where(gone, -1, state.running.job),
+        service,
+        state.records.status.at[row].set(jnp.int8(WAITING), mode="drop"),
+    )
 
 
 def released(
@@ -76,7 +106,7 @@ def released(
     return free + more[0], after[0]
 
 
-def queued_again(
+def _queued_again(
     queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[Array, "P R"]
 ) -> Int32[Array, "P Q"]:
     """The queues with the stopped jobs in their first free slots, of which there are enough."""

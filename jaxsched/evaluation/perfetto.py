@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.evaluation.spans import spans_of
+from jaxsched.evaluation.usage import steps
 from jaxsched.files import write_text
 from jaxsched.simulation.outcome import REJECTED, Outcome
 
@@ -47,12 +48,12 @@ def trace_of(result: Outcome, cluster: Cluster) -> dict[str, Any]:
             }
         )
     known = result.status != REJECTED
-    waits = _steps(jobs.submit_s[known], result.start_s[known], np.ones(int(known.sum())))
-    uses = _steps(spans.start_s, spans.finish_s, np.ones(len(spans.job)))
-    for name, steps in (("jobs that wait", waits), ("GPUs in use", uses)):
+    waits = steps((jobs.submit_s[known], result.start_s[known], np.ones(int(known.sum()))))
+    uses = steps((spans.start_s, spans.finish_s, np.ones(len(spans.job))))
+    for name, found in (("jobs that wait", waits), ("GPUs in use", uses)):
         events += [
             {"name": name, "ph": "C", "pid": QUEUE, "tid": 0, "ts": time_s * _US, "args": {"count": count}}
-            for time_s, count in steps
+            for time_s, count in zip(found.at_s.tolist(), found.height.tolist())
         ]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"policy": result.policy}}
 
@@ -64,11 +65,3 @@ def write_trace(path: str | Path, result: Outcome, cluster: Cluster) -> None:
 
 def _name(kind: str, process: int, track: int, text: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": text}}
-
-
-def _steps(begin_s: np.ndarray, end_s: np.ndarray, size: np.ndarray) -> list[tuple[float, float]]:
-    """(time, level) wherever the number of what has begun and not ended changes; NaN never happens."""
-    times, change = np.concatenate([begin_s, end_s]), np.concatenate([size, -size])
-    happens = ~np.isnan(times)
-    at, which = np.unique(times[happens], return_inverse=True)
-    return list(zip(at.tolist(), np.cumsum(np.bincount(which, change[happens])).tolist()))

@@ -28,21 +28,22 @@ class Steps:
         return before[i] + self.height[i] * np.maximum(until_s - self.at_s[i], 0.0)
 
     def mean(self, from_s: float, to_s: float) -> float:
-        """Over a time."""
+        """The mean height between two times in seconds, the second the later."""
         return float(np.diff(self.integral(np.array([from_s, to_s])))[0] / (to_s - from_s))
 
     def highest(self, from_s: float, to_s: float) -> float:
-        """At any time of these."""
+        """The greatest height between two times in seconds, both included."""
         first = max(int(np.searchsorted(self.at_s, from_s, side="right")) - 1, 0)
         return float(self.height[first : max(int(np.searchsorted(self.at_s, to_s, side="right")), first + 1)].max())
 
 
 def steps(*parts: tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]) -> Steps:
-    """The sum of pieces (from, to, height)."""
+    """The sum of pieces (from, to, height), times in seconds; what is NaN never happens."""
     times = np.concatenate([np.concatenate([begin, end]) for begin, end, _ in parts])
     jumps = np.concatenate([np.concatenate([height, -height]) for _, _, height in parts])
-    at_s, place = np.unique(times, return_inverse=True)
-    return Steps(at_s, np.cumsum(np.bincount(place, jumps)))
+    happens = ~np.isnan(times)
+    at_s, place = np.unique(times[happens], return_inverse=True)
+    return Steps(at_s, np.cumsum(np.bincount(place, jumps[happens])))
 
 
 def over_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
