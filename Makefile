@@ -3,6 +3,9 @@
 #   make test N=8 ARGS="-k oracle"                    more workers, fewer tests
 #   make PYTHON=python3.12 VENV=.venv312 test         another Python, beside the first
 
+# Where it is set, every command would compile all that it imports anew: three seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help quickstart check lint test test-long test-all format bench docs clean
 

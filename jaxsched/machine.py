@@ -65,14 +65,6 @@ def allow_whole_loops() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_WHOLE_LOOPS}".strip()
 
 
-def compile_quickly() -> None:
-    """Let Numba optimise less, where nobody has said how much; before it is imported.
-
-    The compiled event loop runs as fast (Philly's trace: 4.5 s of CPU either way), and compiles in 17 instead of 21 s.
-    """
-    os.environ.setdefault("NUMBA_OPT", "1")
-
-
 @functools.cache
 def loop_options() -> dict[str, str | bool]:
     """Compiler options for a program of many small operations in loops; empty where XLA does not know them.

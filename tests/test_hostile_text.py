@@ -53,7 +53,7 @@ def refused(path, content: bytes, read, wanted: str) -> None:
     begin = time.process_time()
     with pytest.raises(UserError, match=wanted) as error:
         read(path)
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < 2
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
@@ -67,11 +67,11 @@ def test_json(tmp_path, name):
     refused(tmp_path / "a.json", JSON[name][0], read_json, JSON[name][1])
 
 
-def test_the_slowest_good_yaml_takes_less_than_a_second(tmp_path):
+def test_the_slowest_good_yaml_takes_less_than_two_seconds(tmp_path):
     (tmp_path / "a.yaml").write_bytes(b"[a" + b",a" * 16_000 + b"]")
     begin = time.process_time()
     assert len(read_yaml(tmp_path / "a.yaml", "good.yaml")) == 16_001
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < 2
 
 
 def test_what_is_plain_is_read(tmp_path):

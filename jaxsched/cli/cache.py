@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxsched.machine import cache_root, cpu_kind, usable_folder
 
-OPTIONS = {"persistent_cache_min_compile_time_secs": 0.5, "persistent_cache_min_entry_size_bytes": 0}
+OPTIONS = {"persistent_cache_min_compile_time_secs": 0.0, "persistent_cache_min_entry_size_bytes": 0}
 
 
 def enable_cache() -> Path | None:

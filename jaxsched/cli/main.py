@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jaxsched import __version__
 from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import fail, mistakes, parsed
-from jaxsched.machine import allow_whole_loops, compile_quickly
+from jaxsched.machine import allow_whole_loops
 
 # Of each command the first line of its help. The module `cli.NAME` holds the class `Name`, and the rest in `HELP`.
 COMMANDS = {
@@ -79,7 +79,6 @@ def _run(arguments: list[str]) -> None:
     kind = getattr(module, name.capitalize())
     command = parsed(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=module.HELP, args=rest))
     allow_whole_loops()
-    compile_quickly()
     enable_cache()
     command.run()
 

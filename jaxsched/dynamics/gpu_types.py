@@ -1,5 +1,8 @@
 """How fast a model runs on a GPU type, relative to the cluster's reference type (docs/semantics.md, section 4)."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int, Int32
@@ -7,6 +10,7 @@ from jaxtyping import Float32, Int, Int32
 from jaxsched.workload.models import Profiles
 
 
+@functools.partial(jax.jit, inline=True)
 def relative_speed(
     profiles: Profiles,
     model: Int[Array, "*#shape"],

@@ -1,5 +1,7 @@
 """How fast placed jobs run: the footprint of a placement, and slowdowns under the totals of a moment."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -56,6 +58,7 @@ class Best(Pytree):
     nic_bytes_s: Float32[Array, ""]
 
 
+@functools.partial(jax.jit, inline=True)
 def best_hardware(cluster: Cluster) -> Best:
     """The largest of everything over a whole cluster (with the leading P axis), where GPUs are of its reference type.
 
@@ -78,6 +81,7 @@ def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
     return profiles.compute_s[job.model] + ideal_comm_s(best, profiles, job)
 
 
+@functools.partial(jax.jit, inline=True)
 def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
     """Seconds of it that go into communication."""
     gradient = profiles.gradient_bytes[job.model]

@@ -65,7 +65,7 @@ def runs(comparison: Comparison, cluster: Cluster) -> dict[str, Any]:
             "id": jobs.job_id.tolist(),
             "submit_s": _packed(jobs.submit_s, np.float64),
             "ideal_s": _packed(jobs.duration_s, np.float64),
-            "gpus": _packed(jobs.gpu_demand, np.float32),
+            "gpus": _packed(jobs.gpu_demand, np.int32),
             "model": _packed(jobs.model, np.uint8),
             "user": _packed(jobs.tenant, np.uint16),
         },
@@ -134,7 +134,10 @@ def _run(
     }
 
 
-def _packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str]:
+def _packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int]:
+    """Bytes as text; of nothing but zeros their number."""
+    if not values.any():
+        return {"kind": np.dtype(kind).name, "zeros": len(values)}
     return {"kind": np.dtype(kind).name, "base64": base64.b64encode(values.astype(kind).tobytes()).decode("ascii")}
 
 

@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WORK = """
-import time, sys
+import signal, time, sys
 from jaxsched.cli.errors import mistakes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
 with mistakes():
     try:
         print("at work", flush=True)
@@ -23,7 +24,11 @@ STUBBORN = "print('once more', flush=True); time.sleep(60)"
 
 def started(work: str) -> subprocess.Popen:
     running = subprocess.Popen(
-        [sys.executable, "-c", WORK.format(work)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", WORK.format(work)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     assert running.stdout is not None and running.stdout.readline() == "at work\n"
     return running

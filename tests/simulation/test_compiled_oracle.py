@@ -53,12 +53,21 @@ PREEMPTIVE = st.builds(
 
 
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
-    """Run both and compare; the loop goes on in chunks of so many rounds."""
+    """Run both and compare. The loop goes on in chunks of so many rounds, and Python does the same to the last bit."""
     policy = parse(spec)
     case = dataclasses.replace(case, law=interference, history=case.history or policy.needs == HISTORY)
-    run = Run(case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
+    args = (case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
+    run, in_python = Run(*args), Run(*args, in_python=True)
     while not run.go_on(chunk):
         pass
+    while not in_python.go_on(chunk):
+        pass
+    for name in ("numbers", "placement"):
+        np.testing.assert_array_equal(getattr(in_python.tables, name), getattr(run.tables, name), err_msg=name)
+    for name in ("records", "service"):
+        theirs, ours = getattr(in_python.tables, name), getattr(run.tables, name)
+        for field in ours.dtype.names:
+            np.testing.assert_array_equal(theirs[field], ours[field], err_msg=field)
     of = policy.options
     assert of is not None and isinstance(of.queue.order, str)
     options = (of.queue.order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)

@@ -1,7 +1,7 @@
 """Whole runs by the compiled event loop: what the JAX environment gives, and a clear word where it cannot play."""
 
 import dataclasses
-import sys
+import importlib.metadata
 import threading
 
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from jaxsched.machine import usable_folder
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.engine import Stopped
-from jaxsched.simulation.engines import compiled
 from jaxsched.simulation.engines.compiled import covered, engine
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.compiled.run import Run
@@ -142,12 +141,45 @@ def test_what_it_cannot_play_is_said(monkeypatch):
             outcomes("compiled", cluster, jobs, [spec])
     with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, compiled"):
         Settings(engine="numba")
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (None, r"it needs Numba, `pip install 'jaxsched\[compiled\]'`"),
+        ("0.67.1", r"it needs Numba 0\.68 or newer, 0\.67"),
+    ],
+)
+def test_without_numba_or_with_an_old_one(monkeypatch, version, reason):
+    def installed(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    cluster = get_cluster("leaf-spine-2", 2)
     covered.no_numba.cache_clear()
-    monkeypatch.setitem(sys.modules, "jaxsched.simulation.engines.compiled.jit", None)  # as if its import failed
-    monkeypatch.delattr(compiled, "jit")
-    with pytest.raises(UserError, match=r"it needs Numba, `pip install 'jaxsched\[compiled\]'` \(import of"):
-        outcomes("compiled", cluster, jobs, ["pack"])
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
+        outcomes("compiled", cluster, jobs_for(cluster, 20), ["pack"])
     covered.no_numba.cache_clear()
+
+
+def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 60)
+    allowance = engine.Allowance(100.0)
+    monkeypatch.setattr(engine, "in_python", allowance)
+    in_python, kept = [], engine.CompiledPlayer._run
+    monkeypatch.setattr(
+        engine.CompiledPlayer, "_run", lambda self, *args: in_python.append(args[-1] is not None) or kept(self, *args)
+    )
+    (first,) = outcomes("compiled", cluster, jobs, ["pack"])
+    allowance.left_s = 1e-9
+    (second,) = outcomes("compiled", cluster, jobs, ["pack"])
+    (third,) = outcomes("compiled", cluster, jobs, ["pack"])
+    assert in_python == [True, True, False, False]
+    for other in (second, third):
+        np.testing.assert_array_equal(first.finish_s, other.finish_s)
 
 
 def test_a_run_can_be_cut_off_and_stopped(monkeypatch):

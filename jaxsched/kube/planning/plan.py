@@ -99,8 +99,14 @@ class _PlanInProgress:
         gangs = form_gangs(shot.pods, shot.groups, shot.served, self.settings, shot.now_s)
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
-        self._place_rests([gang for gang in ready if gang.bound])
-        whole = [gang for gang in ready if not gang.bound]
+        for priority in sorted({gang.priority for gang in ready}, reverse=True):
+            self._place([gang for gang in ready if gang.priority == priority])
+        return self._plan(gangs)
+
+    def _place(self, gangs: Sequence[Gang]) -> None:
+        """Place gangs of one priority. What is kept for one of them is kept from those and from lower ones."""
+        self._place_rests([gang for gang in gangs if gang.bound])
+        whole = [gang for gang in gangs if not gang.bound]
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
@@ -108,7 +114,6 @@ class _PlanInProgress:
                 self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
-        return self._plan(gangs)
 
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}

@@ -1,5 +1,6 @@
 """Properties of `plan`: whole gangs only, never over capacity, never where a pod may not go."""
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -72,6 +73,7 @@ some_pods = st.lists(
         st.integers(0, 3),  # of it: bound already
         st.sampled_from(["jaxsched", "jaxsched", "jaxsched", "default-scheduler"]),
         st.sampled_from([0, 0, 10]),  # priority
+        st.sampled_from([10, 10, 5000]),  # age, s: the last is late
     ),
     max_size=9,
 )
@@ -97,10 +99,10 @@ def test_plans_are_whole_and_legal(planner: Planner, machines: list, work: list,
         for i, (gpus, kind, cordoned, tainted, cpu) in enumerate(machines)
     ]  # fmt: skip
     raw_pods = []
-    for number, (size, gpus, cpu, kind, tolerates, bound, scheduler, priority) in enumerate(work):
+    for number, (size, gpus, cpu, kind, tolerates, bound, scheduler, priority, age_s) in enumerate(work):
         spec: dict = {"priority": priority} | ({"nodeSelector": {"kind": kind}} if kind else {})
         spec |= {"tolerations": [{"operator": "Exists"}]} if tolerates else {}
-        pods = gang(f"g{number}", size, gpus, requests={"cpu": cpu}, spec=spec, scheduler=scheduler)
+        pods = gang(f"g{number}", size, gpus, requests={"cpu": cpu}, spec=spec, scheduler=scheduler, age_s=age_s)
         for pod in pods[: bound if raw_nodes else 0]:
             pod["spec"]["nodeName"] = random.choice(raw_nodes)["metadata"]["name"]
         raw_pods += pods
@@ -109,6 +111,13 @@ def test_plans_are_whole_and_legal(planner: Planner, machines: list, work: list,
     check(shot, plan)
     again = planner.plan(shot)
     assert [p.decision for p in again.placements] == [p.decision for p in plan.placements]
+    without_low = dataclasses.replace(shot, pods=tuple(pod for pod in shot.pods if pod.node or pod.priority))
+    assert high(planner.plan(without_low)) == high(plan)
+
+
+def high(plan: Plan) -> dict[str, object]:
+    """Where gangs with a priority go: nothing that waits or starts with a lower one may change it."""
+    return {placed.gang.key: placed.decision for placed in plan.placements if placed.gang.priority}
 
 
 def test_everything_that_fits_is_placed(planner: Planner) -> None:
@@ -200,7 +209,7 @@ def test_memory_counts_too(planner: Planner) -> None:
     assert not planner.plan(snapshot(nodes(2), gang("g", 5, 1, requests={"memory": "200Gi"}))).placements
 
 
-def test_the_rest_of_a_gang_comes_first_and_keeps_a_node(planner: Planner) -> None:
+def test_the_rest_of_a_gang_comes_first_of_its_priority_and_keeps_a_node(planner: Planner) -> None:
     rest = gang("half", 2, 8)
     rest[0]["spec"]["nodeName"] = "n0"
     busy = make_pod("busy", 1, node="n1", uid="busy")
@@ -209,6 +218,17 @@ def test_the_rest_of_a_gang_comes_first_and_keeps_a_node(planner: Planner) -> No
     assert next(r for k, r in plan.reasons.items() if "half" in k).reason == "GangIncomplete"
     plan = planner.plan(snapshot(nodes(2), [*rest, *gang("small", 1, 1, age_s=999)]))
     assert [placement.by for placement in plan.placements] == ["rest"]
+
+
+def test_nothing_is_kept_from_higher_priorities(planner: Planner) -> None:
+    busy = [make_pod(f"b{i}", 1, node=f"n{i}", uid=f"b{i}") for i in range(2)]
+    rest = gang("rest", 2, 8)
+    rest[0]["spec"]["nodeName"] = "n2"
+    for low in (gang("late", 2, 8, age_s=planner.patience_s + 1), rest):
+        (placement,) = planner.plan(
+            snapshot(nodes(3), [*busy, *low, *gang("high", 2, 4, age_s=1, spec={"priority": 5})])
+        ).placements
+        assert "high" in placement.gang.key
 
 
 def test_a_late_gang_is_not_starved(planner: Planner) -> None:

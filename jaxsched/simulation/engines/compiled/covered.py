@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 
 from jaxsched.dynamics import interference
 from jaxsched.env.queues import ORDERS, Discipline
@@ -10,6 +11,7 @@ from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
 QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "hysteresis", "quantum")  # of a discipline
+OLDEST_NUMBA = (0, 68)
 LAWS = (interference.none, interference.analytic, interference.fitted)
 
 
@@ -33,9 +35,12 @@ def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
 
 @functools.cache
 def no_numba() -> str | None:
-    """Why Numba cannot be used; None if it can."""
+    """Why Numba cannot be used; None if it can. It is not imported: that takes half a second."""
     try:
-        import jaxsched.simulation.engines.compiled.jit  # noqa: F401
-    except ImportError as error:
-        return f"it needs Numba, `pip install 'jaxsched[compiled]'` ({error})"
+        version = importlib.metadata.version("numba")
+    except importlib.metadata.PackageNotFoundError:
+        return "it needs Numba, `pip install 'jaxsched[compiled]'`"
+    oldest = ".".join(map(str, OLDEST_NUMBA))
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_NUMBA:
+        return f"it needs Numba {oldest} or newer, {version} is installed"
     return None

@@ -1,5 +1,6 @@
 """Runs of hand-written policies by the compiled event loop, where that has all they need."""
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -19,6 +20,7 @@ from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
 FEWEST_ROUNDS = 64
+FEW_JOBS = 2000  # longer lists are not tried in Python
 
 if TYPE_CHECKING:
     from jaxsched.simulation.engines.compiled.run import Run
@@ -62,22 +64,44 @@ class CompiledPlayer:
         return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
 
     def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
-        from jaxsched.simulation.engines.compiled import jit
-        from jaxsched.simulation.engines.compiled.run import Run  # Numba takes half a second
+        if len(jobs) <= FEW_JOBS and in_python.left_s > 0:
+            with contextlib.suppress(_Spent):
+                return self._run(jobs, seed, report, stop, in_python)
+        return self._run(jobs, seed, report, stop, None)
 
-        if report is not None and not jit.kept("play"):
-            report(_compiling(self.policy.name, len(jobs), seed, jit.COMPILE_S))
+    def _run(
+        self,
+        jobs: JobList,
+        seed: int,
+        report: Report | None,
+        stop: threading.Event | None,
+        allowance: "Allowance | None",
+    ) -> Outcome:
+        """As machine code, or with an allowance in Python. `_Spent` if that does not suffice."""
+        from jaxsched.simulation.engines.compiled.run import Run
+
+        if allowance is None and report is not None:
+            from jaxsched.simulation.engines.compiled import machine_code  # imports Numba, which takes half a second
+
+            if not machine_code.kept("play"):
+                report(_compiling(self.policy.name, len(jobs), seed, machine_code.COMPILE_S))
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
         begin = time.perf_counter()
         config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
-        run = Run(config, self.params, table, self.policy, self.settings.interval_s)
+        by_python = allowance is not None
+        run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=by_python)
         run.go_on(0)
         compile_s, begin = time.perf_counter() - begin, time.perf_counter()
         over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
         while not over and why is None:
             if stop is not None and stop.is_set():
                 raise Stopped
+            began_s = time.thread_time()
             over = run.go_on(rounds)
+            if allowance is not None:
+                allowance.left_s -= time.thread_time() - began_s
+                if allowance.left_s <= 0 and not over:
+                    raise _Spent
             took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
             rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
             why = None if over else overdue(self.settings, wall_s)
@@ -85,6 +109,20 @@ class CompiledPlayer:
                 report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
         why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
+
+
+@dataclasses.dataclass
+class Allowance:
+    """CPU seconds for which this process plays short runs in Python: what machine code takes to be loaded or made."""
+
+    left_s: float
+
+
+in_python = Allowance(2.0)
+
+
+class _Spent(Exception):
+    """Nothing is left of it."""
 
 
 def _compiling(name: str, total: int, seed: int, about_s: float) -> Progress:

@@ -12,7 +12,7 @@ from jaxsched.simulation.engines.compiled.displacement import (
 )
 from jaxsched.simulation.engines.compiled.failures import change_servers
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
-from jaxsched.simulation.engines.compiled.jit import compiled, compiled_for_python, inlined
+from jaxsched.simulation.engines.compiled.jit import by_reference, compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
 from jaxsched.simulation.engines.compiled.openings import (
@@ -29,12 +29,17 @@ from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_CHANGE, NE
 STOPS = -2  # as the `target` of a partition: it stops jobs
 
 
-@compiled_for_python
+@compiled
 def play(w: World, t: Tables, rounds: int) -> bool:
     """Go on for at least so many rounds, or to the end; whether the end is reached.
 
     It is where every job that fits somewhere has finished, or at the horizon.
     """
+    return _play(by_reference(w), by_reference(t), rounds)
+
+
+@compiled
+def _play(w: World, t: Tables, rounds: int) -> bool:
     until = t.numbers[ROUNDS] + rounds
     while t.numbers[ROUNDS] < until:
         _admit(w, t)

@@ -76,7 +76,7 @@ def bin_of(service_s: float) -> int:
 
 
 @compiled
-def on_grid(grid: Float32[np.ndarray, "steps"], x: float) -> int:
+def on_grid(grid: Float32[np.ndarray, "steps"], x: float | np.floating) -> int:
     """Steps of the grid that `x` has reached."""
     low, high = 0, len(grid)
     while low < high:
