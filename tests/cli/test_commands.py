@@ -83,7 +83,7 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
     assert "| first-fit" in (tmp_path / "out.md").read_text()
     engines = [run["engine"] for one in found["config"]["runs"].values() for run in one["seeds"]]
     assert engines == ["compiled", "compiled", "jax", "jax"]
-    assert any((tmp_path / "cache" / "xla").rglob("*-cache")) and any((tmp_path / "cache" / "numba").rglob("*.nbc"))
+    assert any((tmp_path / "cache" / "xla").rglob("*-cache"))
 
 
 @pytest.mark.long

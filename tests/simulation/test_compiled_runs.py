@@ -19,7 +19,7 @@ from jaxsched.machine import usable_folder
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.engine import Stopped
-from jaxsched.simulation.engines.compiled import covered, engine
+from jaxsched.simulation.engines.compiled import covered, engine, machine_code
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.outcome import STATUS
@@ -168,16 +168,19 @@ def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 60)
     allowance = engine.Allowance(100.0)
-    monkeypatch.setattr(engine, "in_python", allowance)
-    in_python, kept = [], engine.CompiledPlayer._run
+    monkeypatch.setattr(engine, "IN_PYTHON", allowance)
+    tried, kept = [], engine.CompiledPlayer._run
     monkeypatch.setattr(
-        engine.CompiledPlayer, "_run", lambda self, *args: in_python.append(args[-1] is not None) or kept(self, *args)
+        engine.CompiledPlayer,
+        "_run",
+        lambda self, *args, in_python: tried.append(in_python) or kept(self, *args, in_python=in_python),
     )
     (first,) = outcomes("compiled", cluster, jobs, ["pack"])
     allowance.left_s = 1e-9
     (second,) = outcomes("compiled", cluster, jobs, ["pack"])
     (third,) = outcomes("compiled", cluster, jobs, ["pack"])
-    assert in_python == [True, True, False, False]
+    assert tried == [True, True, False, False]
+    assert machine_code.kept("play") and not machine_code.kept("what nobody called")
     for other in (second, third):
         np.testing.assert_array_equal(first.finish_s, other.finish_s)
 

@@ -64,33 +64,22 @@ class CompiledPlayer:
         return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
 
     def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
-        if len(jobs) <= FEW_JOBS and in_python.left_s > 0:
+        if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0:
             with contextlib.suppress(_Spent):
-                return self._run(jobs, seed, report, stop, in_python)
-        return self._run(jobs, seed, report, stop, None)
-
-    def _run(
-        self,
-        jobs: JobList,
-        seed: int,
-        report: Report | None,
-        stop: threading.Event | None,
-        allowance: "Allowance | None",
-    ) -> Outcome:
-        """As machine code, or with an allowance in Python. `_Spent` if that does not suffice."""
-        from jaxsched.simulation.engines.compiled.run import Run
-
-        if allowance is None and report is not None:
+                return self._run(jobs, seed, report, stop, in_python=True)
+        if report is not None:
             from jaxsched.simulation.engines.compiled import machine_code  # imports Numba, which takes half a second
 
             if not machine_code.kept("play"):
                 report(_compiling(self.policy.name, len(jobs), seed, machine_code.COMPILE_S))
-        slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
+        return self._run(jobs, seed, report, stop, in_python=False)
+
+    def _run(
+        self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None, *, in_python: bool
+    ) -> Outcome:
+        """In Python or as machine code. `_Spent` if Python takes longer than `IN_PYTHON` has left."""
         begin = time.perf_counter()
-        config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
-        by_python = allowance is not None
-        run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=by_python)
-        run.go_on(0)
+        run = self._prepared(jobs, in_python=in_python)
         compile_s, begin = time.perf_counter() - begin, time.perf_counter()
         over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
         while not over and why is None:
@@ -98,10 +87,8 @@ class CompiledPlayer:
                 raise Stopped
             began_s = time.thread_time()
             over = run.go_on(rounds)
-            if allowance is not None:
-                allowance.left_s -= time.thread_time() - began_s
-                if allowance.left_s <= 0 and not over:
-                    raise _Spent
+            if in_python and IN_PYTHON.spent(time.thread_time() - began_s) and not over:
+                raise _Spent
             took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
             rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
             why = None if over else overdue(self.settings, wall_s)
@@ -110,19 +97,35 @@ class CompiledPlayer:
         why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
+    def _prepared(self, jobs: JobList, *, in_python: bool) -> "Run":
+        """A run of which nothing has been played, but its machine code is loaded."""
+        from jaxsched.simulation.engines.compiled.run import Run
 
-@dataclasses.dataclass
+        slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
+        config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
+        run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=in_python)
+        run.go_on(0)
+        return run
+
+
 class Allowance:
-    """CPU seconds for which this process plays short runs in Python: what machine code takes to be loaded or made."""
+    """CPU seconds that all threads together may play in Python."""
 
-    left_s: float
+    def __init__(self, left_s: float) -> None:
+        self.left_s, self._lock = left_s, threading.Lock()
+
+    def spent(self, s: float) -> bool:
+        """Take from it; whether nothing is left then."""
+        with self._lock:
+            self.left_s -= s
+            return self.left_s <= 0
 
 
-in_python = Allowance(2.0)
+IN_PYTHON = Allowance(2.0)  # of this process: about what it takes to load machine code, a tenth of making it
 
 
 class _Spent(Exception):
-    """Nothing is left of it."""
+    """Nothing is left of the allowance."""
 
 
 def _compiling(name: str, total: int, seed: int, about_s: float) -> Progress:

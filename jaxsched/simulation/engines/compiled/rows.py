@@ -7,9 +7,13 @@ import numpy as np
 
 
 class Rows:
-    """A table of records of which each is made when it is first asked for."""
+    """A table of records of which each becomes an object when it is first asked for.
+
+    Until `write`, what is written into them is not in the table.
+    """
 
     def __init__(self, table: np.ndarray) -> None:
+        """`table`: records, of any shape; a place has as many indices as that."""
         self.table, self.shape, self.size = table, table.shape, table.size
         self._row, self._made = _row_of(table.dtype), {}
 
