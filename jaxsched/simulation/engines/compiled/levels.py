@@ -1,4 +1,10 @@
-"""Levels by which running and queued jobs compare (docs/semantics.md, section 8, "Orders")."""
+"""Levels by which running and queued jobs compare (docs/semantics.md, section 8, "Orders").
+
+Logarithms are those of `math`: in Python and in machine code the C library's. NumPy has its own on some CPUs, and they
+differ in the last bit.
+"""
+
+import math
 
 import numpy as np
 
@@ -41,7 +47,7 @@ def measure(w: World, t: Tables, p: int, i: int) -> float:
 @compiled
 def to_exceed(w: World, level: int) -> float:
     """What a running job has to exceed so that a queued job of this level may displace it; but for rounding."""
-    return np.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + w.margin + 0.5
+    return math.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + w.margin + 0.5
 
 
 @compiled
@@ -94,4 +100,4 @@ def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
 
 @compiled
 def _level(x: float) -> int:
-    return int(np.floor(LEVELS_PER_E * np.log(max(x, SMALLEST)) + LEVEL_OFFSET))
+    return int(np.floor(LEVELS_PER_E * math.log(max(x, SMALLEST)) + LEVEL_OFFSET))
