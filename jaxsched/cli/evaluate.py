@@ -11,6 +11,7 @@ from jaxsched.cli.options import Output, ScenarioOptions, optional
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
     from jaxsched.evaluation.compare import Comparison
+    from jaxsched.evaluation.report import Decisions
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
@@ -65,6 +66,9 @@ class Evaluate(ScenarioOptions):
     """Also write the results as JSON."""
     keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep every job of the first job list in --json, for `jaxsched report`."""
+    explain: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """In --report, and of runs that are kept: what else was on offer when they started, for the N jobs that lost most
+    after that (plays every run once more)."""
     markdown: Output = None
     """Also write the table as Markdown."""
     figure: Output = None
@@ -88,6 +92,10 @@ class Evaluate(ScenarioOptions):
         check_outputs(files, [*self.inputs, *self.policies])
         if self.keep_runs and self.json is None:
             raise UserError("--keep-runs: keeps them in a result, name its file by --json")
+        if self.explain < 0:
+            raise UserError(f"--explain: {self.explain} should be a number of jobs, 0 or more")
+        if self.explain and self.report is None and not self.keep_runs:
+            raise UserError("--explain: stands in --report FILE, and in a result with --keep-runs; give one of them")
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:
@@ -95,11 +103,12 @@ class Evaluate(ScenarioOptions):
         if self.record is not None:
             check_folder(self.record, "--record")
         comparison = self.compared()
+        decisions = self._decisions(comparison)
         with results() as write:
-            write(self.json, lambda path: text(self._json(comparison))(path))
+            write(self.json, lambda path: text(self._json(comparison, decisions))(path))
             write(self.markdown, text(markdown(comparison)))
             write(self.figure, lambda path: jct_distribution(comparison, path))
-            self._draw(comparison, write)
+            self._draw(comparison, decisions, write)
             show(comparison)
         if self.record is not None:
             from jaxsched.training.card import record
@@ -107,7 +116,28 @@ class Evaluate(ScenarioOptions):
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")
 
-    def _json(self, comparison: "Comparison") -> str:
+    def _decisions(self, comparison: "Comparison") -> "Decisions":
+        """Of every policy the decisions that are to be explained."""
+        if not self.explain:
+            return {}
+        import time
+
+        from jaxsched.cli.progress import Display
+        from jaxsched.evaluation.decisions import decisions_of, most_lost
+        from jaxsched.policies.registry import parse_all
+        from jaxsched.simulation.engines.jax.run import COMPILING
+
+        cluster, settings = self.scenario(1).cluster, self.settings(horizon_s=self.horizon_s, record_placements=True)
+        found = {}
+        with Display([row.name for row in comparison.rows], self.explain, "decisions") as display:
+            for policy, row in zip(parse_all(self.policies), comparison.rows, strict=True):
+                result, name, begin = row.outcomes[0], row.name, time.monotonic()
+                display.compiling(name, COMPILING)
+                found[name] = decisions_of(policy, result, cluster, settings, most_lost(result, self.explain))
+                display.update(name, len(found[name]), time.monotonic() - begin, over=True)
+        return found
+
+    def _json(self, comparison: "Comparison", decisions: "Decisions") -> str:
         """The results, with the runs if they are kept."""
         if not self.keep_runs:
             return comparison.dumps()
@@ -115,10 +145,10 @@ class Evaluate(ScenarioOptions):
 
         from jaxsched.evaluation.report import runs
 
-        kept = {"runs": runs(comparison, self.scenario(1).cluster)}
+        kept = {"runs": runs(comparison, self.scenario(1).cluster, decisions)}
         return json.dumps(comparison.to_json() | kept, allow_nan=False) + "\n"
 
-    def _draw(self, comparison: "Comparison", write: "Writer") -> None:
+    def _draw(self, comparison: "Comparison", decisions: "Decisions", write: "Writer") -> None:
         """The outputs that show the first job list on the cluster."""
         if self.report is None and self.picture is None:
             return
@@ -127,7 +157,7 @@ class Evaluate(ScenarioOptions):
         from jaxsched.evaluation.report import write_report
 
         cluster, first = self.scenario(1).cluster, [row.outcomes[0] for row in comparison.rows]
-        write(self.report, lambda path: write_report(path, comparison, cluster))
+        write(self.report, lambda path: write_report(path, comparison, cluster, decisions))
         write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
 
     def compared(self) -> "Comparison":
@@ -150,7 +180,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in (*OUTPUTS, "record", "debug_checks", "keep_runs") or value is None:
+            if field.name in (*OUTPUTS, "record", "debug_checks", "keep_runs", "explain") or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

@@ -7,6 +7,7 @@ from jax import Array
 from jaxtyping import Float32, Int
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.partitions import partition_rows
 from jaxsched.cluster.servers import (
     BYTES_S_PER_GBITS_S,
     BYTES_S_PER_GBYTES_S,
@@ -21,13 +22,7 @@ from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 
-SERVERS_PER_SCHEDULER = 16
 MAX_ROUTE_BYTES = 8 * 2**30  # route is dense: P T T E floats
-
-
-def default_schedulers(num_servers: int) -> int:
-    """Schedulers of a cluster that does not say: one per 16 servers, at least 2 (1 for a single server)."""
-    return min(num_servers, max(2, -(-num_servers // SERVERS_PER_SCHEDULER)))
 
 
 def build(
@@ -76,23 +71,6 @@ def build_rows(
         "reference": on_device(numbers[most_frequent_type(servers)], np.int32),
     }
     return Cluster(**leaves, gpu_types=tuple(numbers))
-
-
-def partition_rows(num_servers: int, schedulers: int) -> Int[np.ndarray, "P N"]:
-    """The servers of each partition, -1 = padding. `UserError` if a partition would be empty."""
-    if isinstance(schedulers, bool) or not isinstance(schedulers, (int, np.integer)):
-        raise UserError(f"schedulers is {schedulers!r}; it must be a whole number from 1 to {num_servers}")
-    if not 1 <= schedulers <= num_servers:
-        raise UserError(f"schedulers is {schedulers}; it must be from 1 to {num_servers}, the number of servers")
-    block = -(-num_servers // schedulers)
-    filled = -(-num_servers // block)
-    if filled < schedulers:
-        raise UserError(
-            f"schedulers is {schedulers}, but {num_servers} servers in blocks of {block} fill only {filled} "
-            f"partitions; {filled} schedulers would be right"
-        )
-    rows = np.arange(schedulers * block)
-    return np.where(rows < num_servers, rows, -1).reshape(schedulers, block)
 
 
 def _server_arrays(

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from jaxsched.cluster.build import default_schedulers, partition_rows
 from jaxsched.cluster.inventory import Inventory
+from jaxsched.cluster.partitions import default_schedulers, partition_rows
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_speed
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology

@@ -13,15 +13,18 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxsched.cluster.build import build, default_schedulers
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Server, known_speed, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
 from jaxsched.fields import bad_field, parse_whole
 from jaxsched.inputs import shortened
+
+if TYPE_CHECKING:
+    from jaxsched.cluster.hardware import Cluster
 
 LONGEST_NAME = 256  # characters
 NODE_COLUMNS = ("sn", "cpu_milli", "gpu", "model")
@@ -39,8 +42,10 @@ class Inventory:
     schedulers: int  # unless the caller says otherwise
     gpu_speeds: Mapping[str, float] = dataclasses.field(default_factory=lambda: GPU_SPEEDS)
 
-    def build(self, schedulers: int | None = None) -> Cluster:
+    def build(self, schedulers: int | None = None) -> "Cluster":
         """The padded arrays; see `jaxsched.cluster.build.build`."""
+        from jaxsched.cluster.build import build  # imports JAX, which takes a second
+
         schedulers = self.schedulers if schedulers is None else schedulers
         return build(self.servers, self.topology, schedulers, self.gpu_speeds)
 

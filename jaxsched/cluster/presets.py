@@ -2,14 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxsched.cluster.cluster_file import read_cluster_file
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxsched.cluster.hardware import Cluster
 
 PHILLY_BIG_SERVERS = 231
 PHILLY_SMALL_SERVERS = 321
@@ -21,7 +24,7 @@ def preset_names() -> tuple[str, ...]:
     return (*(f"{kind}-N" for kind in TOPOLOGIES), "philly")
 
 
-def get_cluster(name_or_path: str, schedulers: int | None = None) -> Cluster:
+def get_cluster(name_or_path: str, schedulers: int | None = None) -> "Cluster":
     """The cluster of a preset or of a file, cut into `schedulers` partitions.
 
     Names: see `preset_names`. Files: `.csv` (node list or host map, by its header), `.yaml`/`.yml` (cluster file). By

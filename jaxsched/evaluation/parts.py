@@ -50,8 +50,11 @@ class Parts:
 NAMES = tuple(field.name for field in dataclasses.fields(Parts))
 
 
-def parts_of(result: Outcome, cluster: Cluster, params: EnvParams) -> Parts:
-    """The parts of all jobs of a run under `params`. UserError unless its placements were recorded."""
+def parts_of(result: Outcome, cluster: Cluster, params: EnvParams, prints: Footprints | None = None) -> Parts:
+    """The parts of all jobs of a run under `params`; `prints` are its `footprints_of`, if they are there already.
+
+    UserError unless its placements were recorded.
+    """
     jobs, unknown = result.jobs, np.full(len(result.jobs), np.nan)
     known = np.where(result.finished, 0.0, np.nan)
     if result.interruptions is not None:
@@ -67,7 +70,7 @@ def parts_of(result: Outcome, cluster: Cluster, params: EnvParams) -> Parts:
             restarts_s=restarts_s,
         )
     added = np.zeros((1 + len(CAUSES), len(jobs)))
-    prints = footprints_of(result, cluster, params)
+    prints = footprints_of(result, cluster, params) if prints is None else prints
     for block in readings(result, cluster, prints):
         for row, seconds in zip(added, _lost(block, prints, result.jobs.model, params)):
             row += np.bincount(block.job, seconds, len(jobs))

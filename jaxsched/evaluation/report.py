@@ -20,7 +20,10 @@ from jaxsched.env.state import EnvParams
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
 from jaxsched.evaluation.compare import Comparison, PolicyResult
+from jaxsched.evaluation.decisions import Decision
+from jaxsched.evaluation.links import link_use
 from jaxsched.evaluation.parts import parts_of
+from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
 from jaxsched.simulation.settings import Settings, env_config, env_params
@@ -29,20 +32,28 @@ PAGE = Path(__file__).with_name("report_page.html")
 ADDED = ("placement", "sharing", "server", "network", "restarts")  # the parts of `Parts` that places and others add
 _RUNS = re.compile("<!--RUNS-->.*?<!--END-->", re.S)
 MOST_POLICIES = 6  # whose runs a page holds
+MOST_LINKS = 40  # the busiest
+LINK_PARTS = 400  # of the run, each with a mean use
+FULLEST = 255  # per cent of a link's capacity; more is shown as this
+MOST_PLACES = 8  # of a decision
+
+Decisions = Mapping[str, Sequence[Decision]]  # by policy, see `decisions_of`
 
 
-def report_html(comparison: Comparison, cluster: Cluster) -> str:
+def report_html(comparison: Comparison, cluster: Cluster, decisions: Decisions | None = None) -> str:
     """The page of a comparison whose placements were recorded; of several job lists it shows the first.
 
     UserError if there are too many policies, and where `spans_of` has one.
     """
     title = " and ".join(row.name for row in comparison.rows)
-    return page(title, [(title, summary(comparison))], runs(comparison, cluster))
+    return page(title, [(title, summary(comparison))], runs(comparison, cluster, decisions))
 
 
-def write_report(path: str | Path, comparison: Comparison, cluster: Cluster) -> None:
+def write_report(
+    path: str | Path, comparison: Comparison, cluster: Cluster, decisions: Decisions | None = None
+) -> None:
     """`report_html` as a file."""
-    write_text(path, report_html(comparison, cluster))
+    write_text(path, report_html(comparison, cluster, decisions))
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:
@@ -51,7 +62,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
     return {"about": _about(comparison), "names": names, "lines": lines, "legend": tables.legend(comparison)}
 
 
-def runs(comparison: Comparison, cluster: Cluster) -> dict[str, Any]:
+def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None = None) -> dict[str, Any]:
     """The first job list under every policy, as plain values; errors as of `report_html`."""
     check_number(len(comparison.rows))
     first = comparison.rows[0].outcomes[0]
@@ -60,7 +71,10 @@ def runs(comparison: Comparison, cluster: Cluster) -> dict[str, Any]:
     settings = Settings(**{field.name: comparison.config[field.name] for field in dataclasses.fields(Settings)})
     params = env_params(cluster, env_config(cluster, [jobs], settings), settings)
     return {
-        "policies": [_run(row, cluster, gpus, params) for row in comparison.rows],
+        "policies": [
+            _run(row, cluster, gpus, params) | {"decisions": _decisions((decisions or {}).get(row.name, ()))}
+            for row in comparison.rows
+        ],
         "jobs": {
             "id": jobs.job_id.tolist(),
             "submit_s": _packed(jobs.submit_s, np.float64),
@@ -122,7 +136,11 @@ def _run(
     row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int], params: EnvParams
 ) -> dict[str, Any]:
     result = row.outcomes[0]
-    spans, parts = spans_of(result, cluster), parts_of(result, cluster, params)
+    spans, prints = spans_of(result, cluster), footprints_of(result, cluster, params)
+    parts = parts_of(result, cluster, params, prints)
+    end_s = max(float(np.nanmax(result.finish_s, initial=0.0)), 1.0)
+    links = link_use(result, cluster, prints, LINK_PARTS, end_s)
+    percent = np.clip(np.rint(100 * links.use[:MOST_LINKS]), 0, FULLEST)
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
     return {
         "name": row.name,
@@ -131,7 +149,29 @@ def _run(
         "held": _packed(spans.job, np.int32),
         "gpu": _packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
         "parts": {name: _packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
+        "links": {"names": links.names[:MOST_LINKS], "end_s": end_s, "percent": _packed(percent.reshape(-1), np.uint8)},
     }
+
+
+def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """The cheapest places of each, and the one that was taken."""
+    return [
+        {
+            "job": decision.job,
+            "at_s": decision.at_s,
+            "places": [
+                {
+                    "servers": place.servers,
+                    "slowdown": round(place.slowdown, 4),
+                    "others_s": round(place.others_s, 1),
+                    "taken": place.taken,
+                }
+                for i, place in enumerate(decision.places)
+                if i < MOST_PLACES or place.taken
+            ],
+        }
+        for decision in decisions
+    ]
 
 
 def _packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int]:

@@ -138,8 +138,20 @@ def present(params: EnvParams, scene: Scene) -> StepTime:
     return only_where(scene.some.any(-1), of_partition, nothing)
 
 
-def offers(params: EnvParams, scene: Scene, now: StepTime, p: Int32[Array, ""], w: Int32[Array, ""]) -> Offers:
-    """What there is for the job at place `w` of the window of partition `p`; `now` is `present`."""
+def offers(
+    params: EnvParams,
+    scene: Scene,
+    now: StepTime,
+    p: Int32[Array, ""],
+    w: Int32[Array, ""],
+    beside: Int32[Array, "NK"] | None = None,
+) -> Offers:
+    """What there is for the job at place `w` of the window of partition `p`.
+
+    Args:
+        now: `present`.
+        beside: workers of one more candidate, the last.
+    """
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
     rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.footprint, now, scene.crowd))
     room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
@@ -149,6 +161,8 @@ def offers(params: EnvParams, scene: Scene, now: StepTime, p: Int32[Array, ""], 
         view = fastest(view, job)
     duration = scene.duration_s[p, w]
     workers, valid = candidates(view, job)
+    if beside is not None:
+        workers, valid = jnp.concatenate([workers, beside[None]]), jnp.append(valid, True)
     best = best_hardware(params.cluster)
 
     def appraise(workers: Array) -> tuple[Array, ...]:

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.cluster.build import build, default_schedulers, partition_rows
+from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import distinct_speeds, reference_type, total_gpus
+from jaxsched.cluster.partitions import default_schedulers, partition_rows
 from jaxsched.cluster.servers import (
     GPU_SPEEDS,
     GPU_TYPES,

@@ -6,13 +6,20 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.decisions import decisions_of
 from jaxsched.evaluation.report import ADDED, report_html, runs, write_report
 from jaxsched.evaluation.saved import read_result, saved_page
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.settings import Settings
+from jaxsched.workload.jobs import make_job_list
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -116,25 +123,57 @@ const mean = r => r.finish.reduce((sum, f, j) => sum + (f < 0 ? 0 : f - jobs.sub
   / r.finish.filter(f => f >= 0).length;
 document.getElementById("seen").textContent = JSON.stringify({ told, zoomed, moved, full, end, job: jobs.id[j],
   hover: hover.textContent, rows: document.querySelectorAll("#why tbody tr").length,
-  mean: runs.map(mean) });
+  hidden: ["links", "here"].map(id => document.getElementById(id).hidden), mean: runs.map(mean) });
 </script></body>"""
+
+
+def visited(path: Path, script: str) -> dict:
+    """What `script` has left in the element `seen` of a page, after it ran in a browser without complaints."""
+    page = path.read_text().replace("</body>", script)
+    path.write_text(page)
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,2400"]
+    command += [f"--user-data-dir={path.parent / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
+    done = subprocess.run([*command, f"file://{path}"], capture_output=True, text=True, timeout=120)
+    assert "CONSOLE" not in done.stderr
+    (text,) = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
+    return json.loads(text)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
 def test_it_works_in_a_browser(comparison, cluster, tmp_path):
     write_report(tmp_path / "report.html", comparison, cluster)
-    page = (tmp_path / "report.html").read_text()
-    (tmp_path / "report.html").write_text(page.replace("</body>", VISIT))
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,2400"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{tmp_path}/report.html"], capture_output=True, text=True, timeout=120)
-    (text,) = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
-    seen = json.loads(text)
-    assert seen["told"] == [] and "CONSOLE" not in done.stderr
+    seen = visited(tmp_path / "report.html", VISIT)
+    assert seen["told"] == [] and seen["hidden"] == [True, True]
     assert seen["zoomed"] == pytest.approx(seen["end"] / 2) and seen["full"] == pytest.approx(seen["end"])
     assert seen["moved"] == pytest.approx(seen["end"] / 4) and f"job {seen['job']} (" in seen["hover"]
     assert seen["rows"] >= 1
     for row, mean in zip(comparison.rows, seen["mean"], strict=True):
         result = row.outcomes[0]
         assert mean == pytest.approx(result.jct_s[result.finished].mean())
+
+
+# Points at the busiest link in the middle of the run, and asks for the second decision.
+VISIT_LINKS = """<pre id="seen"></pre><script>
+const told = []; window.onerror = message => told.push(String(message));
+const heat = document.querySelector("#heat canvas"), box = heat.getBoundingClientRect();
+heat.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + box.width / 2, clientY: box.top + 2 }));
+decision.value = 1; decision.dispatchEvent(new Event("change"));
+const rows = [...document.querySelectorAll("#places tbody tr")].map(row => row.textContent);
+document.getElementById("seen").textContent = JSON.stringify({ told, rows,
+  link: document.getElementById("on-link").textContent, options: decision.options.length });
+</script></body>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
+def test_links_and_decisions_in_a_browser(tmp_path):
+    cluster, settings, policy = get_cluster("leaf-spine-24", 1), Settings(record_placements=True), parse("pack")
+    jobs = make_job_list([0.0, 0.0, 600.0], [6000.0, 6000.0, 3000.0], [72, 4, 8])
+    found = compare(cluster, [jobs], [policy], settings)
+    decisions = decisions_of(policy, found.rows[0].outcomes[0], cluster, settings, np.arange(3))
+    write_report(tmp_path / "report.html", found, cluster, {"pack": decisions})
+    seen = visited(tmp_path / "report.html", VISIT_LINKS)
+    assert seen["told"] == [] and seen["options"] == 3
+    assert len(seen["rows"]) >= 2 and sum(": taken" in row for row in seen["rows"]) == 1
+    assert re.fullmatch(r"pack: link \d+, (out of|into) rack \d, [1-9]\d*% asked for at [\d.]+ h", seen["link"])

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Int32
 
-from jaxsched.cluster.build import build_rows, default_schedulers
+from jaxsched.cluster.build import build_rows
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.padding import Shape, pad, shape_of
+from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.kube.planning.gangs import natural

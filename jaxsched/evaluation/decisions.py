@@ -1,0 +1,161 @@
+"""Why a job was put where it was: what else was on offer at that moment, and what each place would have cost.
+
+Engines keep no account of what they did not do. So the run is played once more in the environment, which pauses before
+the first start of every job that is asked for: there all candidates are appraised, and the place that the policy takes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Int, Int32, PRNGKeyArray
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.actions import admit
+from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.knowledge import seen
+from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
+from jaxsched.machine import loop_options
+from jaxsched.policies.base import Policy
+from jaxsched.policies.offers import Offers, offers, present, scene_of
+from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.settings import Settings, env_config, env_params
+from jaxsched.workload.jobs import to_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a job could start, and at what cost, if nothing else came or went."""
+
+    servers: tuple[tuple[int, int], ...]  # rows in the inventory, and how many workers each would have
+    slowdown: float  # of the job, over its run time alone on the best places
+    others_s: float  # seconds that the jobs which run there would need longer, together
+    taken: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The first start of a job."""
+
+    job: int  # position in the job list
+    at_s: float
+    places: list[Place]  # the least cost of all jobs together first
+
+
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+    """`onward(state, wanted, count)` up to the next start that is wanted, `explain`, and `step` with an action."""
+
+    onward: Callable[[State, Bool[Array, "J"], Int32[Array, ""]], tuple[State, Action, Int32[Array, ""], Array]]
+    explain: Callable[[State, Action, Int32[Array, ""]], Offers]
+    step: Callable[[State, Action], State]
+
+
+def decisions_of(
+    policy: Policy, result: Outcome, cluster: Cluster, settings: Settings, jobs: Int[np.ndarray, "D"]
+) -> list[Decision]:
+    """The decisions that started `jobs`, in order of time.
+
+    Those from which on the run is not repeated are left out: a policy that draws at random goes another way.
+
+    Args:
+        result: of `policy` under `settings`, placements recorded.
+        jobs: positions in the job list; those that never started are left out.
+    """
+    config = env_config(cluster, [result.jobs], settings)
+    room = result.stats.peak_running + 1
+    config = dataclasses.replace(
+        config, running_slots=room, queue_slots=result.stats.peak_queue + room + cluster.shape[0]
+    )
+    params = env_params(cluster, config, settings, [result.jobs])
+    state = admit(initial_state(config, params, to_table(result.jobs, settings.interval_s)))
+    key = jax.random.fold_in(jax.random.key(settings.seed), 0)
+    programs = _programs(config, params, policy, key)
+    wanted = np.zeros(len(result.jobs), bool)
+    wanted[jobs] = True
+    found: list[Decision] = []
+    count, server_id = jnp.int32(0), np.asarray(cluster.server_id)
+    while wanted.any():
+        state, action, count, paused = programs.onward(state, jnp.asarray(wanted), count)
+        if not paused:
+            break
+        kind, slot, queue = (np.asarray(leaf) for leaf in (action.kind, action.slot, state.queue))
+        p = np.arange(len(kind))
+        row = np.where((kind == PLACE) & ~np.asarray(state.waited), queue[p, slot], -1)
+        at_s = int(state.clock) * float(settings.interval_s)
+        for p in np.flatnonzero((row >= 0) & wanted[row]).tolist():
+            if not _same(result, int(row[p]), p, at_s, np.asarray(action.workers[p]).reshape(-1)):
+                return found
+            on = jax.device_get(programs.explain(state, action, jnp.int32(p)))
+            found.append(Decision(int(row[p]), at_s, _places(on, result, int(row[p]), server_id[p])))
+            wanted[row[p]] = False
+        state = programs.step(state, action)
+    return found
+
+
+def most_lost(result: Outcome, count: int) -> Int[np.ndarray, "D"]:
+    """The jobs whose run took longest over their run time alone."""
+    lost_s = np.nan_to_num(result.finish_s - result.start_s - result.jobs.duration_s, nan=-np.inf)
+    return np.argsort(-lost_s, kind="stable")[: min(count, int(result.finished.sum()))]
+
+
+def _same(result: Outcome, job: int, p: int, at_s: float, workers: Int[np.ndarray, "NK"]) -> bool:
+    if result.start_s[job] != at_s:
+        return False
+    stopped = result.interruptions is not None  # then only the last placement is known
+    return stopped or (
+        result.workers is not None and result.partition[job] == p and (result.workers[job] == workers).all()
+    )
+
+
+def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKeyArray) -> _Programs:
+    hidden = params.replace(failures=None)
+
+    def starts(state: State, action: Action, wanted: Bool[Array, "J"]) -> Bool[Array, "P"]:
+        row = state.queue[jnp.arange(state.queue.shape[0]), action.slot]
+        return (action.kind == PLACE) & ~state.waited & (row >= 0) & wanted[jnp.maximum(row, 0)]
+
+    def step(state: State, action: Action) -> State:
+        return transition(config, params, state, action, policy.asked)[0]
+
+    def going(carry: tuple[State, Action, Array, Array]) -> Array:
+        state, _, _, paused = carry
+        return ~paused & ~is_finished(state) & (state.clock < params.horizon)
+
+    def act(state: State, count: Array) -> Action:
+        return policy(jax.random.fold_in(key, count), seen(params, state, config.knows), hidden)
+
+    def onward(state: State, wanted: Bool[Array, "J"], count: Array) -> tuple[State, Action, Array, Array]:
+        def turn(carry: tuple[State, Action, Array, Array]) -> tuple[State, Action, Array, Array]:
+            state, _, count, _ = carry
+            action = act(state, count)
+            paused = starts(state, action, wanted).any()
+            state = lax.cond(paused, lambda: state, lambda: step(state, action))
+            return state, action, count + ~paused, paused
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(act, state, count))
+        return lax.while_loop(going, turn, (state, nothing, count, jnp.array(False)))
+
+    def explain(state: State, action: Action, p: Int32[Array, ""]) -> Offers:
+        partitions = state.queue.shape[0]
+        scene = scene_of(state, params, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
+        taken = action.workers.reshape(partitions, -1)[p]
+        return offers(params, scene, present(params, scene), p, jnp.int32(0), taken)
+
+    options = loop_options()
+    return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))
+
+
+def _places(on: Offers, result: Outcome, job: int, server_id: Int[np.ndarray, "N"]) -> list[Place]:
+    """Every place once, although several candidates may be the same."""
+    by_server = np.asarray(on.workers).reshape(len(on.workers), len(server_id), -1).sum(-1)
+    rows: dict[bytes, Place] = {}
+    for i in [len(on.workers) - 1, *np.flatnonzero(on.valid[:-1]).tolist()]:  # the last one is what the policy took
+        servers = tuple((int(server_id[n]), int(by_server[i, n])) for n in np.flatnonzero(by_server[i]))
+        place = Place(servers, float(on.own[i]), float(on.added_s[i]), taken=not rows)
+        rows.setdefault(np.asarray(on.workers[i]).tobytes(), place)
+    duration_s = float(result.jobs.duration_s[job])
+    return sorted(rows.values(), key=lambda place: place.slowdown * duration_s + place.others_s)

@@ -1,0 +1,70 @@
+"""How full the links between racks were, over time."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.resources import layout_of
+from jaxsched.evaluation.replay import Footprints
+from jaxsched.evaluation.usage import steps
+from jaxsched.simulation.outcome import Outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkUse:
+    """The links that were used at all, the busiest first."""
+
+    names: list[str]
+    use: Float[np.ndarray, "L T"]  # mean share of its capacity that jobs ask for, in T equal parts of the run
+
+
+def link_use(result: Outcome, cluster: Cluster, prints: Footprints, parts: int, end_s: float) -> LinkUse:
+    """The use of links from time 0 to `end_s`. What jobs ask for is what they would send alone: it may exceed 1.
+
+    Args:
+        prints: `footprints_of` the run.
+        parts: into how many parts that time is divided.
+    """
+    first = cluster.shape[0] * layout_of(cluster).link.start
+    edges = np.linspace(0.0, end_s, parts + 1)
+    finish_s = np.nan_to_num(result.finish_s, nan=end_s)
+    pieces: dict[int, list[tuple[float, float, float]]] = {}
+    for job in np.flatnonzero(result.partition >= 0).tolist():
+        resources, amounts = prints.used[job]
+        for resource, amount in zip((resources - first).tolist(), amounts.tolist()):
+            if resource >= 0:
+                pieces.setdefault(resource, []).append((result.start_s[job], finish_s[job], amount))
+    found = {}
+    for link, rows in pieces.items():
+        begin, end, height = np.array(rows).T
+        found[link] = np.diff(steps((begin, end, height)).integral(edges)) / (end_s / parts)
+    order = sorted(found, key=lambda link: -found[link].sum())
+    names = link_names(cluster)
+    return LinkUse([names[link] for link in order], np.array([found[link] for link in order]).reshape(-1, parts))
+
+
+def link_names(cluster: Cluster) -> list[str]:
+    """What to call each link, by the routes that use it; the last name is of the dummy."""
+    racks, links, route = (
+        np.asarray(leaf) for leaf in jax.device_get((cluster.rack_id, cluster.link_id, cluster.route))
+    )
+    sources: dict[int, set[int]] = {}
+    targets: dict[int, set[int]] = {}
+    for p, t, u, e in np.argwhere(route > 0).tolist():
+        sources.setdefault(int(links[p, e]), set()).add(int(racks[p, t]))
+        targets.setdefault(int(links[p, e]), set()).add(int(racks[p, u]))
+
+    def name(link: int) -> str:
+        out, into = sources.get(link, set()), targets.get(link, set())
+        if len(out) == 1 and len(into) != 1:
+            return f"link {link}, out of rack {min(out)}"
+        if len(into) == 1 and len(out) != 1:
+            return f"link {link}, into rack {min(into)}"
+        if len(out) == len(into) == 1:
+            return f"link {link}, rack {min(out)} to {min(into)}"
+        return f"link {link}"
+
+    return [name(link) for link in range(cluster.link_bytes_s.shape[0])]
