@@ -45,6 +45,7 @@ class Simulate(ScenarioOptions):
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.job_table import check_jobs_file, write_jobs
+        from jaxsched.simulation.settings import params_for
 
         compute_on_one_thread()
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
@@ -61,6 +62,8 @@ class Simulate(ScenarioOptions):
         jobs, cluster = comparison.rows[0].outcomes[0], scenario.cluster
         with results() as write:
             write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster))
-            write(self.timeline, lambda path: write_trace(path, jobs, cluster))
+            write(
+                self.timeline, lambda path: write_trace(path, jobs, cluster, params_for(cluster, jobs.jobs, settings))
+            )
             write(self.json, text(comparison.dumps()))
             show(comparison)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.evaluation.replay import Footprints
-from jaxsched.evaluation.usage import steps
+from jaxsched.evaluation.usage import Steps, steps
 from jaxsched.simulation.outcome import Outcome
 
 
@@ -21,15 +21,16 @@ class LinkUse:
     use: Float[np.ndarray, "L T"]  # mean share of its capacity that jobs ask for, in T equal parts of the run
 
 
-def link_use(result: Outcome, cluster: Cluster, prints: Footprints, parts: int, end_s: float) -> LinkUse:
-    """The use of links from time 0 to `end_s`. What jobs ask for is what they would send alone: it may exceed 1.
+def link_steps(result: Outcome, cluster: Cluster, prints: Footprints, end_s: float) -> dict[str, Steps]:
+    """The use of every link that was used, by its name: the share of its capacity that jobs ask for.
+
+    That is what they would send alone: it may exceed 1.
 
     Args:
         prints: `footprints_of` the run.
-        parts: into how many parts that time is divided.
+        end_s: when jobs that still run are taken to end.
     """
     first = cluster.shape[0] * layout_of(cluster).link.start
-    edges = np.linspace(0.0, end_s, parts + 1)
     finish_s = np.nan_to_num(result.finish_s, nan=end_s)
     pieces: dict[int, list[tuple[float, float, float]]] = {}
     for job in np.flatnonzero(result.partition >= 0).tolist():
@@ -37,13 +38,17 @@ def link_use(result: Outcome, cluster: Cluster, prints: Footprints, parts: int, 
         for resource, amount in zip((resources - first).tolist(), amounts.tolist()):
             if resource >= 0:
                 pieces.setdefault(resource, []).append((result.start_s[job], finish_s[job], amount))
-    found = {}
-    for link, rows in pieces.items():
-        begin, end, height = np.array(rows).T
-        found[link] = np.diff(steps((begin, end, height)).integral(edges)) / (end_s / parts)
-    order = sorted(found, key=lambda link: -found[link].sum())
     names = link_names(cluster)
-    return LinkUse([names[link] for link in order], np.array([found[link] for link in order]).reshape(-1, parts))
+    return {names[link]: steps(tuple(np.array(rows).T)) for link, rows in sorted(pieces.items())}
+
+
+def link_use(result: Outcome, cluster: Cluster, prints: Footprints, parts: int, end_s: float) -> LinkUse:
+    """`link_steps` from time 0 to `end_s`, in so many equal parts."""
+    edges = np.linspace(0.0, end_s, parts + 1)
+    used = link_steps(result, cluster, prints, end_s)
+    found = {name: np.diff(use.integral(edges)) / (end_s / parts) for name, use in used.items()}
+    names = sorted(found, key=lambda name: -found[name].sum())
+    return LinkUse(names, np.array([found[name] for name in names]).reshape(-1, parts))
 
 
 def link_names(cluster: Cluster) -> list[str]:

@@ -1,6 +1,7 @@
 """A run as a trace for Perfetto (ui.perfetto.dev): servers are processes, GPUs are tracks, jobs are slices.
 
-The format is the JSON of Chrome's trace events. Two counters go over all: jobs that wait, and GPUs in use.
+The format is the JSON of Chrome's trace events. Counters go over all: jobs that wait, GPUs in use, and how much of its
+capacity is asked for of every link between racks.
 """
 
 import json
@@ -10,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import EnvParams
+from jaxsched.evaluation.links import link_steps
+from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.evaluation.usage import steps
 from jaxsched.files import write_text
@@ -19,8 +23,8 @@ _US = 1e6  # Perfetto counts microseconds
 QUEUE = 0  # the process of the counters; server i is process i + 1
 
 
-def trace_of(result: Outcome, cluster: Cluster) -> dict[str, Any]:
-    """The trace as plain values. UserError: see `spans_of`."""
+def trace_of(result: Outcome, cluster: Cluster, params: EnvParams) -> dict[str, Any]:
+    """The trace as plain values; `params` are those of the run. UserError: see `spans_of`."""
     spans, jobs = spans_of(result, cluster), result.jobs
     events: list[dict[str, Any]] = [_name("process_name", QUEUE, 0, "the whole cluster")]
     most = int(np.asarray(cluster.group_gpus).max())
@@ -50,17 +54,21 @@ def trace_of(result: Outcome, cluster: Cluster) -> dict[str, Any]:
     known = result.status != REJECTED
     waits = steps((jobs.submit_s[known], result.start_s[known], np.ones(int(known.sum()))))
     uses = steps((spans.start_s, spans.finish_s, np.ones(len(spans.job))))
-    for name, found in (("jobs that wait", waits), ("GPUs in use", uses)):
+    end_s = float(spans.finish_s.max(initial=0.0))
+    links = link_steps(result, cluster, footprints_of(result, cluster, params), end_s)
+    counters = [("jobs that wait", "count", waits), ("GPUs in use", "count", uses)]
+    counters += [(name, "share of its capacity", use) for name, use in links.items()]
+    for name, unit, found in counters:
         events += [
-            {"name": name, "ph": "C", "pid": QUEUE, "tid": 0, "ts": time_s * _US, "args": {"count": count}}
-            for time_s, count in zip(found.at_s.tolist(), found.height.tolist())
+            {"name": name, "ph": "C", "pid": QUEUE, "tid": 0, "ts": time_s * _US, "args": {unit: height}}
+            for time_s, height in zip(found.at_s.tolist(), found.height.tolist())
         ]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"policy": result.policy}}
 
 
-def write_trace(path: str | Path, result: Outcome, cluster: Cluster) -> None:
+def write_trace(path: str | Path, result: Outcome, cluster: Cluster, params: EnvParams) -> None:
     """`trace_of` as a file."""
-    write_text(path, json.dumps(trace_of(result, cluster), separators=(",", ":"), allow_nan=False) + "\n")
+    write_text(path, json.dumps(trace_of(result, cluster, params), separators=(",", ":"), allow_nan=False) + "\n")
 
 
 def _name(kind: str, process: int, track: int, text: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
-from jaxsched.simulation.settings import Settings, env_config, env_params
+from jaxsched.simulation.settings import Settings, params_for
 
 PAGE = Path(__file__).with_name("report_page.html")
 ADDED = ("placement", "sharing", "server", "network", "restarts")  # the parts of `Parts` that places and others add
@@ -69,7 +69,7 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
     jobs = first.jobs
     gpus, servers = _gpus(cluster)
     settings = Settings(**{field.name: comparison.config[field.name] for field in dataclasses.fields(Settings)})
-    params = env_params(cluster, env_config(cluster, [jobs], settings), settings)
+    params = params_for(cluster, jobs, settings)
     return {
         "policies": [
             _run(row, cluster, gpus, params) | {"decisions": _decisions((decisions or {}).get(row.name, ()))}

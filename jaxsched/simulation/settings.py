@@ -180,6 +180,11 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
     )
 
 
+def params_for(cluster: Cluster, jobs: JobList, settings: Settings) -> EnvParams:
+    """`env_params` of one job list."""
+    return env_params(cluster, env_config(cluster, [jobs], settings), settings, [jobs])
+
+
 def drawn_span_s(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> float:
     """For how long failures by rates are drawn: to the horizon, else `DRAWN_SPANS` times what the jobs need at least.
 

@@ -7,12 +7,18 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.spans import spans_of
+from jaxsched.policies.registry import parse
 from jaxsched.simulation.job_table import write_jobs
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import Settings, params_for
+from jaxsched.simulation.simulate import simulate
+from jaxsched.workload.jobs import make_job_list
+
+SETTINGS = Settings(record_placements=True)
 
 
 def test_no_gpu_is_held_twice_and_every_gpu_second_is_there(comparison, cluster):
@@ -31,7 +37,7 @@ def test_no_gpu_is_held_twice_and_every_gpu_second_is_there(comparison, cluster)
 
 def test_a_trace_for_perfetto_reads_back(comparison, cluster, tmp_path):
     result = comparison.rows[0].outcomes[0]
-    write_trace(tmp_path / "trace.json", result, cluster)
+    write_trace(tmp_path / "trace.json", result, cluster, params_for(cluster, result.jobs, SETTINGS))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert sum(event["dur"] for event in slices) / 1e6 == pytest.approx(
@@ -43,6 +49,15 @@ def test_a_trace_for_perfetto_reads_back(comparison, cluster, tmp_path):
     for name in ("jobs that wait", "GPUs in use"):
         counts = [event["args"]["count"] for event in events if event["name"] == name]
         assert min(counts) == counts[-1] == 0 and max(counts) > 0
+
+
+@pytest.mark.slow
+def test_a_trace_counts_what_links_carry():
+    cluster, jobs = get_cluster("leaf-spine-24", 1), make_job_list([0.0], [6000.0], [72])
+    ((result,),) = simulate([parse("pack")], cluster, [jobs], SETTINGS).values()
+    events = trace_of(result, cluster, params_for(cluster, jobs, SETTINGS))["traceEvents"]
+    shares = [tuple(event["args"].values()) for event in events if event["name"].startswith("link")]
+    assert len(shares) == 8 and min(shares) == (0.0,) < max(shares)  # in and out of two racks, from a start to an end
 
 
 def test_a_picture_is_svg_with_a_bar_per_job_and_gpu(comparison, cluster):
@@ -70,5 +85,7 @@ def test_runs_without_placements_are_refused(comparison, cluster):
     import dataclasses
 
     with pytest.raises(UserError, match="placements were not recorded"):
-        trace_of(dataclasses.replace(comparison.rows[0].outcomes[0], workers=None), cluster)
+        result = comparison.rows[0].outcomes[0]
+        params = params_for(cluster, result.jobs, SETTINGS)
+        trace_of(dataclasses.replace(result, workers=None), cluster, params)
     assert not Settings().record_placements
