@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsched.cluster.outages import Outages
@@ -13,6 +13,7 @@ from tests.env.test_oracle import assert_same
 from tests.oracle.failures import Outage, is_out
 from tests.oracle.preemption import Preemption
 from tests.support import strategies
+from tests.support.cases import cases
 from tests.support.invariants import watcher
 from tests.support.random_cases import random_outages
 from tests.support.strategies import COSTS, PREEMPTIVE, SPECS
@@ -35,7 +36,7 @@ def hold_to_the_oracle(shape: str, data: st.DataObject, specs: tuple[str, ...]) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["one", "two"])
-@settings(max_examples=60)
+@cases(20)
 @given(data=st.data())
 def test_runs_with_failures_and_stops(shape, data):
     hold_to_the_oracle(shape, data, PREEMPTIVE[shape])
@@ -43,7 +44,7 @@ def test_runs_with_failures_and_stops(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["three"])
-@settings(max_examples=60)
+@cases(20)
 @given(data=st.data())
 def test_runs_with_failures(shape, data):
     """Of policies that stop nothing themselves, some with reservations or forwards."""

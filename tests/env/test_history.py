@@ -19,12 +19,13 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
 from tests.env.test_oracle import assert_same
 from tests.support import strategies
+from tests.support.cases import cases
 from tests.support.strategies import COSTS, GUESSING, INFORMED
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["one", "two"])
-@settings(max_examples=60)
+@cases(25)
 @given(data=st.data())
 def test_runs_by_history(shape, data):
     """With stops; the compiled loop plays as many."""
@@ -33,7 +34,7 @@ def test_runs_by_history(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["three"])
-@settings(max_examples=60)
+@cases(25)
 @given(data=st.data())
 def test_runs_by_history_without_stops(shape, data):
     hold_to_the_oracle(shape, GUESSING, data)

@@ -15,6 +15,7 @@ from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same
 from tests.oracle.preemption import Preemption
 from tests.support import strategies
+from tests.support.cases import cases
 from tests.support.invariants import watcher
 from tests.support.strategies import COSTS, PREEMPTIVE
 
@@ -32,10 +33,10 @@ def test_some_runs_with_stops(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", PREEMPTIVE)
-@settings(max_examples=200)
+@cases(60)
 @given(data=st.data())
 def test_runs_with_stops(shape, data):
-    """Six hundred in all, and as many in the compiled loop."""
+    """With every shape; the compiled loop has as many."""
     hold_to_the_oracle(shape, data)
 
 

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
 from jaxsched.kube.cluster.api import _event
@@ -17,6 +17,7 @@ from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volume_claims import read_volume_claim
 from tests.fuzz.kube_cases import PackPolicy, hostile, line
+from tests.support.cases import cases
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 READERS = {
@@ -88,12 +89,7 @@ def test_hostile_objects_harm_nobody_else() -> None:
 
 
 @pytest.mark.long
-@settings(
-    max_examples=10_000,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@cases(2500, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**63))
-def test_ten_thousand_hostile_clusters(seed: int) -> None:
+def test_thousands_of_hostile_clusters(seed: int) -> None:
     play(seed)

@@ -13,6 +13,7 @@ from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
+from tests.support.cases import cases
 from tests.support.random_cases import random_outages
 from tests.support.strategies import COSTS
 
@@ -130,7 +131,7 @@ def test_some_policies_orders_and_options(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=160)
+@cases(50)
 @given(data=st.data())
 def test_every_policy_order_and_option(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
@@ -139,7 +140,7 @@ def test_every_policy_order_and_option(shape, data):
 
 
 @pytest.mark.long
-@settings(max_examples=50)
+@cases(20)
 @given(case=strategies.cases("two", fractions=0.0), spec=SPECS)
 def test_without_interference(case, spec):
     same(case, spec, "none", 10_000)
@@ -164,7 +165,7 @@ def failing(case: strategies.Case, data: st.DataObject) -> strategies.Case:
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=60)
+@cases(20)
 @given(data=st.data())
 def test_runs_with_failures(shape, data):
     case, spec = failing(data.draw(strategies.cases(shape, fractions=0.0)), data), data.draw(SPECS | PREEMPTIVE)
@@ -173,7 +174,7 @@ def test_runs_with_failures(shape, data):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=200)
+@cases(60)
 @given(data=st.data())
 def test_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)

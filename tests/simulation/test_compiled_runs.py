@@ -45,7 +45,7 @@ def outcomes(name: str, cluster, jobs: JobList, specs=SPECS, **changes):
     ("topology", "changes"),
     [
         ("leaf-spine-4", {"interference": "fitted"}),
-        ("dragonfly-8", {"interference": "analytic:high", "interval_s": 7.3}),
+        ("dragonfly-8", {"interference": "analytic:high", "interval_s": 23.7}),
         ("fat-tree-8", {"interference": "none", "horizon_s": 40_000.0, "rounds": 2}),
     ],
 )

@@ -16,8 +16,9 @@ from jaxsched.simulation.settings import Settings, env_params
 from jaxsched.workload.jobs import JobList, make_job_list
 from jaxsched.workload.models import MODEL_NAMES, profiles
 from tests.oracle import policies, simulator
+from tests.support.cases import TIMES
 
-LISTS, PARTS, JOBS = 500, 10, 12
+LISTS, PARTS, JOBS = 150 * TIMES, 3 * TIMES, 12
 SPECS = ("pack:sjf+backfill", "greedy-wait", "load-balance:area+backfill+reserve")
 FOR_THE_ORACLE = 1500  # boundaries, which it plays one after the other
 CLUSTER = "leaf-spine-2"

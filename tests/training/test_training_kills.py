@@ -21,9 +21,10 @@ from jaxsched.training.json_lines import read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, programs_of, train
 from jaxsched.training.setting import make_setting
 from jaxsched.training.state import has_step, restore
+from tests.support.cases import TIMES
 from tests.training.test_training_loop import assert_bitwise
 
-INSTANTS, SEED = 20, 7
+INSTANTS, SEED = 6 * TIMES, 7
 CHILD = """
 import sys
 from pathlib import Path
