@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-class Rows:
+class Rows(dict):
     """A table of records of which each becomes an object when it is first asked for.
 
     Until `write`, what is written into them is not in the table.
@@ -15,22 +15,20 @@ class Rows:
     def __init__(self, table: np.ndarray) -> None:
         """`table`: records, of any shape; a place has as many indices as that."""
         self.table, self.shape, self.size = table, table.shape, table.size
-        self._row, self._made = _row_of(table.dtype), {}
+        self._row = _row_of(table.dtype)
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, place: Any) -> Any:
+    def __missing__(self, place: Any) -> Any:
         """The record at a place; its fields can be read and written."""
-        row = self._made.get(place)
-        if row is None:
-            row = self._made[place] = self._row(*self.table[place].item())
+        row = self[place] = self._row(*self.table[place].item())
         return row
 
     def write(self) -> None:
         """Put what has been written into the table."""
         names = self.table.dtype.names or ()
-        for place, row in self._made.items():
+        for place, row in self.items():
             self.table[place] = tuple(getattr(row, name) for name in names)
 
 
