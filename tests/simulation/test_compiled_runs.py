@@ -22,7 +22,7 @@ from jaxsched.simulation.engine import Stopped
 from jaxsched.simulation.engines.compiled import covered, engine, machine_code
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.outcome import STATUS
+from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
@@ -51,18 +51,38 @@ def outcomes(name: str, cluster, jobs: JobList, specs=SPECS, **changes):
 )
 def test_jobs_go_as_in_the_environment(topology, changes):
     cluster = get_cluster(topology, 2)
-    jobs, slow = jobs_for(cluster), 0
+    jobs, slow, alike = jobs_for(cluster), 0, 0
     for jax, ours in zip(*(outcomes(name, cluster, jobs, **changes) for name in ("jax", "compiled")), strict=True):
         assert (jax.stats.engine, ours.stats.engine) == ("jax", "compiled")
         np.testing.assert_array_equal(ours.status, jax.status)
+        slow += (ours.run_s > 1.1 * jobs.duration_s).sum()
+        if parted_by_rounding(ours, jax):
+            continue
+        alike += 1
         np.testing.assert_array_equal(ours.start_s, jax.start_s)
         np.testing.assert_array_equal(ours.partition, jax.partition)
         np.testing.assert_array_equal(ours.workers, jax.workers)
         np.testing.assert_allclose(ours.finish_s, jax.finish_s, rtol=1e-6)
         assert ours.cut_off == jax.cut_off and ours.unfinished == ("horizon_s" in changes)
         assert ours.stats.simulated_s == pytest.approx(jax.stats.simulated_s, rel=1e-6)
-        slow += (ours.run_s > 1.1 * jobs.duration_s).sum()
+    assert alike >= 2
     assert slow > 10 or changes["interference"] == "none"  # there is some contention, or slow placements
+
+
+def parted_by_rounding(ours: Outcome, jax: Outcome) -> bool:
+    """Starts differ, first at a boundary at which a job is within float32 of being as good as done.
+
+    That is at 1e-6 of its duration (docs/semantics.md, section 5), which is seconds for jobs of weeks: see
+    docs/validation.md.
+    """
+    starts = np.nan_to_num([ours.start_s, jax.start_s], nan=np.inf)  # some jobs never start
+    differ = starts[0] != starts[1]
+    if not differ.any():
+        return False
+    boundary = starts[:, differ].min()
+    before = ours.start_s < boundary
+    np.testing.assert_array_equal(ours.workers[before], jax.workers[before])
+    return bool((np.abs(ours.finish_s - boundary)[before] <= 2e-6 * ours.run_s[before]).any())
 
 
 def test_jobs_that_fit_nowhere_are_rejected():
