@@ -30,7 +30,7 @@ log = logging.getLogger("jaxsched.kube")
 
 STUCK_S = 300.0  # without a turn of the loop for this long the process is not alive
 FAILED_S = 5.0  # of rest after a turn that failed
-STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated")  # reasons that time or other pods end
+STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated", "PlanFull")  # reasons that time or other pods end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

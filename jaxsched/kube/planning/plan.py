@@ -100,7 +100,11 @@ class _PlanInProgress:
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
         for priority in sorted({gang.priority for gang in ready}, reverse=True):
-            self._place([gang for gang in ready if gang.priority == priority])
+            alike = [gang for gang in ready if gang.priority == priority]
+            if self.rounds.exhausted:  # nothing may go before those that no decision was left for
+                self.reasons |= {gang.key: self._next_plan() for gang in alike}
+            else:
+                self._place(alike)
         return self._plan(gangs)
 
     def _place(self, gangs: Sequence[Gang]) -> None:
@@ -111,7 +115,9 @@ class _PlanInProgress:
         whole = self._ask(self._unplaced(whole))
         for gang in whole:
             with about([gang]):
-                self.reasons[gang.key] = why_not(self.capacity, gang, self.policy.main.name)
+                reason = why_not(self.capacity, gang, self.policy.main.name)
+            unasked = self.rounds.exhausted and reason.reason == "PolicyWaits"
+            self.reasons[gang.key] = self._next_plan() if unasked else reason
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
 
@@ -168,6 +174,9 @@ class _PlanInProgress:
             self.placements += placed
             blocked |= failed
         return blocked
+
+    def _next_plan(self) -> Refusal:
+        return Refusal("PlanFull", f"this plan has made its {self.settings.max_decisions} decisions; the next goes on")
 
     def _unplaced(self, gangs: Sequence[Gang]) -> list[Gang]:
         placed = {placement.gang.key for placement in self.placements}

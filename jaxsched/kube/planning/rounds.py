@@ -38,16 +38,37 @@ class Rounds:
         self.count, self.decision_s = 0, 0.0
         self.failures: list[str] = []
 
+    @property
+    def exhausted(self) -> bool:
+        """The plan has made all decisions that it may."""
+        return self.count >= self.capacity.settings.max_decisions
+
     def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
         """Rounds of decisions for one class, `before` being what the plan has placed so far.
 
-        Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly.
+        Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly. A class
+        with more gangs than the arrays hold at once gets further rounds: nothing with a lower priority goes before it.
         """
+        placed: list[Placement] = []
+        failed: set[str] = set()
+        while True:
+            more, wrong, full = self._fill(gangs, [*before, *placed], fallback)
+            placed += more
+            failed |= wrong
+            done = failed | {placement.gang.key for placement in more}
+            gangs = [gang for gang in gangs if gang.key not in done]
+            if not (more and full and gangs):
+                return placed, failed
+
+    def _fill(
+        self, gangs: list[Gang], before: Sequence[Placement], fallback: bool
+    ) -> tuple[list[Placement], set[str], bool]:
+        """`place` for as many gangs as queues and running slots hold; also whether one of them was full."""
         capacity, settings = self.capacity, self.capacity.settings
         usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
-        queues = _queues(capacity, gangs, usable)
+        queues, full = _queues(capacity, gangs, usable)
         if not any(queues) or not usable.any():
-            return [], set()
+            return [], set(), False
         running = self.running + _started(capacity, before, self.now_s)
         names = [*(gang.namespace for gang in gangs), *(part.namespace for part in running)]
         tenants = _tenants(names, settings.tenants)
@@ -56,7 +77,8 @@ class Rounds:
         state = self.policy.begin(capacity.fleet, arrays, merged)
         placed: list[Placement] = []
         failed: set[str] = set()
-        while self.count < settings.max_decisions:
+        slots = (arrays.running_row < 0).sum(1)
+        while not self.exhausted:
             free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
             try:
                 state, decision = self.policy.decide(state, free, self.count, fallback)
@@ -74,14 +96,20 @@ class Rounds:
                     failed.add(gang.key)
                 else:
                     placed.append(placement)
+                    slots[partition] -= 1
             if failed or not decision.moved:
                 break  # after a failure the state shows what is not there
         self.decision_s += time.perf_counter() - start
-        return placed, failed
+        return placed, failed, full or bool((slots <= 0).any())
 
 
-def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarray, "S K"]) -> list[list[Gang]]:
-    """A queue per partition. In full ones the oldest gang stays, and those that fit now go before the others."""
+def _queues(
+    capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarray, "S K"]
+) -> tuple[list[list[Gang]], bool]:
+    """A queue per partition, and whether some hold not all of their gangs.
+
+    In full ones the oldest gang stays, and those that fit now go before the others.
+    """
     partitions = capacity.fleet.shape.partitions
     empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
@@ -94,11 +122,11 @@ def _queues(capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarra
         home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
         fits = bool((now[home] // size).sum() >= count)
         queues[home].append((fits, gang))
-    cut = []
+    cut, slots = [], capacity.settings.queue_slots
     for queue in queues:
         ranked = queue[:1] + sorted(queue[1:], key=lambda entry: not entry[0])
-        cut.append([gang for _, gang in ranked[: capacity.settings.queue_slots]])
-    return cut
+        cut.append([gang for _, gang in ranked[:slots]])
+    return cut, any(len(queue) > slots for queue in queues)
 
 
 def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[RunningPart]:

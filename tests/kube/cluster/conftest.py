@@ -14,7 +14,7 @@ from tests.support.kube.server import RealServer, binaries
 NEEDED = ("kubernetes", "prometheus_client")
 if any(importlib.util.find_spec(name) is None for name in NEEDED):
     # The extra jaxsched[kube] is not installed: what remains is test_replay.py.
-    parts = ("binder", "contract", "health", "leader_election", "permissions", "reflector", "scheduler")
+    parts = ("binder", "contract", "health", "leader_election", "permissions", "priority", "reflector", "scheduler")
     collect_ignore = [f"test_{part}.py" for part in parts]
 
 ran: Counter = Counter()

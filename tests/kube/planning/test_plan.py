@@ -286,6 +286,24 @@ def test_higher_priority_goes_first(planner: Planner) -> None:
     assert "high" in placement.gang.key
 
 
+def test_more_gangs_than_queues_hold_go_before_lower_priorities(planner: Planner) -> None:
+    """Two queues of 8 places, 40 gangs: the 24 others must not be overtaken by what may wait."""
+    high = [pod for i in range(40) for pod in gang(f"h{i}", 1, 1, age_s=1, spec={"priority": 5})]
+    low = [pod for i in range(40) for pod in gang(f"l{i}", 1, 1, age_s=100)]
+    placed = [placement.gang.priority for placement in planner.plan(snapshot(nodes(8), high + low)).placements]
+    assert placed == [5] * 40 + [0] * 24
+
+
+def test_nothing_goes_before_gangs_for_which_no_decision_was_left(planner: Planner, monkeypatch) -> None:
+    monkeypatch.setattr(planner, "settings", dataclasses.replace(SETTINGS, max_decisions=1))
+    high = [pod for i in range(4) for pod in gang(f"h{i}", 1, 1, age_s=1, spec={"priority": 5})]
+    rest = gang("rest", 2, 1)
+    rest[0]["spec"]["nodeName"] = "n0"
+    plan = planner.plan(snapshot(nodes(8), [*high, *gang("huge", 8, 6), *rest]))
+    assert {placement.gang.priority for placement in plan.placements} == {5} and len(plan.placements) < 4
+    assert {reason.reason for reason in plan.reasons.values()} == {"PlanFull"}
+
+
 class Broken(CompiledPolicy):
     """A policy that fails in a chosen way."""
 
