@@ -60,13 +60,13 @@ AFFINITY = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}
     }
 }
-KNOWN_UID = "uid-good"
+KINDS = ("pods", "nodes", "podgroups", "persistentvolumeclaims", "persistentvolumes")
 
 
 def hostile(rng: random.Random, number: int) -> tuple[str, dict[str, Any]]:
     """The store that it belongs in, and an object that began as a good one."""
-    kind = rng.choices(("pods", "nodes", "podgroups", "persistentvolumeclaims"), (12, 3, 2, 1))[0]
-    raw = {"pods": _pod, "nodes": _node, "podgroups": _group, "persistentvolumeclaims": _claim}[kind](rng, number)
+    kind = rng.choices(KINDS, (12, 3, 2, 1, 1))[0]
+    raw = dict(zip(KINDS, (_pod, _node, _group, _claim, _volume), strict=True))[kind](rng, number)
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
         _spoil(rng, raw)
     return kind, raw
@@ -151,8 +151,15 @@ def _group(rng: random.Random, number: int) -> dict[str, Any]:
 def _claim(rng: random.Random, number: int) -> dict[str, Any]:
     return {
         "metadata": {"name": "c", "namespace": "default", "uid": f"claim{number}", "annotations": {}},
+        "spec": {"volumeName": "v", "accessModes": ["ReadWriteOncePod"]},
         "status": {"phase": "Bound"},
     }
+
+
+def _volume(rng: random.Random, number: int) -> dict[str, Any]:
+    term = {"matchExpressions": [copy.deepcopy(EXPRESSION)]}
+    meta = {"name": "v", "uid": f"volume{number}", "labels": {"topology.kubernetes.io/zone": "a__b"}}
+    return {"metadata": meta, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
 
 
 def _spoil(rng: random.Random, raw: Any) -> None:

@@ -15,7 +15,7 @@ from jaxsched.kube.planning.objects import read_node, read_pod, slim
 from jaxsched.kube.planning.plan import Planner
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volume_claims import read_volume_claim
+from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
 from tests.fuzz.kube_cases import PackPolicy, hostile, line
 from tests.support.cases import cases
 from tests.support.kube.objects import NOW, make_node, make_pod
@@ -25,6 +25,7 @@ READERS = {
     "pods": read_pod,
     "podgroups": read_pod_group,
     "persistentvolumeclaims": read_volume_claim,
+    "persistentvolumes": read_volume,
 }
 SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
 GOOD = "good/pod/good"  # in a namespace of its own
@@ -72,6 +73,7 @@ def play(seed: int) -> None:
         groups=watching["podgroups"].store.items(),
         served=frozenset(rng.choice(((), ("scheduling.x-k8s.io",)))),
         volume_claims=dict(watching["persistentvolumeclaims"].store.items()),
+        volumes=dict(watching["persistentvolumes"].store.items()),
     )
     patience_s = rng.choice((0.0, 600.0, 1e12))
     plan = Planner(PackPolicy(), SETTINGS, patience_s).plan(shot)  # pyright: ignore[reportArgumentType]

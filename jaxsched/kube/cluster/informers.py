@@ -12,10 +12,10 @@ from jaxsched.kube.planning.gangs import read_pod_group
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volume_claims import read_volume_claim
+from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
 
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-CLAIMS = "/api/v1/persistentvolumeclaims"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 
 
 class Informers:
@@ -46,6 +46,7 @@ class Informers:
         reflect("nodes", "nodes", read_node, NODES, {}, optional=False)
         reflect("pods", "pods", read_pod, PODS, LIVE_PODS, optional=False)
         reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS, {}, optional=False)
+        reflect("persistentvolumes", "persistentvolumes", read_volume, VOLUMES, {}, optional=False)
         for group, version, resource in POD_GROUPS:
             reflect(group, "podgroups", read_pod_group, f"/apis/{group}/{version}/{resource}", {}, optional=True)
 
@@ -91,6 +92,7 @@ class Informers:
             groups=tuple(group for name, _, _ in POD_GROUPS for group in self.stores[name].items()),
             served=frozenset(served),
             volume_claims=dict(self.stores["persistentvolumeclaims"].items()),
+            volumes=dict(self.stores["persistentvolumes"].items()),
         )
 
     def allows(self, placement: Placement) -> bool:

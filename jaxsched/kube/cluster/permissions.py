@@ -12,6 +12,8 @@ READS = (
     ("get", "", "pods"),
     ("list", "", "persistentvolumeclaims"),
     ("watch", "", "persistentvolumeclaims"),
+    ("list", "", "persistentvolumes"),
+    ("watch", "", "persistentvolumes"),
 )
 POD_GROUPS = (
     ("scheduling.k8s.io", "v1alpha2", "podgroups"),

@@ -61,7 +61,7 @@ class _Line(msgspec.Struct):
     """One line of a recording; a change has `type` and `object`, a plan has `placements`."""
 
     t: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    kind: Literal["nodes", "pods", "podgroups", "persistentvolumeclaims", "plan"]
+    kind: Literal["nodes", "pods", "podgroups", "persistentvolumeclaims", "persistentvolumes", "plan"]
     type: Literal["ADDED", "MODIFIED", "DELETED"] | None = None
     object: dict[str, Any] | None = None
     placements: dict[str, dict[str, str]] | None = None

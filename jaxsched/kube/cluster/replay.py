@@ -16,7 +16,7 @@ from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volume_claims import read_volume_claim
+from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
 from jaxsched.workload.jobs import JobList, make_job_list
 
 _READERS = {
@@ -24,6 +24,7 @@ _READERS = {
     "pods": read_pod,
     "podgroups": read_pod_group,
     "persistentvolumeclaims": read_volume_claim,
+    "persistentvolumes": read_volume,
 }
 
 
@@ -174,6 +175,7 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: 
             pods=tuple(pods),
             groups=tuple(stores["podgroups"].values()),
             volume_claims=dict(stores["persistentvolumeclaims"].values()),
+            volumes=dict(stores["persistentvolumes"].values()),
         )
         plan = planner.plan(snapshot)
         now = {one.gang.key: {a.pod.key: a.node for a in one.assignments} for one in plan.placements}

@@ -15,6 +15,10 @@ def why_not(capacity: FreeCapacity, gang: Gang, policy: str) -> Refusal:
     if capacity.ledger.vector(gang.workers) is None:
         names = [name for name, _ in gang.workers[0].requests if name not in capacity.ledger.column]
         return Refusal("Insufficient", f"no GPU node has {', '.join(names)}")
+    filtered = capacity.filtered_out(gang.workers[0])
+    if len(filtered) == len(capacity.fleet.nodes):
+        counts = ", ".join(f"{count} {reason}" for reason, count in Counter(filtered.values()).most_common())
+        return Refusal("NoNodeAllowed", f"no GPU node may take it: {counts or 'there is none'}")
     workers = capacity.workers(gang)
     now = capacity.by_partition(workers)
     if now.max(initial=0) >= len(gang.workers):

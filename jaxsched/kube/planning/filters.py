@@ -1,10 +1,10 @@
-"""Which nodes a pod may go to: readiness, taints, node selector, required node affinity (upstream's rules)."""
+"""Which nodes a pod may go to: readiness, taints, selectors, affinity of pod and volumes (upstream's rules)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.kube.planning.hints import integer
-from jaxsched.kube.planning.objects import Node, Pod
+from jaxsched.kube.planning.objects import Node, Pod, mappings
 
 
 def filter_reason(pod: Pod, node: Node) -> str:
@@ -18,6 +18,8 @@ def filter_reason(pod: Pod, node: Node) -> str:
         return "node selector"
     if pod.affinity and not any(_term_holds(term, node) for term in pod.affinity):
         return "node affinity"
+    if any(not any(_term_holds(term, node) for term in terms) for terms in pod.volume_affinity):
+        return "volume node affinity"
     return ""
 
 
@@ -36,18 +38,13 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 def _term_holds(term: Mapping[str, Any], node: Node) -> bool:
     """All expressions of a term hold; a term without any matches nothing."""
-    expressions = _entries(term, "matchExpressions")
-    fields = _entries(term, "matchFields")
+    expressions = mappings(term, "matchExpressions")
+    fields = mappings(term, "matchFields")
     if not expressions and not fields:
         return False
     return all(_holds(one, node.labels) for one in expressions) and all(
         _holds(one, {"metadata.name": node.name}) for one in fields
     )
-
-
-def _entries(term: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = term.get(key)
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64
 
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import Fleet
-from jaxsched.kube.planning.gangs import Gang
+from jaxsched.kube.planning.gangs import Gang, node_rights
 from jaxsched.kube.planning.ledger import Ledger, pods_that_fit
 from jaxsched.kube.planning.objects import Pod
 from jaxsched.kube.planning.placement import Assignment, Placement, decision_id
@@ -32,7 +32,7 @@ class FreeCapacity:
 
     def filtered_out(self, pod: Pod) -> dict[int, str]:
         """Node row -> why the pod may not go there."""
-        signature = str((pod.selector, pod.affinity, pod.tolerations))
+        signature = node_rights(pod)
         if signature not in self._filtered_out:
             reasons = ((row, filter_reason(pod, node)) for row, node in enumerate(self.fleet.nodes))
             self._filtered_out[signature] = {row: reason for row, reason in reasons if reason}

@@ -107,6 +107,11 @@ def profile_of(pods: Iterable[Pod], settings: PlanSettings) -> tuple[int, float]
     return model, next((hint.duration_s for hint in hints if hint.duration_s is not None), duration)
 
 
+def node_rights(pod: Pod) -> str:
+    """All of a pod that decides which nodes it may go to; pods with the same text may go to the same ones."""
+    return str((pod.selector, pod.affinity, pod.tolerations, pod.volume_affinity))
+
+
 def _gang(
     key: str, members: list[Pod], minimum: int | None, served: frozenset[str], settings: PlanSettings, now_s: float
 ) -> Gang:
@@ -146,8 +151,8 @@ def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Po
         return Refusal("MixedWorkers", f"its pods ask for different numbers of {gpu}: {', '.join(map(str, sizes))}")
     if pending and not workers and not bound:
         return Refusal("NoGpuRequested", f"none of its pods asks for {gpu}; use the default scheduler for them")
-    if len({str((pod.selector, pod.affinity, pod.tolerations)) for pod in workers}) > 1 and not bound:
-        return Refusal("MixedConstraints", "its workers differ in node selector, node affinity or tolerations")
+    if len({node_rights(pod) for pod in workers}) > 1 and not bound:
+        return Refusal("MixedConstraints", "its workers differ in node selector, tolerations, affinity or volumes")
     return None
 
 

@@ -50,6 +50,7 @@ class Pod:
     tolerations: tuple  # raw
     volume_claims: tuple[str, ...]  # names of persistent volume claims
     refusal: Refusal | None
+    volume_affinity: tuple[tuple, ...] = ()  # node selector terms of its volumes; one of each entry must hold
 
     @property
     def key(self) -> str:
@@ -94,7 +95,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     annotations, labels = _strings(meta, "annotations", KEPT_ANNOTATIONS), _strings(meta, "labels")
     hints, problem = read_hints(annotations, labels)
     refusal = refusal or (Refusal("BadAnnotation", problem) if problem else None)
-    controller = next((o for o in _list(meta, "ownerReferences") if o.get("controller")), {})
+    controller = next((o for o in mappings(meta, "ownerReferences") if o.get("controller")), {})
     terms = mapping(
         mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -117,8 +118,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         owner=(str(controller.get("kind", "")), str(controller.get("uid", ""))),
         group_ref=str(group),
         selector=_strings(spec, "nodeSelector"),
-        affinity=tuple(_list(terms, "nodeSelectorTerms")),
-        tolerations=tuple(_list(spec, "tolerations")),
+        affinity=tuple(mappings(terms, "nodeSelectorTerms")),
+        tolerations=tuple(mappings(spec, "tolerations")),
         volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
         refusal=refusal,
     )
@@ -127,7 +128,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
 def read_node(raw: Mapping[str, Any]) -> Node:
     """A node from its JSON."""
     meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in _list(status, "conditions"))
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in mappings(status, "conditions"))
     refusal = None
     try:
         allocatable = _units(mapping(status, "allocatable"))
@@ -142,7 +143,7 @@ def read_node(raw: Mapping[str, Any]) -> Node:
         why_not=why_not or (refusal.message if refusal else ""),
         allocatable=allocatable,
         labels=_strings(meta, "labels"),
-        taints=tuple(t for t in _list(spec, "taints") if t.get("effect") in ("NoSchedule", "NoExecute")),
+        taints=tuple(t for t in mappings(spec, "taints") if t.get("effect") in ("NoSchedule", "NoExecute")),
         refusal=refusal,
     )
 
@@ -157,8 +158,8 @@ def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
     for parts in ("containers", "initContainers"):
         if parts in spec:
             kept = ("resources", "ports", "restartPolicy")
-            spec[parts] = [{key: one[key] for key in kept if key in one} for one in _list(spec, parts)]
-    conditions = [c for c in _list(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
+            spec[parts] = [{key: one[key] for key in kept if key in one} for one in mappings(spec, parts)]
+    conditions = [c for c in mappings(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
     kept = ("phase", "reason", "startTime", "allocatable")
     return {
         "metadata": own,
@@ -173,7 +174,8 @@ def mapping(parent: Any, key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(parent: Any, key: str) -> list[Mapping[str, Any]]:
+def mappings(parent: Any, key: str) -> list[Mapping[str, Any]]:
+    """The mappings in the list under `key`; what is none of both is left out."""
     value = parent.get(key) if isinstance(parent, Mapping) else None
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
 
@@ -219,14 +221,14 @@ def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """Containers together, or the largest init stage, plus overhead (KEP-753 for sidecars, KEP-2837 for pod level)."""
     sidecars: dict[str, int] = {}
     stage: dict[str, int] = {}
-    for container in _list(spec, "initContainers"):
+    for container in mappings(spec, "initContainers"):
         own = _requests(container)
         if container.get("restartPolicy") == "Always":
             sidecars = _sum([sidecars, own])
             stage = _max(stage, sidecars)
         else:
             stage = _max(stage, _sum([sidecars, own]))
-    total = _max(_sum([*map(_requests, _list(spec, "containers")), sidecars]), stage)
+    total = _max(_sum([*map(_requests, mappings(spec, "containers")), sidecars]), stage)
     total = _max(total, _requests(spec)) if "resources" in spec else total
     total = _sum([total, dict(_units(mapping(spec, "overhead"))), {"pods": 1}])
     return tuple(sorted((name, min(units, LARGEST)) for name, units in total.items()))  # no node has so many
@@ -237,11 +239,10 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
     affinity = mapping(spec, "affinity")
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     for kind in ("podAffinity", "podAntiAffinity"):
-        if _list(mapping(affinity, kind), required):
+        if mappings(mapping(affinity, kind), required):
             return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
-    if any(
-        c.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for c in _list(spec, "topologySpreadConstraints")
-    ):
+    spread = mappings(spec, "topologySpreadConstraints")
+    if any(one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for one in spread):
         return Refusal(
             "TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported"
         )
@@ -249,8 +250,8 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
         return Refusal(
             "ResourceClaimsUnsupported", "spec.resourceClaims (DRA) is not supported: request GPUs as a resource"
         )
-    containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
-    ports = [port for container in containers for port in _list(container, "ports")]
+    containers = [*mappings(spec, "containers"), *mappings(spec, "initContainers")]
+    ports = [port for container in containers for port in mappings(container, "ports")]
     if any(port.get("hostPort") for port in ports) or (spec.get("hostNetwork") and ports):
         return Refusal("HostPortsUnsupported", "host ports (hostPort, or ports with hostNetwork) are not supported")
     if not containers:
@@ -260,7 +261,7 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
 
 def _volume_claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
     names = []
-    for volume in _list(spec, "volumes"):
+    for volume in mappings(spec, "volumes"):
         if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
             names.append(str(claim))
         if "ephemeral" in volume:

@@ -23,7 +23,7 @@ from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.spanning import span_partitions
-from jaxsched.kube.planning.volume_claims import unusable_volume
+from jaxsched.kube.planning.volumes import unusable_volume, with_volumes
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 
@@ -88,7 +88,8 @@ class _PlanInProgress:
         settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot, self.aside, self.alone = snapshot, aside, alone
-        self.capacity = FreeCapacity(fleet, snapshot.pods, settings)
+        self.pods = with_volumes(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+        self.capacity = FreeCapacity(fleet, self.pods, settings)
         running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
         self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
@@ -96,7 +97,7 @@ class _PlanInProgress:
 
     def run(self) -> Plan:
         shot = self.snapshot
-        gangs = form_gangs(shot.pods, shot.groups, shot.served, self.settings, shot.now_s)
+        gangs = form_gangs(self.pods, shot.groups, shot.served, self.settings, shot.now_s)
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
         for priority in sorted({gang.priority for gang in ready}, reverse=True):
@@ -142,7 +143,9 @@ class _PlanInProgress:
             self.reasons[gang.key] = fault.refusal()
             return False
         with about([gang]):
-            reason = gang.refusal or gang.waiting or unusable_volume(gang, self.snapshot.volume_claims)
+            shot = self.snapshot
+            volume = unusable_volume(gang, self.pods, shot.volume_claims, shot.volumes)
+            reason = gang.refusal or gang.waiting or volume
         if reason is not None:
             self.reasons[gang.key] = reason
         return reason is None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from jaxsched.kube.planning.gangs import PodGroup
 from jaxsched.kube.planning.objects import Node, Pod
+from jaxsched.kube.planning.volumes import Volume, VolumeClaim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,4 +17,5 @@ class Snapshot:
     pods: tuple[Pod, ...]
     groups: tuple[PodGroup, ...] = ()
     served: frozenset[str] = frozenset()  # PodGroup APIs that the cluster has
-    volume_claims: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as of `read_volume_claim`
+    volume_claims: Mapping[str, VolumeClaim] = dataclasses.field(default_factory=dict)  # by namespace/name
+    volumes: Mapping[str, Volume] = dataclasses.field(default_factory=dict)  # by name

@@ -9,59 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
-from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import read_node, read_pod
 from jaxsched.kube.planning.plan import Plan, Planner
-from jaxsched.kube.planning.settings import PlanSettings
-from jaxsched.kube.planning.snapshot import Snapshot
-from tests.support.kube.objects import GPU, NOW, make_node, make_pod
-
-SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
-
-
-@pytest.fixture(scope="module")
-def planner() -> Planner:
-    one = Planner(CompiledPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS)
-    one.plan(snapshot(nodes(8)))
-    return one
-
-
-def nodes(count: int, **more) -> list[dict]:
-    return [make_node(f"n{i}", rack=f"r{i // 2}", block=f"b{i // 4}", **more) for i in range(count)]
-
-
-def gang(name: str, size: int, gpus: int, **more) -> list[dict]:
-    return [make_pod(f"{name}-{i}", gpus, name, size, uid=f"{name}-{i}", **more) for i in range(size)]
-
-
-def snapshot(raw_nodes: list[dict], raw_pods: list[dict] = [], now: float = NOW, **more) -> Snapshot:  # noqa: B006
-    return Snapshot(now_s=now, nodes=tuple(map(read_node, raw_nodes)), pods=tuple(map(read_pod, raw_pods)), **more)
-
-
-def check(shot: Snapshot, plan: Plan) -> None:
-    """Written without the planner's own ledger."""
-    node = {one.name: one for one in shot.nodes}
-    used: Counter = Counter()
-    for pod in shot.pods:
-        used.update({(pod.node, name): units for name, units in pod.requests if pod.node})
-    before = {key: units for key, units in used.items()}
-    seen: set[str] = set()
-    for placement in plan.placements:
-        assert {one.pod.uid for one in placement.assignments} == {pod.uid for pod in placement.gang.pending}
-        for one in placement.assignments:
-            assert one.pod.uid not in seen and not one.pod.node
-            seen.add(one.pod.uid)
-            assert filter_reason(one.pod, node[one.node]) == ""
-            used.update({(one.node, name): units for name, units in one.pod.requests})
-            assert (not one.groups) == (one.pod.units(GPU) == 0)
-    for (name, resource), units in used.items():
-        if units != before.get((name, resource)):
-            assert units <= dict(node[name].allocatable).get(resource, 0), (name, resource)
-    placed = {placement.gang.key for placement in plan.placements}
-    assert placed | set(plan.reasons) == set(plan.pending) and not placed & set(plan.reasons)
-
+from tests.kube.planning.snapshots import SETTINGS, check, gang, nodes, snapshot
+from tests.support.kube.objects import GPU, make_node, make_pod
 
 some_pods = st.lists(
     st.tuples(
@@ -252,15 +205,6 @@ def test_helpers_go_along_and_ps_count_as_such(planner: Planner) -> None:
     pods.append(make_pod("ps", None, "g", 2, uid="ps", annotations={"jaxsched.io/role": "ps"}))
     (placement,) = planner.plan(snapshot(nodes(4), pods)).placements
     assert len(placement.assignments) == 4 and len(placement.gang.ps) == len(placement.gang.helpers) == 1
-
-
-def test_unbound_claims_are_refused_by_name(planner: Planner) -> None:
-    volume = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
-    pods = gang("g", 1, 1, spec=volume)
-    for claims, word in ({}, "does not exist"), ({"default/data": "is not bound"}, "is not bound"):
-        reason = next(iter(planner.plan(snapshot(nodes(2), pods, volume_claims=claims)).reasons.values()))
-        assert reason.reason == "VolumeUnsupported" and word in reason.message
-    assert planner.plan(snapshot(nodes(2), pods, volume_claims={"default/data": ""})).placements
 
 
 def test_no_nodes_and_no_pods(planner: Planner) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 HISTORY = 1000
-CLUSTER_WIDE = ("nodes", "clusterroles", "clusterrolebindings", "namespaces")
+CLUSTER_WIDE = ("nodes", "persistentvolumes", "clusterroles", "clusterrolebindings", "namespaces")
 GROUPS = {
-    "": ("pods", "nodes", "persistentvolumeclaims", "events", "namespaces"),
+    "": ("pods", "nodes", "persistentvolumeclaims", "persistentvolumes", "events", "namespaces"),
     "coordination.k8s.io": ("leases",),
     "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
     "scheduling.x-k8s.io": ("podgroups",),
