@@ -98,7 +98,8 @@ class Run:
         api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
         metrics = Metrics()
         name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
-        planner = Planner(CompiledPolicy(name, settings, self.decision_timeout_s), settings, self.patience_s)
+        policy = CompiledPolicy(name, settings, self.decision_timeout_s, beside=True)
+        planner = Planner(policy, settings, self.patience_s)
         scheduler = Scheduler(api, planner, self._options(), metrics)
         server = serve(self.metrics_address, self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import ArrayLike
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
+from jaxsched.pytree import on_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +83,14 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
                 f"a cluster with {axis} = {own[axis]} cannot be padded to {axis} = {size}; give {own[axis]}"
             )
 
-    def filled(leaf: Array, axes: Sequence[str], fill: float) -> Array:
-        return jnp.pad(leaf, [(0, missing[axis]) for axis in axes], constant_values=fill)
+    def filled(leaf: ArrayLike, axes: Sequence[str], fill: float) -> Array:
+        host = np.asarray(leaf)  # a program of JAX would be compiled for every pair of shapes
+        return on_device(np.pad(host, [(0, missing[axis]) for axis in axes], constant_values=fill), host.dtype)
 
     leaves = {name: filled(getattr(cluster, name), axes, fill) for name, (axes, fill) in _AXES.items()}
     dummy = own["all_links"]
-    link_id = jnp.where(cluster.link_id == dummy, shape.all_links, cluster.link_id)
+    link_id = np.asarray(cluster.link_id)
+    link_id = np.where(link_id == dummy, np.int32(shape.all_links), link_id)
     return Cluster(
         **leaves,
         link_bytes_s=filled(cluster.link_bytes_s, ("all_links",), 1),  # the old dummy becomes an unused link

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.kube.planning.compiled_policy import Decision
+from jaxsched.kube.planning.decision import Decision
 from jaxsched.policies.base import Policy
 from tests.fuzz.mutations import CELLS
 from tests.support.kube.objects import make_node, make_pod
@@ -85,16 +85,21 @@ class PackPolicy:
     """Stands in for `CompiledPolicy`: places the first gang of each queue as its counts say, in NumPy."""
 
     main, fallback, compilations, compile_s = Policy("pack", print), Policy("fallback", print), 0, 0.0
+    on_ready = print
 
     def prepare(self, fleet: object) -> None:
         """Nothing to compile."""
 
-    def begin(self, fleet: object, arrays: Any, merged: bool) -> Any:
+    def is_ready(self, fleet: object) -> bool:
+        """Always."""
+        return True
+
+    def begin(self, fleet: object, arrays: Any, merged: bool, fallback: bool) -> Any:
         """The arrays themselves, of which queues are taken away as they are placed."""
         assert all(np.isfinite(leaf).all() for leaf in (arrays.remaining_s, arrays.attained_s, arrays.jobs.duration_s))
         return arrays, [list(row[row >= 0]) for row in arrays.queue]
 
-    def decide(self, state: Any, free: np.ndarray, number: int, fallback: bool) -> tuple[Any, Decision]:
+    def decide(self, state: Any, free: np.ndarray, number: int, fallback: bool) -> Decision:
         """The oldest gang of each partition, wherever there is room."""
         arrays, queues = state
         placed, rows = np.zeros(len(queues), bool), np.zeros(len(queues), np.int32)
@@ -108,7 +113,7 @@ class PackPolicy:
                     workers[partition][at], left = take, left - take
                 placed[partition] = left == 0
         moved = any(queues)
-        return state, Decision(placed, moved, rows, workers, np.zeros_like(workers))
+        return Decision(placed, moved, rows, workers, np.zeros_like(workers))
 
 
 def _pod(rng: random.Random, number: int) -> dict[str, Any]:

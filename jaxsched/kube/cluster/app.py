@@ -67,20 +67,19 @@ class Scheduler:
         binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
         self.gang_binder = GangBinder(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
         self.shadow = Shadow(planner)
-        self._led = self.elector is None
+        self._led, self._compilations = self.elector is None, 0
+        planner.policy.on_ready = self.dirty.set
         self._turn = time.monotonic()
 
     # Life
 
     def start(self) -> None:
-        """Check permissions, read the cluster, compile the policy. UserError if the cluster cannot be used."""
+        """Check permissions and read the cluster. UserError if the cluster cannot be used."""
         wanted = needed(writes=self.options.mode != "shadow", lease=self.elector is not None)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
         self.reporter.start()
-        self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles
-        self.metrics.compilations.set(self.planner.policy.compilations)
-        log.info("policy %s compiled in %.1f s", self.planner.policy.main.name, self.planner.policy.compile_s)
+        self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles, or begins to
         self._alive()
         self.ready.set()
         if self.elector is not None:
@@ -119,8 +118,8 @@ class Scheduler:
         return f"no turn for {stuck:.0f} s" if stuck > STUCK_S else ""
 
     def readyz(self) -> str:
-        """What /readyz says: ready once the cluster is read and the policy compiled."""
-        return "" if self.ready.is_set() else "reading the cluster or compiling the policy"
+        """What /readyz says: ready once the cluster is read; the fallback decides while a policy is compiled."""
+        return "" if self.ready.is_set() else "reading the cluster"
 
     # One turn
 
@@ -196,15 +195,24 @@ class Scheduler:
             self.metrics.pending.labels(name).set(count)
         self.metrics.partial.set(sum(bool(gang.bound) for gang in plan.pending.values()))
         self.metrics.refused_nodes.set(len(plan.refused_nodes))
-        self.metrics.compilations.set(self.planner.policy.compilations)
+        self._observe_policy(plan)
         for fault in plan.faults:
             log.error("gang %s made planning raise; it is set aside", fault, exc_info=fault.__cause__)
             self.metrics.set_aside.inc()
             self.gang_binder.set_aside(fault.keys[0])
         for name, store in self.informers.stores.items():
             self.metrics.unreadable.labels(name).set(store.unreadable)
+
+    def _observe_policy(self, plan: Plan) -> None:
+        """Whether the policy is compiled, how it failed, how long it took."""
+        policy = self.planner.policy
+        if policy.compilations != self._compilations:
+            self._compilations = policy.compilations
+            log.info("policy %s compiled in %.1f s; it decides from now on", policy.main.name, policy.compile_s)
+        self.metrics.compilations.set(policy.compilations)
+        self.metrics.policy_ready.set(plan.policy_ready)
         for cause in plan.policy_failures:
-            log.error("the policy failed (%s): %s takes over", cause, self.planner.policy.fallback.name)
+            log.error("the policy failed (%s): %s takes over", cause, policy.fallback.name)
             self.metrics.fallbacks.labels(cause).inc()
         if plan.placements:
             self.metrics.decision_s.observe(plan.decision_s / len(plan.placements))

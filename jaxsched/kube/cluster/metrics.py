@@ -41,6 +41,7 @@ class Metrics:
         self.rejected = counter("kubelet_rejections", "Pods that a kubelet rejected after our Binding (OutOf...)")
         self.restarts = counter("watch_restarts", "Watches that ended, by resource and cause", "resource", "cause")
         self.compilations = gauge("policy_compilations", "Times that the policy was compiled")
+        self.policy_ready = gauge("policy_ready", "1 while the policy decides; 0: it is being compiled")
         self.leader = gauge("leader", "1 while this replica leads")
         self.refused_nodes = gauge("unreadable_nodes", "Nodes that are left out because they cannot be read")
         self.unreadable = gauge("unreadable_objects", "Objects that reading raised on, by resource", "resource")

@@ -54,7 +54,7 @@ def build_arrays(
     """
     p, q, r = fleet.shape.partitions, settings.queue_slots, settings.running_slots
     gangs = sorted((gang for queue in queues for gang in queue), key=lambda gang: (gang.submit_s, gang.key))
-    jobs = _blank_jobs(p * (q + r))
+    jobs = blank_jobs(p * (q + r))
     for row, gang in enumerate(gangs):
         _fill_times(jobs, row, max(now_s - gang.submit_s, 0.0), gang.duration_s, settings.interval_s)
         jobs.workers[row], jobs.gpus_per_worker[row] = len(gang.workers), gang.gpus_per_worker
@@ -77,7 +77,7 @@ def build_arrays(
 def blank_state(config: EnvConfig, params: EnvParams, settings: PlanSettings) -> State:
     """An empty cluster with a job table of P (Q + R) rows that never arrive."""
     size = params.cluster.group_gpus.shape[0] * (settings.queue_slots + settings.running_slots)
-    return initial_state(config, params, jax.tree.map(jnp.asarray, _blank_jobs(size)))
+    return initial_state(config, params, jax.tree.map(jnp.asarray, blank_jobs(size)))
 
 
 def to_state(params: EnvParams, blank: State, arrays: StateArrays) -> State:
@@ -116,7 +116,7 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
-def _blank_jobs(size: int) -> JobTable:
+def blank_jobs(size: int) -> JobTable:
     """Rows that never arrive, on the host. Estimates are the durations: nothing else is known of a live cluster."""
     columns: dict[str, Any] = {name: np.zeros(size, np.int32) for name in ("ps", "model", "tenant", "home")}
     columns |= {name: np.ones(size, np.int32) for name in ("workers", "gpus_per_worker")}

@@ -8,7 +8,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Int32
 
@@ -23,8 +22,10 @@ from jaxsched.kube.planning.hints import numbers
 from jaxsched.kube.planning.labels import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS
 from jaxsched.kube.planning.objects import Node
 from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.pytree import on_device
 
 MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
+MOST_RACKS = 8  # of a partition that labels may make of its nodes without another array size
 FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
 
 
@@ -166,14 +167,15 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
     def more(count: int) -> int:
         return int(np.ceil(count * settings.headroom))
 
-    racks = more(needed.racks) + 1
+    servers = -(-more(needed.servers) // 4) * 4
+    racks = max(more(needed.racks) + 1, min(servers, MOST_RACKS))
     return Shape(
         partitions=needed.partitions,
-        servers=-(-more(needed.servers) // 4) * 4,
+        servers=servers,
         groups=max(2, needed.groups),
         racks=racks,
         links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
-        all_links=more(needed.all_links) + 6 * racks,
+        all_links=max(more(needed.all_links) + 6 * racks, 6 * needed.partitions * servers),  # a rack for every node
     )
 
 
@@ -181,4 +183,7 @@ def _without_gpus(shape: Shape) -> Cluster:
     """A cluster of nothing but padding."""
     topology = from_host_map([("", "", "")])
     padded = pad(build_rows([Server((1,))], topology, np.zeros((1, 1), int)), shape)
-    return padded.replace(group_gpus=jnp.zeros_like(padded.group_gpus), server_id=jnp.full_like(padded.server_id, -1))
+    return padded.replace(
+        group_gpus=on_device(np.zeros(padded.group_gpus.shape), np.int32),
+        server_id=on_device(np.full(padded.server_id.shape, -1), np.int32),
+    )

@@ -35,6 +35,7 @@ class Plan:
     placements: tuple[Placement, ...]
     reasons: dict[str, Refusal]  # by gang key
     pending: dict[str, Gang]  # every gang that has unbound pods, by key
+    policy_ready: bool  # False: the fallback decided, the policy is still compiled for these nodes
     policy_failures: tuple[str, ...]  # nan, timeout or error: the fallback took over
     faults: tuple[GangFault, ...]  # gangs that made planning raise, set aside
     decision_s: float  # in the policy, all rounds
@@ -129,6 +130,7 @@ class _PlanInProgress:
             placements=tuple(self.placements),
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
             pending={gang.key: gang for gang in gangs},
+            policy_ready=self.policy.is_ready(self.capacity.fleet),
             policy_failures=tuple(self.rounds.failures),
             faults=tuple(self.aside.values()),
             decision_s=self.rounds.decision_s,

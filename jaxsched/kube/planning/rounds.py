@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence, Set
 import numpy as np
 from jaxtyping import Int
 
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy, Decision, PolicyError
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.decision import Decision, PolicyError
 from jaxsched.kube.planning.encode import build_arrays
 from jaxsched.kube.planning.faults import about
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
@@ -74,33 +75,39 @@ class Rounds:
         tenants = _tenants(names, settings.tenants)
         arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
         start = time.perf_counter()
-        state = self.policy.begin(capacity.fleet, arrays, merged)
+        fallback = fallback or not self.policy.is_ready(capacity.fleet)
+        by = self.policy.fallback.name if fallback else self.policy.main.name
         placed: list[Placement] = []
+        rest: list[Gang] = []
         failed: set[str] = set()
         slots = (arrays.running_row < 0).sum(1)
-        while not self.exhausted:
-            free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
-            try:
-                state, decision = self.policy.decide(state, free, self.count, fallback)
-            except PolicyError as error:
-                self.failures.append(str(error))
-                fallback = True
-                continue
-            self.count += 1
-            for partition in np.flatnonzero(decision.placed):
-                gang = rows[decision.row[partition]]
-                targets = _targets(capacity, gang, int(partition), decision, merged)
-                by = self.policy.fallback.name if fallback else self.policy.main.name
-                placement = None if targets is None else capacity.reserve(gang, targets, by)
-                if placement is None:
-                    failed.add(gang.key)
-                else:
-                    placed.append(placement)
-                    slots[partition] -= 1
-            if failed or not decision.moved:
-                break  # after a failure the state shows what is not there
+        try:
+            moment = self.policy.begin(capacity.fleet, arrays, merged, fallback)
+            while not self.exhausted:
+                free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
+                decision = self.policy.decide(moment, free, self.count, fallback)
+                self.count += 1
+                for partition in np.flatnonzero(decision.placed):
+                    gang = rows[decision.row[partition]]
+                    targets = _targets(capacity, gang, int(partition), decision, merged)
+                    placement = None if targets is None else capacity.reserve(gang, targets, by)
+                    if placement is None:
+                        failed.add(gang.key)
+                    else:
+                        placed.append(placement)
+                        slots[partition] -= 1
+                if failed or not decision.moved:
+                    break  # after a failure the state shows what is not there
+        except PolicyError as error:
+            self.failures.append(str(error))
+            done = {placement.gang.key for placement in placed}
+            rest = [gang for gang in gangs if gang.key not in done]
         self.decision_s += time.perf_counter() - start
-        return placed, failed, full or bool((slots <= 0).any())
+        full = full or bool((slots <= 0).any())
+        if rest:
+            others, wrong, fuller = self._fill(rest, [*before, *placed], fallback=True)
+            placed, failed, full = placed + others, failed | wrong, full or fuller
+        return placed, failed, full
 
 
 def _queues(

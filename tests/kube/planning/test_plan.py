@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy, PolicyError
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.decision import PolicyError
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import read_node, read_pod
@@ -253,10 +254,8 @@ class Broken(CompiledPolicy):
 
     cause = "nan"
 
-    def _run(self, fallback, key, state, free):
-        if not fallback:
-            raise PolicyError(self.cause) if self.cause != "error" else RuntimeError("bad")
-        return super()._run(fallback, key, state, free)
+    def _run(self, moment, free, number):
+        raise PolicyError(self.cause) if self.cause != "error" else RuntimeError("bad")
 
 
 @pytest.mark.parametrize("cause", ["nan", "error"])

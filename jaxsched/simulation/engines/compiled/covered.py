@@ -16,7 +16,12 @@ LAWS = (interference.none, interference.analytic, interference.fitted)
 
 
 def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-    """What is missing for a run of a policy; None if nothing is."""
+    """What is missing for a run of a policy as machine code; None if nothing is."""
+    return not_covered(policy, config, params) or no_numba()
+
+
+def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+    """What is missing for a run of a policy in Python; None if nothing is."""
     if policy.options is None or policy.options.rule not in POLICIES:
         return f"it has the policies {', '.join(POLICIES)} only"
     queue = policy.options.queue
@@ -30,7 +35,7 @@ def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
         return "it has no jobs that share a GPU"
     if params.interference.law not in LAWS:
         return "it has no interference models but the project's own"
-    return no_numba()
+    return None
 
 
 @functools.cache

@@ -75,16 +75,22 @@ def _decide(w: World, t: Tables) -> bool:
         t.partitions[p].waited = 0
     for turn in range(w.rounds):
         t.numbers[ROUNDS] += 1
-        if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
-            refresh(w, t)
-        if w.reserve:
-            for p in range(len(t.partitions)):
-                keep_gpus(w, t, p)
-        for p in range(len(t.partitions)):
-            _choose(w, t, p)
-        if not _act(w, t):
+        if not play_round(w, t):
             return turn > 0
     return True
+
+
+@inlined
+def play_round(w: World, t: Tables) -> bool:
+    """One round of all schedulers; whether somebody did something."""
+    if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
+        refresh(w, t)
+    if w.reserve:
+        for p in range(len(t.partitions)):
+            keep_gpus(w, t, p)
+    for p in range(len(t.partitions)):
+        _choose(w, t, p)
+    return _act(w, t)
 
 
 @inlined

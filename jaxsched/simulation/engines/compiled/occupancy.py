@@ -111,11 +111,11 @@ def give_server(w: World, t: Tables, p: int, s: int, sign: int) -> None:
         t.free[p, a] += sign * w.groups[p, a].gpus
         t.partitions[p].free_gpus += sign * w.groups[p, a].gpus
     t.partitions[p].settled = 0
-    _recount(t, p)
+    recount(t, p)
 
 
 @compiled
-def _recount(t: Tables, p: int) -> None:
+def recount(t: Tables, p: int) -> None:
     """What was counted of the free GPUs of a partition is no longer right."""
     for wide in range(t.fits.shape[1]):
         t.fits[p, wide] = t.most[p, wide, 0] = -1
@@ -178,7 +178,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
     partition.settled = 0
     partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide
-    _recount(t, p)
+    recount(t, p)
 
 
 @compiled

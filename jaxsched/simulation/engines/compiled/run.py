@@ -1,5 +1,9 @@
 """A run of the compiled event loop on the arguments that the environment takes."""
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from jaxtyping import Int64
 
@@ -10,7 +14,7 @@ from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.engines.compiled.covered import POLICIES, why_not
+from jaxsched.simulation.engines.compiled.covered import POLICIES, not_covered, why_not
 from jaxsched.simulation.engines.compiled.events import play
 from jaxsched.simulation.engines.compiled.gpu_speeds import speeds_of, tiers_of
 from jaxsched.simulation.engines.compiled.openings import STAY, TO_ANY, TO_IDLE
@@ -59,7 +63,8 @@ class Run:
             interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
             in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
         """
-        assert why_not(policy, config, params) is None and policy.options is not None
+        missing = not_covered if in_python else why_not
+        assert missing(policy, config, params) is None and policy.options is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
         assert isinstance(queue.order, str)
@@ -118,10 +123,16 @@ class Run:
             from jaxsched.simulation.engines.compiled.machine_code import machine_code  # needs Numba
 
             return machine_code(play)(self.world, self.tables, rounds)
+        with self.in_rows() as rows:
+            return play(*rows, rounds)
+
+    @contextlib.contextmanager
+    def in_rows(self) -> Iterator[tuple[Any, Any]]:
+        """World and tables for Python, which may write into them."""
+        rows = self._rows or (with_rows(self.world), with_rows(self.tables))
         with np.errstate(all="ignore"):
-            over = play(*self._rows, rounds)
-        write(self._rows[1])
-        return over
+            yield rows
+        write(rows[1])
 
     @property
     def home(self) -> Int64[np.ndarray, "J"]:
