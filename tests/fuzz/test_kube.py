@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.cluster.api import _event
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.planning.gangs import read_pod_group
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
 from jaxsched.kube.planning.plan import Planner
+from jaxsched.kube.planning.pod_groups import read_pod_group
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volumes import read_volume, read_volume_claim

@@ -193,7 +193,7 @@ class Scheduler:
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)
-        self.metrics.partial.set(sum(bool(gang.bound) for gang in plan.pending.values()))
+        self.metrics.partial.set(sum(bool(gang.bound and gang.together) for gang in plan.pending.values()))
         self.metrics.refused_nodes.set(len(plan.refused_nodes))
         self._observe_policy(plan)
         for fault in plan.faults:

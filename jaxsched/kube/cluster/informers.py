@@ -1,5 +1,6 @@
 """Informers: a store and a reflector for each resource that plans rest on, and a snapshot of them all."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,9 +9,10 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
 from jaxsched.kube.cluster.permissions import POD_GROUPS
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.planning.gangs import read_pod_group
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
+from jaxsched.kube.planning.owners import OWNER_KINDS, read_owner
 from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.pod_groups import read_pod_group
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
 
@@ -36,19 +38,26 @@ class Informers:
         self.stores: dict[str, Store] = {}
         self.reflectors: dict[str, Reflector] = {}
 
-        def reflect(name: str, kind: str, read: Callable, path: str, query: Mapping[str, str], optional: bool) -> None:
-            store = Store(read, on_change, lambda what, raw: on_event(kind, what, raw))
+        def reflect(name: str, kind: str, read: Callable, *paths: str, optional: bool = False) -> None:
+            """`kind`: what a recording calls it, "" for what is not recorded."""
+            heard = (lambda what, raw: on_event(kind, what, raw)) if kind else (lambda what, raw: None)
+            store = Store(read, on_change, heard)
+            query = LIVE_PODS if name == "pods" else {}
             self.stores[name] = store
             self.reflectors[name] = Reflector(
-                api, path, store, query, optional, lambda cause: on_restart(name, cause), idle_s
+                api, paths, store, query, optional, lambda cause: on_restart(name, cause), idle_s
             )
 
-        reflect("nodes", "nodes", read_node, NODES, {}, optional=False)
-        reflect("pods", "pods", read_pod, PODS, LIVE_PODS, optional=False)
-        reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS, {}, optional=False)
-        reflect("persistentvolumes", "persistentvolumes", read_volume, VOLUMES, {}, optional=False)
-        for group, version, resource in POD_GROUPS:
-            reflect(group, "podgroups", read_pod_group, f"/apis/{group}/{version}/{resource}", {}, optional=True)
+        reflect("nodes", "nodes", read_node, NODES)
+        reflect("pods", "pods", read_pod, PODS)
+        reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS)
+        reflect("persistentvolumes", "persistentvolumes", read_volume, VOLUMES)
+        for group, versions in POD_GROUPS.items():
+            paths = (f"/apis/{group}/{version}/podgroups" for version in versions)
+            reflect(group, "podgroups", read_pod_group, *paths, optional=True)
+        for owner in OWNER_KINDS:
+            paths = (f"/apis/{owner.group}/{version}/{owner.resource}" for version in owner.versions)
+            reflect(owner.name, "", functools.partial(read_owner, kind=owner), *paths, optional=True)
 
     def start(self, on_wait: Callable[[], None]) -> None:
         """Return when all is read; `on_wait` is called meanwhile. UserError if something may not be read."""
@@ -84,13 +93,14 @@ class Informers:
 
     def snapshot(self, pods: tuple[Pod, ...]) -> Snapshot:
         """The cluster now, with `pods` for its pods."""
-        served = [group for group, _, _ in POD_GROUPS if not self.reflectors[group].missing]
+        optional = [*POD_GROUPS, *(owner.name for owner in OWNER_KINDS)]
         return Snapshot(
             now_s=time.time(),
             nodes=self.stores["nodes"].items(),
             pods=pods,
-            groups=tuple(group for name, _, _ in POD_GROUPS for group in self.stores[name].items()),
-            served=frozenset(served),
+            groups=tuple(group for name in POD_GROUPS for group in self.stores[name].items()),
+            owners=tuple(one for kind in OWNER_KINDS for one in self.stores[kind.name].items()),
+            served=frozenset(name for name in optional if not self.reflectors[name].missing),
             volume_claims=dict(self.stores["persistentvolumeclaims"].items()),
             volumes=dict(self.stores["persistentvolumes"].items()),
         )

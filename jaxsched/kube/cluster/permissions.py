@@ -2,6 +2,8 @@
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
+from jaxsched.kube.planning.owners import OWNER_KINDS
+from jaxsched.kube.planning.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO
 
 # (verb, group, resource/subresource); deploy/base/rbac.yaml grants exactly these, a test compares the two
 READS = (
@@ -15,19 +17,20 @@ READS = (
     ("list", "", "persistentvolumes"),
     ("watch", "", "persistentvolumes"),
 )
-POD_GROUPS = (
-    ("scheduling.k8s.io", "v1alpha2", "podgroups"),
-    ("scheduling.x-k8s.io", "v1alpha1", "podgroups"),
-    ("scheduling.volcano.sh", "v1beta1", "podgroups"),
-)
+POD_GROUPS = {  # the versions that are read, the best first
+    UPSTREAM: ("v1beta1", "v1alpha3", "v1alpha2"),
+    COSCHEDULING: ("v1alpha1",),
+    VOLCANO: ("v1beta1",),
+}
 WRITES = (("create", "", "pods/binding"), ("patch", "", "pods/status"), ("create", "", "events"))
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
 def needed(writes: bool, lease: bool) -> tuple[tuple[str, str, str], ...]:
     """What a process needs; one that only looks does without `writes`, one without replicas without `lease`."""
-    groups = tuple((verb, group, name) for group, _, name in POD_GROUPS for verb in ("list", "watch"))
-    return READS + groups + (WRITES if writes else ()) + (LEASE if lease else ())
+    optional = [*((group, "podgroups") for group in POD_GROUPS), *((one.group, one.resource) for one in OWNER_KINDS)]
+    reads = READS + tuple((verb, group, resource) for group, resource in optional for verb in ("list", "watch"))
+    return reads + (WRITES if writes else ()) + (LEASE if lease else ())
 
 
 def check_permissions(

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
@@ -87,19 +87,23 @@ class Store:
 
 
 class Reflector:
-    """A thread that keeps `store` like the server's `path`. `live` is set while its contents are current."""
+    """A thread that keeps `store` like the server's `path`, the first of several versions' that it has.
+
+    `live` is set while its contents are current.
+    """
 
     def __init__(
         self,
         api: ApiClient,
-        path: str,
+        path: str | Sequence[str],
         store: Store,
         query: Mapping[str, str] | None = None,
         optional: bool = False,
         count: Callable[[str], None] = lambda cause: None,
         idle_s: float = IDLE_S,
     ) -> None:
-        self.api, self.path, self.store = api, path, store
+        self.paths = (path,) if isinstance(path, str) else tuple(path)  # of versions, the best first
+        self.api, self.path, self.store = api, self.paths[0], store
         self.query, self.optional, self.count, self.idle_s = dict(query or {}), optional, count, idle_s
         self.live, self.listed = threading.Event(), threading.Event()
         self.missing = False  # the server does not know the resource (only with `optional`)
@@ -109,7 +113,7 @@ class Reflector:
         self._cancel: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._again = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"reflector {self.path}", daemon=True)
 
     def start(self) -> "Reflector":
         """Begin; returns itself."""
@@ -168,7 +172,11 @@ class Reflector:
     def _list(self) -> str:
         """The version of a full list that is now in the store; "" if the server refuses."""
         self._again.clear()
-        response = self.api.request("GET", self.path, self.query, read_s=LIST_READ_S)
+        for path in self.paths:
+            self.path = path
+            response = self.api.request("GET", path, self.query, read_s=LIST_READ_S)
+            if response.status != 404:
+                break
         self.denied = response.message if response.status in (401, 403) else ""
         self.missing = response.status == 404 and self.optional
         if self.missing:
@@ -207,7 +215,7 @@ class Reflector:
             kind, raw = event.get("type"), mapping(event, "object")
             if kind == "ERROR":
                 self.live.clear()
-                gone = raw.get("code") == 410 or raw.get("reason") in ("Expired", "Gone")
+                gone = raw.get("code") in (404, 410) or raw.get("reason") in ("Expired", "Gone")
                 self.denied = str(raw.get("message")) if raw.get("code") in (401, 403) else ""
                 self.count("gone" if gone else "error")
                 self._version = "" if gone or self.denied else self._version

@@ -11,9 +11,10 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.fleet import gpu_nodes, read_fleet
-from jaxsched.kube.planning.gangs import gang_key, natural, profile_of, read_pod_group
+from jaxsched.kube.planning.gangs import gang_key, natural, profile_of
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
+from jaxsched.kube.planning.pod_groups import read_pod_group
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volumes import read_volume, read_volume_claim

@@ -99,9 +99,13 @@ class FreeCapacity:
 
     def reserve(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
         """Reserve for all pods or for none. PS that do not fit where they should, and helpers, go near the workers."""
+        return self.placement(gang, [*targets, *((pod, -1, ()) for pod in gang.helpers)], by)
+
+    def placement(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
+        """The same for exactly those pods."""
         done: list[Assignment] = []
-        near = [row for _, row, _ in targets]
-        for pod, row, groups in [*targets, *((pod, -1, ()) for pod in gang.helpers)]:
+        near = [row for _, row, _ in targets if row >= 0]
+        for pod, row, groups in targets:
             fits = row >= 0 and self.eligible(pod)[row] and self.ledger.fits(pod, row)
             if not fits and not pod.units(self.settings.gpu_resource):
                 row = self.node_near(pod, near)

@@ -1,47 +1,39 @@
 """Pods into gangs: PodGroups of three kinds, labels, else the owner; and what a gang is to the simulator's eyes.
 
 The one place that knows the conventions (they have changed before): upstream `spec.schedulingGroup`, the coscheduling
-label and PodGroup, Volcano's, Kueue's pod groups, JobSet, and jobs by their controller.
+label and PodGroup, Volcano's, Kueue's pod groups, JobSet, LeaderWorkerSet, and jobs by their controller.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from jaxsched.kube.planning.objects import DONE_PHASES, Pod, Refusal, mapping
+from jaxsched.kube.planning.gang_sizes import GangSize, stated_size
+from jaxsched.kube.planning.objects import DONE_PHASES, Pod, Refusal
+from jaxsched.kube.planning.owners import Owner
+from jaxsched.kube.planning.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO, PodGroup
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.workload.models import model_index
 
-UPSTREAM, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
 COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
 KUEUE_LABEL = "kueue.x-k8s.io/pod-group-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+LWS_LABELS = ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index")
 ALONE = ("", "ReplicaSet", "ReplicationController", "DaemonSet", "StatefulSet", "Node")  # their pods start one by one
-MOST_PODS = 2**31 - 1  # of a PodGroup's minimum
-
-
-@dataclasses.dataclass(frozen=True)
-class PodGroup:
-    """A PodGroup of any of the three APIs."""
-
-    api: str  # UPSTREAM, COSCHEDULING or VOLCANO
-    namespace: str
-    name: str
-    minimum: int  # pods that must start together
 
 
 @dataclasses.dataclass(frozen=True)
 class Gang:
-    """Pods that start together. `pending` are all to be bound in one plan; with `bound` not empty they are the rest."""
+    """Pods that start together: as many as its minimum in one plan, or the rest of them; further ones as they fit."""
 
     key: str
     namespace: str
-    pending: tuple[Pod, ...]  # sorted by name
+    pending: tuple[Pod, ...]  # sorted by name; all in `workers`, `ps`, `helpers` (to be bound whole) or `extra`
     bound: tuple[Pod, ...]
-    workers: tuple[Pod, ...]  # of pending: those with GPUs
-    ps: tuple[Pod, ...]  # of pending: parameter servers
-    helpers: tuple[Pod, ...]  # of pending: launchers and the like, not shown to the policy
+    workers: tuple[Pod, ...]  # those with GPUs
+    ps: tuple[Pod, ...]  # parameter servers
+    helpers: tuple[Pod, ...]  # launchers and the like, not shown to the policy
+    extra: tuple[Pod, ...]  # more than must start together
     gpus_per_worker: int
     priority: int
     submit_s: float
@@ -50,15 +42,10 @@ class Gang:
     refusal: Refusal | None  # it will not be scheduled as it is
     waiting: Refusal | None  # it may be scheduled later: pods are missing
 
-
-def read_pod_group(raw: Mapping[str, Any]) -> PodGroup:
-    """A PodGroup from its JSON; an unreadable minimum counts as 1."""
-    meta, spec = mapping(raw, "metadata"), mapping(raw, "spec")
-    api = str(raw.get("apiVersion", "")).partition("/")[0]
-    policy = mapping(spec, "schedulingPolicy") or mapping(spec, "policy")
-    minimum = spec.get("minMember") or mapping(policy, "gang").get("minCount") or 1
-    minimum = minimum if isinstance(minimum, int) and not isinstance(minimum, bool) and minimum > 0 else 1
-    return PodGroup(api, str(meta.get("namespace", "default")), str(meta.get("name", "")), min(minimum, MOST_PODS))
+    @property
+    def together(self) -> tuple[Pod, ...]:
+        """The pods that are to be bound in one plan or not at all."""
+        return (*self.workers, *self.ps, *self.helpers)
 
 
 def gang_key(pod: Pod) -> str:
@@ -73,24 +60,36 @@ def gang_key(pod: Pod) -> str:
         return f"{pod.namespace}/kueue/{name}"
     if name := pod.labels.get(JOBSET_LABEL):
         return f"{pod.namespace}/jobset/{name}"
+    if name := pod.labels.get(LWS_LABELS[0]):  # each group of a LeaderWorkerSet starts by itself
+        return f"{pod.namespace}/lws/{name}/{pod.labels.get(LWS_LABELS[1], '')}"
     kind, uid = pod.owner
     return f"{pod.namespace}/pod/{pod.name}" if kind in ALONE else f"{pod.namespace}/{kind}/{uid}"
 
 
 def form_gangs(
-    pods: Iterable[Pod], groups: Iterable[PodGroup], served: frozenset[str], settings: PlanSettings, now_s: float
+    pods: Iterable[Pod],
+    groups: Iterable[PodGroup],
+    served: frozenset[str],
+    settings: PlanSettings,
+    now_s: float,
+    owners: Iterable[Owner] = (),
 ) -> list[Gang]:
     """The gangs of the pods that are neither done nor terminating nor another scheduler's, by time of submission.
 
-    `served` are the PodGroup APIs that the cluster has.
+    `served` are the APIs of PodGroups and the kinds of owners that the cluster has.
     """
-    minimum = {f"{group.namespace}/{group.api}/{group.name}": group.minimum for group in groups}
+    by_key, owners = {group.key: group for group in groups}, tuple(owners)
+    owned = {owner.uid: owner for owner in owners} | {(one.kind, one.namespace, one.name): one for one in owners}
     members: dict[str, list[Pod]] = {}
     for pod in pods:
         ours = pod.scheduler == settings.scheduler_name
         if ours and not pod.terminating and pod.phase not in DONE_PHASES:
             members.setdefault(gang_key(pod), []).append(pod)
-    gangs = [_gang(key, own, minimum.get(key), served, settings, now_s) for key, own in members.items()]
+    gangs = []
+    for key, own in members.items():
+        own = sorted(own, key=lambda pod: natural(pod.name))
+        size = stated_size(key, own, by_key.get(key), owned, served)
+        gangs.append(_gang(key, own, by_key.get(key), size, settings, now_s))
     return sorted(gangs, key=lambda gang: (gang.submit_s, gang.key))
 
 
@@ -113,33 +112,46 @@ def node_rights(pod: Pod) -> str:
 
 
 def _gang(
-    key: str, members: list[Pod], minimum: int | None, served: frozenset[str], settings: PlanSettings, now_s: float
+    key: str, members: list[Pod], group: PodGroup | None, size: GangSize, settings: PlanSettings, now_s: float
 ) -> Gang:
-    members = sorted(members, key=lambda pod: natural(pod.name))
     bound = tuple(pod for pod in members if pod.node)
     pending = tuple(pod for pod in members if not pod.node and not pod.gated)
     gpu = settings.gpu_resource
-    workers = tuple(pod for pod in pending if pod.units(gpu))
-    ps = tuple(pod for pod in pending if not pod.units(gpu) and pod.hints.is_ps)
-    helpers = tuple(pod for pod in pending if not pod.units(gpu) and not pod.hints.is_ps)
+    needed = max(min(size.pods, len(members)) - len(bound), 0) if size.elastic else len(pending)
+    together = _needed_first(pending, needed, gpu)
+    workers = tuple(pod for pod in together if pod.units(gpu))
     model, duration = profile_of(members, settings)
-    refusal = _refusal(pending, workers, bound, gpu)
+    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu)
+    stated = group.priority if group is not None else None
     return Gang(
         key=key,
         namespace=members[0].namespace,
         pending=pending,
         bound=bound,
         workers=workers,
-        ps=ps,
-        helpers=helpers,
+        ps=tuple(pod for pod in together if not pod.units(gpu) and pod.hints.is_ps),
+        helpers=tuple(pod for pod in together if not pod.units(gpu) and not pod.hints.is_ps),
+        extra=tuple(pod for pod in pending if pod not in together),
         gpus_per_worker=workers[0].units(gpu) if workers else 0,
-        priority=max(pod.priority for pod in members),
+        priority=stated if stated is not None else max(pod.priority for pod in members),
         submit_s=min(pod.created_s for pod in members),
         model=model,
         duration_s=duration,
         refusal=refusal,
-        waiting=None if refusal or not pending else _missing(key, members, bound, minimum, served, settings, now_s),
+        waiting=None if refusal or not pending or bound else size.missing(key, members, settings.settle_s, now_s),
     )
+
+
+def _needed_first(pending: tuple[Pod, ...], needed: int, gpu: str) -> tuple[Pod, ...]:
+    """So many of the pods: launchers and parameter servers before workers, but a worker among them, in order of names.
+
+    So it does not matter which were there first.
+    """
+    workers = [pod for pod in pending if pod.units(gpu)]
+    others = [pod for pod in pending if not pod.units(gpu)]
+    first = others[: max(needed - 1, 0) if workers else needed]
+    chosen = {pod.uid for pod in [*first, *workers[: needed - len(first)]]}
+    return tuple(pod for pod in pending if pod.uid in chosen)
 
 
 def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str) -> Refusal | None:
@@ -153,32 +165,4 @@ def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Po
         return Refusal("NoGpuRequested", f"none of its pods asks for {gpu}; use the default scheduler for them")
     if len({node_rights(pod) for pod in workers}) > 1 and not bound:
         return Refusal("MixedConstraints", "its workers differ in node selector, tolerations, affinity or volumes")
-    return None
-
-
-def _missing(
-    key: str,
-    members: list[Pod],
-    bound: tuple[Pod, ...],
-    minimum: int | None,
-    served: frozenset[str],
-    settings: PlanSettings,
-    now_s: float,
-) -> Refusal | None:
-    """What the gang still waits for; None when it is complete. The rest of a gang that has started is never held."""
-    if bound:
-        return None
-    if any(pod.gated for pod in members):
-        return Refusal("Gated", "some of its pods have scheduling gates")
-    api = key.split("/")[1]
-    stated = minimum or max((pod.hints.gang_size for pod in members), default=0)
-    if minimum is None and not stated and (api == UPSTREAM or api in served):
-        return Refusal("PodGroupMissing", f"its PodGroup ({api}) does not exist")
-    if len(members) < stated:
-        return Refusal("GangIncomplete", f"{len(members)} of {stated} pods exist")
-    newest = max(pod.created_s for pod in members)
-    if not stated and api != "pod" and now_s - newest < settings.settle_s:
-        return Refusal(
-            "GangIncomplete", f"its size is not stated and its newest pod is under {settings.settle_s:g} s old"
-        )
     return None

@@ -15,6 +15,7 @@ from jaxsched.kube.planning.labels import (
     GANG_SIZE,
     GROUP,
     KUEUE_COUNT,
+    LWS_SIZE,
     MIN_AVAILABLE,
     MODEL,
     PS_LABELS,
@@ -58,7 +59,12 @@ def read_hints(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tup
 
     sizes = [
         _size(said(where, key, _WHOLE, f"a whole number from 1 to {LARGEST_GANG}"), key, problems)
-        for where, key in ((annotations, GANG_SIZE), (annotations, KUEUE_COUNT), (labels, MIN_AVAILABLE))
+        for where, key in (
+            (annotations, GANG_SIZE),
+            (annotations, KUEUE_COUNT),
+            (annotations, LWS_SIZE),
+            (labels, MIN_AVAILABLE),
+        )
     ]
     model = None
     if MODEL in annotations:

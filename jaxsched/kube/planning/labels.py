@@ -9,6 +9,7 @@ ROLE = f"{PREFIX}role"
 # The same of others: how many pods start together, the name of Volcano's PodGroup, which pods are parameter servers.
 KUEUE_COUNT, MIN_AVAILABLE = "kueue.x-k8s.io/pod-group-total-count", "pod-group.scheduling.sigs.k8s.io/min-available"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 PS_LABELS = ("training.kubeflow.org/replica-type", "tf-replica-type")
 
 # Annotations of pods that a Binding writes.

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from jaxsched.errors import UserError
 from jaxsched.kube.planning.hints import Hints, read_hints
-from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, KUEUE_COUNT, MODEL, ROLE, VOLCANO_GROUP
+from jaxsched.kube.planning.labels import DURATION, GANG_SIZE, GROUP, KUEUE_COUNT, LWS_SIZE, MODEL, ROLE, VOLCANO_GROUP
 from jaxsched.kube.planning.quantity import LARGEST, resource_units
 
 DONE_PHASES = ("Succeeded", "Failed")
-KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT)
+KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT, LWS_SIZE)
 MOST_PRIORITY = 2**31 - 1
 
 
@@ -50,6 +50,7 @@ class Pod:
     tolerations: tuple  # raw
     volume_claims: tuple[str, ...]  # names of persistent volume claims
     refusal: Refusal | None
+    owner_kind: str = ""  # of the controller, with its API group: Job.batch
     volume_affinity: tuple[tuple, ...] = ()  # node selector terms of its volumes; one of each entry must hold
 
     @property
@@ -122,6 +123,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         tolerations=tuple(mappings(spec, "tolerations")),
         volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
         refusal=refusal,
+        owner_kind=f"{controller.get('kind', '')}.{str(controller.get('apiVersion', '')).rpartition('/')[0]}",
     )
 
 

@@ -16,7 +16,7 @@ from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fl
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
-from jaxsched.kube.planning.partial_gangs import place_rest
+from jaxsched.kube.planning.partial_gangs import place_extra, place_rest
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
 from jaxsched.kube.planning.running import running_parts
@@ -98,7 +98,7 @@ class _PlanInProgress:
 
     def run(self) -> Plan:
         shot = self.snapshot
-        gangs = form_gangs(self.pods, shot.groups, shot.served, self.settings, shot.now_s)
+        gangs = form_gangs(self.pods, shot.groups, shot.served, self.settings, shot.now_s, shot.owners)
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
         for priority in sorted({gang.priority for gang in ready}, reverse=True):
@@ -111,7 +111,7 @@ class _PlanInProgress:
 
     def _place(self, gangs: Sequence[Gang]) -> None:
         """Place gangs of one priority. What is kept for one of them is kept from those and from lower ones."""
-        self._place_rests([gang for gang in gangs if gang.bound])
+        self._place_rests([gang for gang in gangs if gang.bound and gang.together])
         whole = [gang for gang in gangs if not gang.bound]
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
@@ -122,6 +122,7 @@ class _PlanInProgress:
             self.reasons[gang.key] = self._next_plan() if unasked else reason
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
         self._decide(late, fallback=True)
+        self._place_extras([gang for gang in gangs if gang.extra])
 
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
@@ -161,6 +162,22 @@ class _PlanInProgress:
                 self.placements.append(found)
             else:
                 self.reasons[gang.key] = found
+
+    def _place_extras(self, gangs: Sequence[Gang]) -> None:
+        """Place pods beyond the minimum of gangs that have it."""
+        placed = {placement.gang.key: at for at, placement in enumerate(self.placements)}
+        for gang in gangs:
+            at = placed.get(gang.key)
+            if at is None and gang.together:
+                continue
+            with about([gang]):
+                found = place_extra(self.capacity, gang, None if at is None else self.placements[at])
+            if isinstance(found, Refusal):
+                self.reasons[gang.key] = found
+            elif found is not None and at is not None:
+                self.placements[at] = found
+            elif found is not None:
+                self.placements.append(found)
 
     def _ask(self, gangs: list[Gang]) -> list[Gang]:
         """Have the policy place gangs. Returns those that it did not."""

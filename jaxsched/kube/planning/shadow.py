@@ -37,10 +37,10 @@ class Shadow:
             plan = self.planner.plan(_as_if_unbound(snapshot, open_keys))
             self._ours |= {one.gang.key: one for one in plan.placements if one.gang.key in open_keys}
             reasons = plan.reasons
-        real = form_gangs(snapshot.pods, snapshot.groups, snapshot.served, settings, snapshot.now_s)
+        real = form_gangs(snapshot.pods, snapshot.groups, snapshot.served, settings, snapshot.now_s, snapshot.owners)
         entries = []
         for gang in real:
-            if gang.key in members and gang.key not in self._done and gang.bound and not gang.pending:
+            if gang.key in members and gang.key not in self._done and gang.bound and not gang.together:
                 self._done.add(gang.key)
                 why = reasons[gang.key].message if gang.key in reasons else ""
                 entries.append(compared(gang.key, self._ours.pop(gang.key, None), gang.bound, why))

@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-from jaxsched.kube.planning.gangs import PodGroup
 from jaxsched.kube.planning.objects import Node, Pod
+from jaxsched.kube.planning.owners import Owner
+from jaxsched.kube.planning.pod_groups import PodGroup
 from jaxsched.kube.planning.volumes import Volume, VolumeClaim
 
 
@@ -16,6 +17,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     groups: tuple[PodGroup, ...] = ()
-    served: frozenset[str] = frozenset()  # PodGroup APIs that the cluster has
+    owners: tuple[Owner, ...] = ()
+    served: frozenset[str] = frozenset()  # APIs of PodGroups and kinds of owners that the cluster has
     volume_claims: Mapping[str, VolumeClaim] = dataclasses.field(default_factory=dict)  # by namespace/name
     volumes: Mapping[str, Volume] = dataclasses.field(default_factory=dict)  # by name

@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.app import Options, Scheduler
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import LEASE, POD_GROUPS, READS, WRITES, check_permissions
+from jaxsched.kube.cluster.permissions import check_permissions, needed
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, gang, turn
 
@@ -30,12 +30,7 @@ class As(ApiClient):
 
 
 USER = "system:serviceaccount:jaxsched:jaxsched"
-NEEDED = (
-    *READS,
-    *((verb, group, name) for group, _, name in POD_GROUPS for verb in ("list", "watch")),
-    *WRITES,
-    *LEASE,
-)
+NEEDED = needed(writes=True, lease=True)
 
 
 def shipped() -> list[dict]:

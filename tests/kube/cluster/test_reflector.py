@@ -6,7 +6,6 @@ import time
 import pytest
 
 from jaxsched.kube.cluster.api import PODS, pod_path
-from jaxsched.kube.cluster.permissions import POD_GROUPS
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.planning.objects import read_pod
 from tests.support.kube.calls import eventually, post
@@ -116,9 +115,17 @@ def test_bookmarks_are_no_objects(world, watching) -> None:
 
 
 def test_a_resource_that_does_not_exist_is_no_error(world) -> None:
-    group, version, resource = POD_GROUPS[2]
-    reflector = Reflector(world.api, f"/apis/{group}/{version}/{resource}", Store(dict), optional=True).start()
+    paths = [f"/apis/scheduling.volcano.sh/{version}/podgroups" for version in ("v1beta1", "v1alpha1")]
+    reflector = Reflector(world.api, paths, Store(dict), optional=True).start()
     assert reflector.listed.wait(20) and reflector.live.is_set() and reflector.missing
+    reflector.stop()
+
+
+def test_the_first_version_that_the_server_has_is_read(world) -> None:
+    world.pod()
+    store = Store(dict)
+    reflector = Reflector(world.api, ["/api/v9/pods", "/api/v1/pods", "/api/v2/pods"], store, optional=True).start()
+    assert reflector.listed.wait(20) and not reflector.missing and reflector.path == "/api/v1/pods" and store.items()
     reflector.stop()
 
 

@@ -40,7 +40,8 @@ def check(shot: Snapshot, plan: Plan) -> None:
     before = {key: units for key, units in used.items()}
     seen: set[str] = set()
     for placement in plan.placements:
-        assert {one.pod.uid for one in placement.assignments} == {pod.uid for pod in placement.gang.pending}
+        mine = {one.pod.uid for one in placement.assignments}
+        assert {pod.uid for pod in placement.gang.together} <= mine <= {pod.uid for pod in placement.gang.pending}
         for one in placement.assignments:
             assert one.pod.uid not in seen and not one.pod.node
             seen.add(one.pod.uid)

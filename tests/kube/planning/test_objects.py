@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import gpu_type, read_fleet
-from jaxsched.kube.planning.gangs import form_gangs, gang_key, read_pod_group
+from jaxsched.kube.planning.gangs import form_gangs, gang_key
 from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
+from jaxsched.kube.planning.pod_groups import read_pod_group
 from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 

@@ -21,6 +21,7 @@ GROUPS = {
     "coordination.k8s.io": ("leases",),
     "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
     "scheduling.x-k8s.io": ("podgroups",),
+    "batch": ("jobs",),
 }
 PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/(?P<version>[^/]+))(?:/namespaces/(?P<ns>[^/]+))?"
