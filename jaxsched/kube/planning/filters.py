@@ -6,6 +6,8 @@ from typing import Any
 from jaxsched.kube.planning.hints import integer
 from jaxsched.kube.planning.objects import Node, Pod, mappings
 
+UNUSABLE = ("cordoned", "not ready", "being deleted")  # reasons that lie in the node alone
+
 
 def filter_reason(pod: Pod, node: Node) -> str:
     """Why the pod may not go to the node, in a few words; "" if it may. Resources are not looked at."""

@@ -59,6 +59,11 @@ def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
 
 
+def nodes_without_gpus(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
+    """The nodes that only pods without GPUs can go to."""
+    return [node for node in nodes if not dict(node.allocatable).get(settings.gpu_resource) and node.refusal is None]
+
+
 def topology_labels(nodes: Sequence[Node], settings: PlanSettings) -> tuple[str, ...]:
     """The setting, else the first preset whose innermost label some node has, else none."""
     if settings.topology:

@@ -1,6 +1,6 @@
-"""What GPU nodes may still take while a plan is made: resources, filters, and nodes kept for gangs that go first.
+"""What nodes may still take while a plan is made: resources, filters, and nodes kept for gangs that go first.
 
-Plain NumPy on the host. `S` GPU nodes, `K` GPU groups of a node.
+Plain NumPy on the host. `S` GPU nodes, `A` all nodes, the others last, `K` GPU groups of a node.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from jaxtyping import Bool, Int, Int64
 from jaxsched.kube.planning.filters import filter_reason
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.gangs import Gang, node_rights
-from jaxsched.kube.planning.ledger import Ledger, pods_that_fit
-from jaxsched.kube.planning.objects import Pod
+from jaxsched.kube.planning.ledger import Ledger
+from jaxsched.kube.planning.objects import Node, Pod
 from jaxsched.kube.planning.placement import Assignment, Placement, decision_id
 from jaxsched.kube.planning.settings import PlanSettings
 
@@ -20,29 +20,47 @@ Target = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, nea
 
 
 class FreeCapacity:
-    """The ledger of one plan, and which part of it a pod or a gang may use; `reserve` and `closed` change it."""
+    """The ledger of one plan, and which part of it a pod or a gang may use; `reserve` and `keep` change it.
 
-    def __init__(self, fleet: Fleet, pods: Sequence[Pod], settings: PlanSettings) -> None:
+    `others`: nodes without GPUs, for pods that ask for none.
+    """
+
+    def __init__(self, fleet: Fleet, others: Sequence[Node], pods: Sequence[Pod], settings: PlanSettings) -> None:
         self.fleet, self.settings = fleet, settings
+        self.nodes = (*fleet.nodes, *others)
         self._sizes = {(max(groups), sum(groups)) for groups in fleet.groups}
-        self.ledger = Ledger(fleet, pods, settings.gpu_resource)
-        self.closed = np.zeros(len(fleet.nodes), bool)  # kept free for gangs that go first
-        self._foreign = [pod for pod in pods if pod.scheduler != settings.scheduler_name]
+        self._others, self._pods = others, pods
+        self.ledger = self.ledger_of(pods)
+        self.kept: dict[int, Gang] = {}  # rows of nodes that are kept free, and for which gang
         self._filtered_out: dict[str, dict[int, str]] = {}
+
+    def ledger_of(self, pods: Iterable[Pod]) -> Ledger:
+        """A ledger of the same nodes with these pods on them."""
+        return Ledger(self.fleet, pods, self.settings.gpu_resource, self._others)
 
     def filtered_out(self, pod: Pod) -> dict[int, str]:
         """Node row -> why the pod may not go there."""
         signature = node_rights(pod)
         if signature not in self._filtered_out:
-            reasons = ((row, filter_reason(pod, node)) for row, node in enumerate(self.fleet.nodes))
+            reasons = ((row, filter_reason(pod, node)) for row, node in enumerate(self.nodes))
             self._filtered_out[signature] = {row: reason for row, reason in reasons if reason}
         return self._filtered_out[signature]
 
-    def eligible(self, pod: Pod) -> Bool[np.ndarray, "S"]:
+    def allowed(self, pod: Pod) -> Bool[np.ndarray, "A"]:
+        """Nodes that the pod may go to."""
+        allowed = np.ones(len(self.nodes), bool)
+        allowed[list(self.filtered_out(pod))] = False
+        return allowed
+
+    def eligible(self, pod: Pod) -> Bool[np.ndarray, "A"]:
         """Nodes that the pod may go to and that are not kept for others."""
-        eligible = ~self.closed
-        eligible[list(self.filtered_out(pod))] = False
+        eligible = self.allowed(pod)
+        eligible[list(self.kept)] = False
         return eligible
+
+    def keep(self, row: int | np.integer, gang: Gang) -> None:
+        """Keep a node free of all but the gang, which is placed later."""
+        self.kept[int(row)] = gang
 
     def merged(self, gang: Gang) -> bool:
         """Some node holds a worker only across its groups: the groups of a node count as one."""
@@ -50,7 +68,12 @@ class FreeCapacity:
 
     def usable(self, gang: Gang) -> Int[np.ndarray, "S K"]:
         """GPUs that the gang's workers may use."""
-        return self._usable(self.ledger, gang)
+        return self.usable_of(gang, self.ledger, self.eligible(gang.workers[0]))
+
+    def usable_of(self, gang: Gang, ledger: Ledger, nodes: Bool[np.ndarray, "A"]) -> Int[np.ndarray, "S K"]:
+        """GPUs that the gang's workers may use, by another ledger and on other nodes."""
+        usable = ledger.usable_groups(ledger.vector(gang.workers), nodes, self.merged(gang))
+        return usable[: len(self.fleet.nodes)]
 
     def workers(self, gang: Gang) -> Int[np.ndarray, "S K"]:
         """Workers of the gang that fit now."""
@@ -58,17 +81,15 @@ class FreeCapacity:
 
     def workers_without_own_pods(self, gang: Gang) -> Int[np.ndarray, "S"]:
         """Workers of the gang on each node once all pods of our own have ended; others may stay for good."""
-        return (self._usable(self.ledger_without_own_pods(), gang) // max(gang.gpus_per_worker, 1)).sum(1)
-
-    def _usable(self, ledger: Ledger, gang: Gang) -> Int[np.ndarray, "S K"]:
-        return ledger.usable_groups(ledger.vector(gang.workers), self.eligible(gang.workers[0]), self.merged(gang))
+        usable = self.usable_of(gang, self.ledger_without_own_pods(), self.eligible(gang.workers[0]))
+        return (usable // max(gang.gpus_per_worker, 1)).sum(1)
 
     def gpus(self, gang: Gang) -> Int[np.ndarray, "S K"]:
         """All GPUs of nodes that the gang may go to; in the merged view a node's are in group 0."""
         gpus = self.ledger.group_gpus
         if self.merged(gang):
             gpus = np.concatenate([gpus.sum(1, keepdims=True), np.zeros_like(gpus[:, 1:])], 1)
-        return np.where(self.eligible(gang.workers[0])[:, None], gpus, 0)
+        return np.where(self.eligible(gang.workers[0])[:, None], gpus, 0)[: len(self.fleet.nodes)]
 
     def by_partition(self, by_node: Int[np.ndarray, "S K"]) -> Int[np.ndarray, "P"]:
         """Sums over each partition's nodes and groups."""
@@ -76,18 +97,15 @@ class FreeCapacity:
 
     def largest_partition(self, gang: Gang) -> int:
         """The most workers of the gang that a partition holds when it is empty."""
-        pods = (self.gpus(gang) // max(gang.gpus_per_worker, 1)).sum(1)
-        need = self.ledger.vector(gang.workers)
-        pods = np.zeros_like(pods) if need is None else np.minimum(pods, pods_that_fit(self.ledger.total, need))
-        sums = np.zeros(self.fleet.shape.partitions, np.int64)
-        np.add.at(sums, self.fleet.place[:, 0], pods)
-        return int(sums.max(initial=0))
+        usable = self.usable_of(gang, self.ledger_of(()), self.eligible(gang.workers[0]))
+        return int(self.by_partition(usable // max(gang.gpus_per_worker, 1)).max(initial=0))
 
     def ledger_without_own_pods(self, also: Sequence[Pod] = ()) -> Ledger:
         """What is free once all pods of our own but `also` have ended."""
-        return Ledger(self.fleet, [*self._foreign, *also], self.settings.gpu_resource)
+        foreign = (pod for pod in self._pods if pod.scheduler != self.settings.scheduler_name)
+        return self.ledger_of([*foreign, *also])
 
-    def free_gpus(self) -> Int64[np.ndarray, "S"]:
+    def free_gpus(self) -> Int64[np.ndarray, "A"]:
         """Free GPUs of each node."""
         return self.ledger.free[:, self.ledger.column[self.settings.gpu_resource]]
 
@@ -114,5 +132,5 @@ class FreeCapacity:
                 for assignment in done:
                     self.ledger.release(assignment.pod)
                 return None
-            done.append(Assignment(pod, self.fleet.nodes[row].name, self.ledger.reserve(pod, row, groups)))
+            done.append(Assignment(pod, self.nodes[row].name, self.ledger.reserve(pod, row, groups)))
         return Placement(gang, tuple(done), decision_id(done), by)

@@ -1,6 +1,6 @@
-"""What every GPU node still has, in all resources and of all schedulers' pods: what plans are checked against.
+"""What every node still has, in all resources and of all schedulers' pods: what plans are checked against.
 
-Plain NumPy on the host. `S` GPU nodes, `D` resources.
+Plain NumPy on the host. `S` nodes, those with GPUs first, `D` resources.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,24 +9,25 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from jaxsched.kube.planning.fleet import Fleet
-from jaxsched.kube.planning.objects import DONE_PHASES, Pod
+from jaxsched.kube.planning.objects import DONE_PHASES, Node, Pod
 from jaxsched.kube.planning.quantity import LARGEST
 
 
 class Ledger:
     """Free units of each resource and free GPUs of each group; `reserve` and `release` change it."""
 
-    def __init__(self, fleet: Fleet, pods: Iterable[Pod], gpu_resource: str) -> None:
+    def __init__(self, fleet: Fleet, pods: Iterable[Pod], gpu_resource: str, others: Sequence[Node] = ()) -> None:
         self.gpu = gpu_resource
-        self.row = {node.name: row for row, node in enumerate(fleet.nodes)}
-        resources = sorted({name for node in fleet.nodes for name, _ in node.allocatable} | {gpu_resource})
+        nodes = (*fleet.nodes, *others)  # `others` have no GPUs
+        self.row = {node.name: row for row, node in enumerate(nodes)}
+        resources = sorted({name for node in nodes for name, _ in node.allocatable} | {gpu_resource})
         self.column = {name: column for column, name in enumerate(resources)}
-        self.free = np.zeros((len(fleet.nodes), len(resources)), np.int64)
-        for row, node in enumerate(fleet.nodes):
+        self.free = np.zeros((len(nodes), len(resources)), np.int64)
+        for row, node in enumerate(nodes):
             for name, units in node.allocatable:
                 self.free[row, self.column[name]] = units
         self.total = self.free.copy()
-        self.group_gpus = np.zeros((len(fleet.nodes), fleet.shape.groups), np.int64)
+        self.group_gpus = np.zeros((len(nodes), fleet.shape.groups), np.int64)
         for row, groups in enumerate(fleet.groups):
             self.group_gpus[row, : len(groups)] = groups
         self.group_free = self.group_gpus.copy()
@@ -36,7 +37,7 @@ class Ledger:
             self.reserve(pod, self.row[pod.node], pod.hints.gpu_groups)
 
     def vector(self, pods: Sequence[Pod]) -> Int64[np.ndarray, "D"] | None:
-        """The most of each resource that any of the pods asks for; None if one asks for what no GPU node has."""
+        """The most of each resource that any of the pods asks for; None if one asks for what no node has."""
         need = np.zeros(len(self.column), np.int64)
         for pod in pods:
             for name, units in pod.requests:
@@ -62,7 +63,7 @@ class Ledger:
                 self.free[row, self.column[name]] = max(left, -LARGEST)  # far from where int64 wraps around
         taken = np.zeros(self.group_gpus.shape[1], np.int64)
         left = gpus
-        for group in [*groups, *_best_groups(self.group_free[row], gpus)]:
+        for group in [*groups, *_best_groups(self.group_free[row], gpus)] if gpus else ():
             if left > 0 and 0 <= group < len(taken):
                 part = min(left, int(self.group_free[row, group] - taken[group]))
                 taken[group] += max(part, 0)

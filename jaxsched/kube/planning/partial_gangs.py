@@ -23,7 +23,7 @@ def place_rest(capacity: FreeCapacity, gang: Gang) -> Placement | Refusal:
     for pod in gang.workers:
         able = [row for row in np.flatnonzero(capacity.eligible(pod)) if then.fits(pod, int(row))]
         if able:
-            capacity.closed[max(able, key=lambda row: (free[row], -row))] = True
+            capacity.keep(max(able, key=lambda row: (free[row], -row)), gang)
     short = len(gang.together) - len(targets)
     return Refusal(
         "GangIncomplete", f"{len(gang.bound)} pods run, {short} of the other {len(gang.together)} fit nowhere"
@@ -42,7 +42,7 @@ def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) ->
     for pod in gang.extra:
         row = capacity.node_near(pod, near)
         if row >= 0:
-            more.append(Assignment(pod, capacity.fleet.nodes[row].name, capacity.ledger.reserve(pod, row)))
+            more.append(Assignment(pod, capacity.nodes[row].name, capacity.ledger.reserve(pod, row)))
             near.append(row)
     assignments = (*before, *more)
     if assignments:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence, Set
 
 from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.explain import why_not
+from jaxsched.kube.planning.explain import Explanations
 from jaxsched.kube.planning.faults import GangFault, about
-from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, read_fleet
+from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
@@ -90,7 +90,8 @@ class _PlanInProgress:
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot, self.aside, self.alone = snapshot, aside, alone
         self.pods = with_volumes(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
-        self.capacity = FreeCapacity(fleet, self.pods, settings)
+        plain = nodes_without_gpus(snapshot.nodes, settings)
+        self.capacity = FreeCapacity(fleet, plain, self.pods, settings)
         running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
         self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
@@ -115,9 +116,10 @@ class _PlanInProgress:
         whole = [gang for gang in gangs if not gang.bound]
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
+        explanations = Explanations(self.capacity, self.policy.main.name)
         for gang in whole:
             with about([gang]):
-                reason = why_not(self.capacity, gang, self.policy.main.name)
+                reason = explanations.why_not(gang)
             unasked = self.rounds.exhausted and reason.reason == "PolicyWaits"
             self.reasons[gang.key] = self._next_plan() if unasked else reason
         late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]

@@ -41,7 +41,11 @@ def running_parts(
     """
     gangs: dict[str, list[Pod]] = {}
     for pod in pods:
-        if pod.node in ledger.row and pod.phase not in DONE_PHASES and pod.units(settings.gpu_resource):
+        if (
+            ledger.row.get(pod.node, len(fleet.nodes)) < len(fleet.nodes)
+            and pod.phase not in DONE_PHASES
+            and pod.units(settings.gpu_resource)
+        ):
             gangs.setdefault(gang_key(pod), []).append(pod)
     found = []
     for members in gangs.values():

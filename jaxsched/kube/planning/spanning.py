@@ -56,5 +56,6 @@ def _keep(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -
         return False
     for row in sorted(np.flatnonzero(then), key=lambda row: (-workers[row].sum(), row)):
         if missing > 0:
-            capacity.closed[row], missing = True, missing - int(then[row])
+            capacity.keep(row, gang)
+            missing -= int(then[row])
     return True

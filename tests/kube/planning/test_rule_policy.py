@@ -69,7 +69,7 @@ def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
         running, waiting = drawn_pods(draw)
         merged = draw.random() < 0.3
         pods = [read_pod(one) for one in running]
-        capacity = FreeCapacity(fleet, pods, SETTINGS)
+        capacity = FreeCapacity(fleet, (), pods, SETTINGS)
         parts = running_parts(fleet, capacity.ledger, pods, SETTINGS, NOW)
         gangs = form_gangs([read_pod(one) for one in waiting], (), frozenset(), SETTINGS, NOW)
         half = draw.randint(0, len(gangs))
