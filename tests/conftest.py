@@ -1,5 +1,6 @@
 """Shared by all rooms: shapes checked, hypothesis' profiles, compiled programs kept on disk and not all in memory."""
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from jaxsched.cli.cache import enable_cache
 from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops
 
 allow_whole_loops()
+
+gc.set_threshold(100_000, 20, 20)  # tracing makes many objects: looking for garbage as often as usual is 8% of the time
 
 # Examples come from a fixed seed, so that a run tells the same story everywhere; `--hypothesis-profile=explore` roams,
 # and makes what it finds small, which takes minutes where each try plays a whole run.

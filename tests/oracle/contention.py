@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from tests.oracle.cluster import Hardware, Job, Resource
 
 CHANNELS = ("cpu", "pcie", "qpi", "nic", "link", "gpu")
@@ -28,7 +30,7 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
     u_r = {r: sum(u_s[s] for s in servers if hw.rack[p, s] == r) for r in racks}
 
     def add_route(r: int, q: int, nbytes: float) -> None:
-        for e in range(hw.route.shape[-1]):
+        for e in np.flatnonzero(hw.route[p, r, q]):
             add(("link", int(hw.link_id[p, e])), nbytes * hw.route[p, r, q, e])
 
     if job.U == 0:

@@ -29,8 +29,7 @@ def next_change(outages: list[Outage], boundary: int, interval_s: float) -> int 
     """The first boundary after this one at which some server may go out or come back; None if there is none."""
     times = [t for o in outages for t in (o.from_s, o.to_s)]
     near = {math.floor(t / interval_s) + d for t in times for d in range(-1, 4)}  # generously
-    later = [i for i in near if i > boundary and _differs(outages, i, interval_s)]
-    return min(later, default=None)
+    return next((i for i in sorted(near) if i > boundary and _differs(outages, i, interval_s)), None)
 
 
 def _differs(outages: list[Outage], i: int, interval_s: float) -> bool:
