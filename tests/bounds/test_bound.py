@@ -195,10 +195,11 @@ SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:t
 
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
-@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS), interference=st.sampled_from(["none", "analytic"]))
-def test_no_policy_is_under_it(case, spec, interference):
-    case = dataclasses.replace(case, law=interference)
-    state = strategies.run(case, spec, case.shape.config(), SPECS if interference == "none" else ())
+@given(case=strategies.cases("two"), spec=st.sampled_from(SPECS), strength=st.sampled_from([0.0, 1.0]))
+def test_no_policy_is_under_it(case, spec, strength):
+    """With contention and without, in the programs of other tests."""
+    case = dataclasses.replace(case, kappa=(strength,) * 6)
+    state = strategies.run(case, spec, case.shape.config())
     found = strategies.outcome(case, state)
     bound = jct_lower_bound_s(case.cluster, case.jobs, case.interval_s)
     done = [status == "finished" for status in found.status]
