@@ -24,7 +24,7 @@ from jaxsched.training.state import has_step, restore
 from tests.support.cases import TIMES
 from tests.training.test_training_loop import assert_bitwise
 
-INSTANTS, SEED = 6 * TIMES, 7
+INSTANTS, SEED = 4 * TIMES, 7
 CHILD = """
 import sys
 from pathlib import Path
