@@ -14,8 +14,9 @@ The file names a configuration (base), what to change in it (axes: a list of val
 changes), the seeds, how policies are measured (evaluate), and the folder (out). Every finished point is a row of
 OUT/rows.jsonl and is not run again; a sweep that was stopped, by any means, goes on with the same command. Points that
 differ only in numbers share one compiled program; `runs_at_once` in the file says how many of them are trained in it at
-once (default: all on an accelerator, one on a CPU). `env.knows` and `env.preemption` are those of `jaxsched train`;
-policies are measured in the world that they were trained in, and rules that it refuses are refused before training.
+once (default: all on an accelerator, one on a CPU). `env.knows`, `env.preemption` and `env.failures` are those of
+`jaxsched train`; policies are measured in the world that they were trained in, and rules that it refuses are refused
+before training.
 
 Examples:
   jaxsched sweep configs/sweeps/ablations.yaml --plan

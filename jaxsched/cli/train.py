@@ -32,7 +32,7 @@ Examples:
 
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
-WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s")
+WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s", "failures")
 OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", *WORLD, "shards", "seed")
 
 
@@ -68,6 +68,8 @@ class Train:
     """Seconds of work between two checkpoints."""
     min_run_s: Annotated[float | None, optional("X")] = None
     """A job is not stopped earlier after a start."""
+    failures: Annotated[str | None, optional("MTBF_H,MTTR_H")] = None
+    """Servers fail, as in `jaxsched evaluate`: mean hours up and mean hours out, drawn anew for every environment."""
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
     seed: Annotated[int | None, optional("N")] = None

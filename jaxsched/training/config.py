@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxsched.cluster.outages import parse_rates
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import preemption
@@ -59,6 +60,7 @@ class EnvironmentConfig:
     restart_s: float = 60.0
     checkpoint_s: float = 0.0
     min_run_s: float = 0.0
+    failures: str = ""  # as `--failures`: servers fail, drawn anew for every environment; "": none does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +233,8 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
             raise UserError(f"{where}: {message}")
     try:
         preemption(env.restart_s, env.checkpoint_s, env.min_run_s)
+        if env.failures:
+            parse_rates(env.failures)
     except UserError as error:
         raise UserError(f"{where}: env: {error}") from None
     try:
@@ -250,8 +254,12 @@ def _world(config: TrainConfig) -> list[tuple[bool, str]]:
             f"queue: order {config.queue.order} needs env: knows: {HISTORY}; las needs nothing",
         ),
         (
-            env.preemption or (env.restart_s, env.checkpoint_s, env.min_run_s) == (60.0, 0.0, 0.0),
-            "env: restart_s, checkpoint_s and min_run_s say what stopping jobs costs, but preemption is off",
+            env.preemption or env.min_run_s == 0.0,
+            "env: min_run_s says when schedulers may stop jobs, but preemption is off",
+        ),
+        (
+            env.preemption or env.failures != "" or (env.restart_s, env.checkpoint_s) == (60.0, 0.0),
+            "env: restart_s and checkpoint_s say what stopping jobs costs, but preemption is off, and no server fails",
         ),
     ]
 

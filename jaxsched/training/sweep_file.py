@@ -81,6 +81,7 @@ def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
         restart_s=env.restart_s,
         checkpoint_s=env.checkpoint_s,
         min_run_s=env.min_run_s,
+        failures=env.failures or None,
         knows=env.knows,
     )
 

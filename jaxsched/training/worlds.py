@@ -10,12 +10,14 @@ from jaxtyping import Float32, Int32, PRNGKeyArray
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
+from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
-from jaxsched.env.state import EnvConfig, EnvParams, State, make_params, preemption, reward_weights
+from jaxsched.env.state import EnvConfig, EnvParams, Failures, State, make_params, preemption, reward_weights
 from jaxsched.pytree import Pytree
 from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
+from jaxsched.training.outages import drawn, no_outages
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
 
 Limits = tuple[float | Array, float | Array]  # numbers of a config, or what a shared program has in their place
@@ -28,6 +30,7 @@ class Draw(Pytree):
     pace: Float32[Array, ""]  # factor of all times: run times, gaps and the interval
     interval_factor: Float32[Array, ""]  # a further factor of the interval alone
     cluster: Int32[Array, ""]  # index into `Worlds.clusters`
+    failures: Failures | None = None  # None: no server fails
 
 
 class Worlds(NamedTuple):
@@ -67,7 +70,8 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
 
 def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    scale = rule.scale
+    scale, fails = rule.scale, env.failures != ""
+    costs = preemption(env.restart_s, env.checkpoint_s, env.min_run_s)
     reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
     return make_params(
         cluster,
@@ -75,7 +79,8 @@ def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) ->
         reward=reward,
         interference=interference_model(env.interference),
         max_forwards=jnp.int32(env.max_forwards),
-        preemption=preemption(env.restart_s, env.checkpoint_s, env.min_run_s) if env.preemption else None,
+        preemption=costs.replace(voluntary=env.preemption) if env.preemption or fails else None,
+        failures=no_outages(cluster.group_gpus.shape[:2]) if fails else None,
     )
 
 
@@ -101,13 +106,16 @@ def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
         interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
         interference=model.replace(weights=model.weights.replace(kappa=model.weights.kappa * draw.strength)),
+        failures=draw.failures,
     )
 
 
 def params_axes(worlds: Worlds) -> EnvParams:
     """`in_axes` of `vmap` over the parameters of many environments; a lone cluster is shared by all."""
     shared = jax.tree.map(lambda _: None, worlds.params)
-    mapped = shared.replace(interval_s=0, interference=jax.tree.map(lambda _: 0, worlds.params.interference))
+    each = lambda part: jax.tree.map(lambda _: 0, part)
+    own = {"interference": each(worlds.params.interference), "failures": each(worlds.params.failures)}
+    mapped = shared.replace(interval_s=0, **own)
     if worlds.gpus.shape[0] == 1:
         return mapped
     return mapped.replace(cluster=jax.tree.map(lambda _: 0, worlds.params.cluster))
@@ -156,12 +164,18 @@ def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
     """`count` draws, on a leading axis."""
     strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
     env, jobs = worlds.env, worlds.workload
-    return Draw(
+    draws = Draw(
         strength=_within(strength_key, env.contention, (count,)),
         pace=_log_within(pace_key, jobs.pace, count),
         interval_factor=_log_within(interval_key, env.interval_factor, count),
         cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
     )
+    if not env.failures:
+        return draws
+    rates, servers = parse_rates(env.failures), worlds.clusters.group_gpus.shape[1:3]
+    keys = jax.random.split(jax.random.fold_in(key, 1), count)  # the draws above are those of worlds without failures
+    interval_s = worlds.params.interval_s * draws.interval_factor  # at any pace: it is a factor of all times
+    return draws.replace(failures=jax.vmap(lambda key, s: drawn(key, rates, servers, s))(keys, interval_s))
 
 
 def _log_within(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:

@@ -104,6 +104,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
         (["train"], "give --out FOLDER"),
         (["train", "--out", "x", "--preemption", "yes"], "--preemption: 'yes' should be on or off"),
+        (["train", "--out", "x", "--failures", "100"], "failures: '100' should be MTBF,MTTR"),
         (["train", "--out", "x", "--knows", "nothing"], "knows must be one of runtimes, estimates, history"),
         (["simulate", "--policy", "qssf"], "needs what finished jobs tell"),
         (["train", "--resume", "no/run"], "no/run: no folder state"),
