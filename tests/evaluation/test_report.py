@@ -123,6 +123,9 @@ const mean = r => r.finish.reduce((sum, f, j) => sum + (f < 0 ? 0 : f - jobs.sub
   / r.finish.filter(f => f >= 0).length;
 document.getElementById("seen").textContent = JSON.stringify({ told, zoomed, moved, full, end, job: jobs.id[j],
   hover: hover.textContent, rows: document.querySelectorAll("#why tbody tr").length,
+  beside: [...document.querySelectorAll("#why tbody tr")].find(row => row.cells[0].textContent === jobs.id[j])
+    .cells[4].textContent,
+  other: time(runs[1].finish[j] - jobs.submit_s[j]),
   hidden: ["links", "here"].map(id => document.getElementById(id).hidden), mean: runs.map(mean) });
 </script></body>"""
 
@@ -147,21 +150,24 @@ def test_it_works_in_a_browser(comparison, cluster, tmp_path):
     assert seen["told"] == [] and seen["hidden"] == [True, True]
     assert seen["zoomed"] == pytest.approx(seen["end"] / 2) and seen["full"] == pytest.approx(seen["end"])
     assert seen["moved"] == pytest.approx(seen["end"] / 4) and f"job {seen['job']} (" in seen["hover"]
-    assert seen["rows"] >= 1
+    assert seen["rows"] >= 1 and seen["beside"] == seen["other"]  # the same job under the other policy
     for row, mean in zip(comparison.rows, seen["mean"], strict=True):
         result = row.outcomes[0]
         assert mean == pytest.approx(result.jct_s[result.finished].mean())
 
 
-# Points at the busiest link in the middle of the run, and asks for the second decision.
+# Points at the busiest link in the middle of the run, asks for it by key, and for the second decision.
 VISIT_LINKS = """<pre id="seen"></pre><script>
 const told = []; window.onerror = message => told.push(String(message));
 const heat = document.querySelector("#heat canvas"), box = heat.getBoundingClientRect();
 heat.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + box.width / 2, clientY: box.top + 2 }));
+const link = document.getElementById("on-link").textContent; heat.focus();
+heat.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown" }));
 decision.value = 1; decision.dispatchEvent(new Event("change"));
 const rows = [...document.querySelectorAll("#places tbody tr")].map(row => row.textContent);
-document.getElementById("seen").textContent = JSON.stringify({ told, rows,
-  link: document.getElementById("on-link").textContent, options: decision.options.length });
+document.getElementById("seen").textContent = JSON.stringify({ told, rows, link,
+  byKey: document.getElementById("on-link").textContent, focused: document.activeElement === heat,
+  options: decision.options.length });
 </script></body>"""
 
 
@@ -177,3 +183,5 @@ def test_links_and_decisions_in_a_browser(tmp_path):
     assert seen["told"] == [] and seen["options"] == 3
     assert len(seen["rows"]) >= 2 and sum(": taken" in row for row in seen["rows"]) == 1
     assert re.fullmatch(r"pack: link \d+, (out of|into) rack \d, [1-9]\d*% asked for at [\d.]+ h", seen["link"])
+    assert seen["focused"] and seen["byKey"].split("rack")[0] == seen["link"].split("rack")[0]
+    assert re.search(r", [\d.]+% asked for over the whole run$", seen["byKey"])
