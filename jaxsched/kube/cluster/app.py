@@ -63,7 +63,7 @@ class Scheduler:
                 api, options.namespace, options.lease, options.identity, on_change=self.dirty.set
             )
         self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
-        self.reporter = Reporter(api, self.settings.scheduler_name, on_denied=log.error)
+        self.reporter = Reporter(api, self.settings.scheduler_name, log.error, options.identity)
         binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
         self.gang_binder = GangBinder(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
         self.shadow = Shadow(planner)

@@ -56,6 +56,7 @@ class GangBinder:
         """Bind gangs in order, pods in parallel, and wait for all of them."""
         for placement in placements:
             self.assumed.assume(placement)
+            self.reporter.withdraw([assignment.pod for assignment in placement.assignments])
         futures = [
             [self._pool.submit(self._bind_one, assignment, placement) for assignment in placement.assignments]
             for placement in placements

@@ -1,92 +1,166 @@
-"""Tell users why their pods wait: the PodScheduled condition and events, both rate-limited, from an own thread."""
+"""Tell users why their pods wait: the PodScheduled condition and events, from threads of their own.
 
-import contextlib
+What is wanted is kept, not what is to be written: of a pod the last text counts, however often it changes, and a text
+has been said once the server has taken it. Pods without any condition come first.
+"""
+
 import datetime
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxsched.kube.cluster.api import ApiClient, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.planning.objects import Pod
 
 log = logging.getLogger("jaxsched.kube")
 
 EVERY_S = 300.0  # at most one event per pod and reason in this time
-PER_SECOND = 20.0  # writes
-REMEMBERED = 20_000  # pods; the oldest are forgotten
+PER_SECOND = 50.0  # writes of all threads
+THREADS = 4
+REST_S = (1.0, 30.0)  # after a write that was not taken, doubled each time
+REMEMBERED = 20_000  # pods; the oldest are forgotten, and are told again
 LONGEST_MESSAGE = 900  # events are cut at 1024 by the server
 
 
-class Reporter:
-    """Queues writes that may be lost: a full queue drops them, and nothing waits for them."""
+class _Report(NamedTuple):
+    """One thing to be said of a pod."""
 
-    def __init__(self, api: ApiClient, component: str, on_denied: Callable[[str], None] = lambda words: None) -> None:
-        self.api, self.component, self.on_denied = api, component, on_denied
-        self._queue: queue.Queue = queue.Queue(maxsize=2000)
-        self._said: dict[tuple[str, str], float] = {}
-        self._condition: dict[str, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+    pod: Pod
+    event: str  # its reason; "": the condition
+    message: str
+    kind: str = "Warning"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a later report replaces, or need not repeat."""
+        return self.pod.uid, self.event
+
+
+class Reporter:
+    """Nothing waits for it; what a server does not take now is written later, or replaced by what is true then."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        component: str,
+        on_denied: Callable[[str], None] = lambda words: None,
+        instance: str = "",
+    ) -> None:
+        self.api, self.component, self.on_denied, self.instance = api, component, on_denied, instance or component
+        self._wanted: list[dict[tuple[str, str], _Report]] = [{}, {}, {}]  # first conditions, other ones, events
+        self._said: dict[tuple[str, str], tuple[str, float]] = {}  # the text, and when (monotonic)
+        self._under_way: dict[tuple[str, str], str] = {}  # the text
+        self._not_before, self._rest_s = 0.0, REST_S[0]
+        self._news = threading.Condition()
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._run, name="reporter", daemon=True) for _ in range(THREADS)]
 
     def start(self) -> "Reporter":
         """Begin; returns itself."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def stop(self) -> None:
-        """End; what is still queued is dropped."""
-        self._stop.set()
+        """End; what has not been said is dropped."""
+        with self._news:
+            self._stopped = True
+            self._news.notify_all()
+
+    def waiting(self) -> int:
+        """How much is still to be said."""
+        with self._news:
+            return sum(map(len, self._wanted)) + len(self._under_way)
 
     def unschedulable(self, pod: Pod, reason: str, message: str) -> None:
         """The pod cannot be scheduled now: a condition when the text changes, an event once in a while."""
         text = f"{reason}: {message}"[:LONGEST_MESSAGE]
-        if self._condition.get(pod.uid) != text:
-            _forget_oldest(self._condition)
-            self._condition[pod.uid] = text
-            self._put(lambda: self._patch(pod, text))
+        self._want(_Report(pod, "", text))
         self.event(pod, "FailedScheduling", text, "Warning")
 
     def event(self, pod: Pod, reason: str, message: str, kind: str = "Normal") -> None:
         """An event on the pod, unless it had one of this reason lately."""
-        now, key = time.monotonic(), (pod.uid, reason)
-        if now - self._said.get(key, -EVERY_S) < EVERY_S:
-            return
-        _forget_oldest(self._said)
-        self._said[key] = now
-        self._put(lambda: self._post(pod, reason, message[:LONGEST_MESSAGE], kind))
+        self._want(_Report(pod, reason, message[:LONGEST_MESSAGE], kind))
 
-    def _put(self, write: Callable[[], None]) -> None:
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(write)
+    def withdraw(self, pods: list[Pod]) -> None:
+        """These are no longer unschedulable: a condition that says so must not follow their Bindings."""
+        with self._news:
+            for pod in pods:
+                for wanted in self._wanted:
+                    wanted.pop((pod.uid, ""), None)
+                    wanted.pop((pod.uid, "FailedScheduling"), None)
+                self._said.pop((pod.uid, ""), None)
+
+    def _want(self, report: _Report) -> None:
+        with self._news:
+            said, at = self._said.get(report.key, (None, 0.0))
+            is_said = said == report.message if not report.event else said is not None and _lately(at)
+            under_way = self._under_way.get(report.key)
+            is_said |= under_way == report.message or (under_way is not None and report.event != "")
+            wanted = self._wanted[2 if report.event else 0 if said is None else 1]
+            if not report.event:
+                self._wanted[1 if said is None else 0].pop(report.key, None)
+            if is_said:
+                wanted.pop(report.key, None)
+                return
+            if report.key not in wanted:
+                _forget_oldest(wanted)
+            wanted[report.key] = report  # in the place of the one before
+            self._news.notify()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while (report := self._next()) is not None:
             try:
-                write = self._queue.get(timeout=0.5)
-            except queue.Empty:
-                continue
-            try:
-                write()
+                response = self._post(report) if report.event else self._patch(report)
             except Unreachable:
-                self._stop.wait(1.0)
+                response = Response(503, {})
             except Exception:  # one report that cannot be written is no reason to stop reporting
                 log.exception("a report could not be sent")
-            self._stop.wait(1.0 / PER_SECOND)
+                response = Response(400, {})
+            self._settle(report, response)
 
-    def _patch(self, pod: Pod, message: str) -> None:
+    def _next(self) -> _Report | None:
+        """The next report, when it is time for it; None at the end."""
+        with self._news:
+            while not self._stopped:
+                wait = self._not_before - time.monotonic()
+                found = ((wanted, key) for wanted in self._wanted for key in wanted if key not in self._under_way)
+                wanted, key = next(found, (None, None)) if wait <= 0 else (None, None)
+                if wanted is not None and key is not None:
+                    self._under_way[key] = wanted[key].message
+                    self._not_before = time.monotonic() + 1.0 / PER_SECOND
+                    return wanted.pop(key)
+                self._news.wait(min(wait, 1.0) if wait > 0 else 1.0)
+            return None
+
+    def _settle(self, report: _Report, response: Response) -> None:
+        """Said, or to be written again. Of a pod that is gone nothing is remembered: whoever has its name is told."""
+        with self._news:
+            self._under_way.pop(report.key, None)
+            if response.status == 429 or response.status >= 500:
+                self._wanted[2 if report.event else 1].setdefault(report.key, report)
+                wait = max(response.retry_after_s, self._rest_s)
+                self._not_before = time.monotonic() + wait
+                self._rest_s = min(self._rest_s * 2, REST_S[1])
+            elif response.status not in (404, 409):  # refused for good counts as said: the same text would be again
+                _forget_oldest(self._said)
+                self._said[report.key] = report.message, time.monotonic()
+                self._rest_s = REST_S[0]
+        if response.status == 403:
+            self.on_denied(response.message)
+
+    def _patch(self, report: _Report) -> Response:
+        pod, message = report.pod, report.message
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         condition["lastTransitionTime"] = _now().strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         path, content = pod_path(pod.namespace, pod.name, "status"), "application/strategic-merge-patch+json"
-        response = self.api.request("PATCH", path, body=body, content=content)
-        if response.status == 403:
-            self.on_denied(response.message)
+        return self.api.request("PATCH", path, body=body, content=content)
 
-    def _post(self, pod: Pod, reason: str, message: str, kind: str) -> None:
-        now = _now()
+    def _post(self, report: _Report) -> Response:
+        pod, now = report.pod, _now()
         stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         body: dict[str, Any] = {
             "metadata": {"name": f"{pod.name[:200]}.{int(now.timestamp() * 1e6):x}", "namespace": pod.namespace},
@@ -97,21 +171,25 @@ class Reporter:
                 "namespace": pod.namespace,
                 "uid": pod.uid,
             },
-            "reason": reason,
-            "message": message,
-            "type": kind,
+            "reason": report.event,
+            "message": report.message,
+            "type": report.kind,
             "count": 1,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "source": {"component": self.component},
+            "reportingComponent": self.component,  # `reportingController` in events.k8s.io
+            "reportingInstance": self.instance,
         }
-        response = self.api.request("POST", f"/api/v1/namespaces/{pod.namespace}/events", body=body)
-        if response.status == 403:
-            self.on_denied(response.message)
+        return self.api.request("POST", f"/api/v1/namespaces/{pod.namespace}/events", body=body)
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def _lately(at: float) -> bool:
+    return time.monotonic() - at < EVERY_S
 
 
 def _forget_oldest(table: dict) -> None:

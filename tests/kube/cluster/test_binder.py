@@ -5,9 +5,7 @@ import pytest
 from jaxsched.kube.cluster import binder as outcomes
 from jaxsched.kube.cluster.api import pod_path
 from jaxsched.kube.cluster.binder import Binder
-from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.planning.objects import read_pod
-from tests.support.kube.calls import assignment, eventually, post
+from tests.support.kube.calls import assignment, post
 
 
 def test_bind_succeeds(world) -> None:
@@ -82,19 +80,3 @@ def test_who_leads_no_longer_binds_nothing(world) -> None:
     binder = Binder(world.proxy.api, may_bind=lambda: False)
     assert binder.bind(assignment(world.pod(), "n0"), "d", "p").result == outcomes.UNKNOWN
     assert world.proxy.count("POST", "binding") == 0
-
-
-def test_the_waiting_condition_is_written_once_per_text(world) -> None:
-    pod = world.pod()
-    reporter = Reporter(world.proxy.api, "jaxsched").start()
-    for _ in range(3):
-        reporter.unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
-
-    def conditions() -> list[dict]:
-        return [c for c in world.get(pod).get("status", {}).get("conditions", []) if c["type"] == "PodScheduled"]
-
-    eventually(lambda: bool(conditions()))
-    assert conditions()[0]["reason"] == "Unschedulable" and "0 of 8 nodes" in conditions()[0]["message"]
-    eventually(lambda: world.proxy.count("POST", "/events") == 1)
-    reporter.stop()
-    assert world.proxy.count("PATCH", "status") == 1
