@@ -1,6 +1,8 @@
 """Input files: read whole, never beyond a size, and never waited for in vain. Every fault is a one-line `UserError`."""
 
+import math
 import os
+import re
 import select
 import stat
 import time
@@ -10,6 +12,8 @@ from jaxsched.errors import UserError
 
 PATIENCE_S = 1.0  # for the first byte of a pipe that nobody has opened yet
 _PIECE_BYTES = 1 << 20
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_MOST_DIGITS = 400
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
@@ -58,6 +62,11 @@ def unreadable(path: str | Path, error: Exception, what: str = "read") -> UserEr
 def shortened(text: str, most: int = 60) -> str:
     """`text`, cut in its middle if it is longer than `most` characters: what a message shows of a user's file."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2 - 3) :]}"
+
+
+def plain_number(text: str) -> float:
+    """The number that `text` is in digits 0 to 9, with a point or an exponent; NaN if it is none, or has no end."""
+    return float(text) if len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text) else math.nan
 
 
 def _first_piece(path: str | Path, handle: int, wanted: str) -> bytes:

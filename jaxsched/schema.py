@@ -45,7 +45,8 @@ def _explained(message: str, value: Any) -> str:
     found = _PLACE.fullmatch(message)
     assert found is not None
     steps = [index or name for name, index in _STEP.findall(found["place"] or "") if index != "..."]
-    place = f": {'.'.join(steps)}" if steps else ""
+    shown = [shortened(step if step.isprintable() else repr(step)) for step in steps]
+    place = f": {'.'.join(shown)}" if steps else ""
     expected = _EXPECTED.fullmatch(found["what"])
     if expected is None:
         return f"{place}: {found['what'][:1].lower()}{found['what'][1:]}"

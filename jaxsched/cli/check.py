@@ -40,7 +40,7 @@ class Check:
             except UserError as error:
                 bad.append(str(error))
         for message in bad[:-1]:
-            print(f"jaxsched: error: {message}", file=sys.stderr)
+            print(f"jaxsched: error: {' '.join(message.split())}", file=sys.stderr)
         if bad:
             raise UserError(bad[-1])
 
@@ -133,11 +133,12 @@ def _yaml(path: Path) -> str:
 
 def _json(path: Path) -> str:
     from jaxsched.calibration.interference.measurements import read_measurements
+    from jaxsched.evaluation.saved import read_result
     from jaxsched.json_file import read_json
 
     content = read_json(path)
     if isinstance(content, dict) and {"policies", "config", "versions"} <= set(content):
-        return f"a comparison of {len(content['policies'])} policies"
+        return f"a comparison of {len(read_result(path).policies):,} policies"
     return f"{read_measurements([path])[0].rows:,} measurements of interference"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output, ScenarioOptions, optional
+from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
@@ -89,7 +89,7 @@ class Evaluate(ScenarioOptions):
         from jaxsched.files import check_folder, check_outputs
 
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
-        check_outputs(files, [*self.inputs, *self.policies])
+        check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
         if self.keep_runs and self.json is None:
             raise UserError("--keep-runs: keeps them in a result, name its file by --json")
         if self.explain < 0:

@@ -19,6 +19,11 @@ def optional(metavar: str):
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
+def file_of(policy: str) -> str:
+    """What a policy's name may read: the file of `FILE.py:NAME`, else a folder of that name."""
+    return policy.rpartition(":")[0] if ".py:" in policy else policy
+
+
 def switched_on(preemption: str) -> bool:
     """What `--preemption` says. UserError if it says neither on nor off."""
     from jaxsched.errors import UserError
@@ -100,7 +105,8 @@ class ScenarioOptions:
     @property
     def inputs(self) -> list[str]:
         """Names that may be those of files and folders that are read."""
-        return [self.cluster, self.workload, self.interference, *([] if self.outages is None else [self.outages])]
+        named = (self.cluster, self.workload, self.interference, self.models, self.outages)
+        return [name for name in named if name is not None]
 
     def scenario(self, seeds: int | None) -> "Scenario":
         """The cluster and the jobs; UserError on a mistake."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output, ScenarioOptions, optional
+from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
 
 HELP = """Run one policy and write what became of every job.
 
@@ -49,7 +49,7 @@ class Simulate(ScenarioOptions):
 
         compute_on_one_thread()
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
-        check_outputs(files, [*self.inputs, self.policy])
+        check_outputs(files, [*self.inputs, file_of(self.policy)])
         check_jobs_file(self.jobs_out)
         policies = parse_all([self.policy])
         scenario = self.scenario(1)

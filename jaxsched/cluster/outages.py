@@ -5,7 +5,6 @@ none), seconds from the start of the simulation.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from jaxtyping import Float64, Int64
 
 from jaxsched.csv_file import read_table
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.inputs import plain_number, shortened
 
 COLUMNS = ("server", "from_s", "to_s")
 MOST = 1_000_000  # outages in all
@@ -49,12 +48,12 @@ class Rates:
 
 def parse_rates(text: str) -> Rates:
     """The rates of `MTBF_H,MTTR_H`. UserError unless these are two positive numbers."""
-    try:
-        mtbf_h, mttr_h = (float(part) for part in text.split(","))
-    except ValueError:
+    found = [plain_number(part.strip()) for part in text.split(",")]
+    if len(found) != 2:
         raise UserError(
             f"failures: {shortened(text)!r} should be MTBF,MTTR: mean hours up and mean hours out, such as 1000,4"
-        ) from None
+        )
+    mtbf_h, mttr_h = found
     for name, value in (("mean hours up", mtbf_h), ("mean hours until it is repaired", mttr_h)):
         if not SHORTEST_H <= value <= LONGEST_H:
             raise UserError(
@@ -119,10 +118,7 @@ def read_outages(path: str | Path, names: Sequence[str]) -> Outages:
 
 def _seconds(where: str, field: str, text: str) -> float:
     """A number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = plain_number(text)
     if not 0.0 <= value <= LONGEST_S:
         raise UserError(f"{where}, {field}: {shortened(text)!r} should be a number of seconds from 0 to {LONGEST_S:g}")
     return value

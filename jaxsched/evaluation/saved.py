@@ -4,13 +4,15 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
 from jaxsched.evaluation.report import check_number, page
 from jaxsched.json_file import read_json
-from jaxsched.schema import converted
+from jaxsched.schema import Count, Text, converted
 
 Figure = float | None
 SAME = ("jobs", "models", "servers", "gpus")  # of runs, where they are of the same jobs on the same cluster
@@ -18,6 +20,7 @@ _NAMES = [
     "policy", "mean JCT", "95% interval", "median", "p95", "p99", "queueing", "makespan", "GPU use", "slowdown",
     "ratio", "to bound",
 ]  # fmt: skip
+MOST_NUMBERS = 1 << 24  # of zeros, which take no room in the file, but in the page
 _UNIT, _SECONDS = "min", 60.0
 
 
@@ -26,7 +29,7 @@ class SavedPolicy:
     """The figures of a policy, see `Comparison.to_json`; None where there is none."""
 
     jct_mean_s: Figure
-    jct_ci95_s: list[float] | None
+    jct_ci95_s: tuple[float, float] | None
     jct_p50_s: Figure
     jct_p95_s: Figure
     jct_p99_s: Figure
@@ -48,12 +51,69 @@ class Saved:
     runs: dict[str, Any] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Numbers of one kind: so many zeros, or bytes as text."""
+
+    kind: Literal["float64", "float32", "int32", "uint16", "uint8"]
+    zeros: Annotated[int, Meta(ge=0, le=MOST_NUMBERS)] | None = None
+    base64: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedLinks:
+    """How full links were."""
+
+    names: list[Text]
+    end_s: float
+    percent: Packed
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+    """What `report.runs` gives of one policy."""
+
+    name: Text
+    start_s: Packed
+    finish_s: Packed
+    held: Packed
+    gpu: Packed
+    parts: dict[str, Packed]
+    links: SavedLinks
+    decisions: list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedJobs:
+    """The jobs that all of them ran."""
+
+    id: list[Text]
+    submit_s: Packed
+    ideal_s: Packed
+    gpus: Packed
+    model: Packed
+    user: Packed
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRuns:
+    """What `report.runs` gives."""
+
+    policies: Annotated[list[SavedRun], Meta(min_length=1)]
+    jobs: SavedJobs
+    models: list[Text]
+    servers: list[Count]
+    gpus: Count
+
+
 def read_result(path: str | Path) -> Saved:
     """A result from a file. UserError for what is none."""
     wanted = "a result that `jaxsched evaluate --json` wrote"
     found = converted(Saved, read_json(path, wanted), f"{path}: is no result of `jaxsched evaluate --json`")
     if not found.policies:
         raise UserError(f"{path}: has no policies, should be {wanted}")
+    if found.runs is not None:
+        converted(SavedRuns, found.runs, f"{path}: its runs are not those of `jaxsched evaluate --keep-runs`")
     return found
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from jaxsched.csv_file import Table
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.inputs import plain_number, shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
 LONGEST_NAME = 256  # characters: arrays of names take as much for every row
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
-_MOST_DIGITS = 400
 _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
@@ -53,8 +51,7 @@ class Row:
         """The cell, in digits 0 to 9, as a finite number >= `minimum` (> with `exclusive`) and <= `maximum`."""
         limit = "" if minimum == -math.inf else f" {'>' if exclusive else '>='} {minimum:g}"
         text = self.text(field)
-        read = len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text)
-        value = float(text) if read else math.nan
+        value = plain_number(text)
         if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
             raise self.fail(field, f"a finite number{limit}")
         if value > maximum:

@@ -195,3 +195,28 @@ def test_a_reader_that_has_had_enough_is_no_mistake(arguments, tmp_path):
     running.stdout.close()
     assert running.stderr.read() == b"" and running.wait() == 141
     running.stderr.close()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "simulate"])
+def test_no_output_takes_the_place_of_a_file_that_is_read(capsys, tmp_path, command):
+    models, policy = tmp_path / "models.yaml", tmp_path / "mine.py"
+    models.write_text("models:\n  - {name: mine, compute_s: 0.5, gradient_bytes: 1.0e+6}\n")
+    policy.write_text("def rule(key, view, job):\n    return view.free\n")
+    option = "--policies" if command == "evaluate" else "--policy"
+    for name, path in (("pack", models), (f"{policy}:rule", policy)):
+        before = path.read_text()
+        said = refused(capsys, command, option, name, "--models", models, "--json", path)
+        assert "would replace a file that the command reads" in said and path.read_text() == before
+
+
+def test_a_policy_file_that_ends_python_or_cannot_be_is_one_line(capsys, tmp_path):
+    ends = tmp_path / "ends.py"
+    ends.write_text("import sys\nsys.exit(7)\n")
+    assert "ends.py fails: SystemExit: 7" in refused(capsys, "evaluate", "--policies", f"{ends}:rule")
+    assert "File name too long" in refused(capsys, "evaluate", "--policies", f"{'x' * 5000}.py:rule")
+
+
+def test_what_pretends_to_be_a_result_is_refused(capsys, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"policies": 5, "config": {}, "versions": {}}')
+    assert "policies: 5 should be of type mapping" in refused(capsys, "check", path)

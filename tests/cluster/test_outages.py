@@ -27,7 +27,9 @@ def test_outages_of_a_server_depend_on_nothing_but_its_number_and_the_seed():
     assert other.from_s[0] != few.from_s[0]
 
 
-@pytest.mark.parametrize("text", ["", "100", "100,0", "0,4", "-1,4", "100,nan", "100,inf", "a,b", "1,2,3"])
+@pytest.mark.parametrize(
+    "text", ["", "100", "100,0", "0,4", "-1,4", "100,nan", "100,inf", "a,b", "1,2,3", "1_0,4", "\u0661,4"]
+)
 def test_rates_that_are_none(text):
     with pytest.raises(UserError, match="failures: "):
         parse_rates(text)
@@ -54,6 +56,8 @@ def test_a_file(tmp_path):
         (HEADER + "a,5,5\n", "line 2, to_s: '5' should be after from_s, 5"),
         (HEADER + "a,-1,5\n", "line 2, from_s"),
         (HEADER + "a,1,nan\n", "line 2, to_s"),
+        (HEADER + "a,1,1_0\n", "line 2, to_s"),
+        (HEADER + "a,\u0661,5\n", "line 2, from_s"),
     ],
 )
 def test_mistakes_in_a_file(tmp_path, text, wanted):

@@ -108,6 +108,29 @@ def test_what_is_no_result_is_refused(tmp_path):
         read_result(tmp_path / "a.json")
 
 
+def test_runs_that_are_none_are_refused(saved, tmp_path):
+    kept = dataclasses.asdict(saved["kept"])
+    numbers = {"kind": "float64", "zeros": 10**9}
+    first = kept["runs"]["policies"][0]
+    for found, place in (
+        ({}, "missing required field `policies`"),
+        (kept["runs"] | {"policies": 0.5}, "policies"),
+        (kept["runs"] | {"policies": []}, "policies"),
+        ({name: value for name, value in kept["runs"].items() if name != "gpus"}, "gpus"),
+        (kept["runs"] | {"policies": [first | {"start_s": numbers}]}, "start_s"),
+        (kept["runs"] | {"policies": [first | {"parts": {"a\nb": 1}}]}, r"'a\\nb'"),
+    ):
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps(kept | {"runs": found}))
+        with pytest.raises(UserError, match=f"keep-runs.*{place}") as error:
+            read_result(path)
+        assert "\n" not in str(error.value)
+    kept["policies"]["pack"]["jct_ci95_s"] = [1.0, 2.0, 3.0]
+    path.write_text(json.dumps(kept))
+    with pytest.raises(UserError, match="jct_ci95_s"):
+        read_result(path)
+
+
 # Moves the slider, zooms by key, points at the longest bar, searches, and leaves what it saw in the page.
 VISIT = """<pre id="seen"></pre><script>
 const told = []; window.onerror = message => told.push(String(message)); const before = hover.textContent;

@@ -12,7 +12,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.planning.gangs import gang_key, natural, profile_of
-from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
+from jaxsched.kube.planning.objects import Node, Pod, mapping, read_node, read_pod
 from jaxsched.kube.planning.plan import Planner
 from jaxsched.kube.planning.pod_groups import read_pod_group
 from jaxsched.kube.planning.settings import PlanSettings
@@ -73,7 +73,7 @@ def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, schedu
             nodes[node.name] = node
         if line["kind"] != "pods":
             continue
-        uid = str((line["object"].get("metadata") or {}).get("uid", ""))
+        uid = str(mapping(line["object"], "metadata").get("uid", ""))
         if line["type"] == "DELETED":
             if uid in key_of:
                 gangs[key_of[uid]].ended_s.setdefault(uid, line["t"])

@@ -92,3 +92,10 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) ->
         import re
 
         assert re.search(words, error), error
+
+
+def test_metadata_that_is_none_is_no_traceback(tmp_path):
+    gone = {"t": NOW, "kind": "pods", "type": "DELETED", "object": {"metadata": "gone"}}
+    path = write(tmp_path / "r.jsonl")
+    path.write_text(json.dumps(gone) + "\n" + path.read_text())
+    assert len(recorded_day(read_recording(path), PlanSettings()).jobs) == 5

@@ -31,6 +31,7 @@ PATHS = {
     "nodes": "/api/v1/nodes",
     "podgroups": "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups",
     "persistentvolumeclaims": "/api/v1/namespaces/default/persistentvolumeclaims",
+    "persistentvolumes": "/api/v1/persistentvolumes",
 }
 HELD = 200  # hostile objects at a time
 

@@ -1,0 +1,20 @@
+"""A plugin for pytest: the loop is played as Python, so that a change of it costs no compiling."""
+
+from typing import Any
+
+from jaxsched.simulation.engines.compiled.rows import with_rows
+from jaxsched.simulation.engines.compiled.run import Run
+
+_init, _restart = Run.__init__, Run.restart
+
+
+def _in_python(self: Run, *args: Any, **more: Any) -> None:
+    _init(self, *args, **more | {"in_python": True})
+
+
+def _again(self: Run) -> None:
+    _restart(self)
+    self._rows = with_rows(self.world), with_rows(self.tables)
+
+
+Run.__init__, Run.restart = _in_python, _again
