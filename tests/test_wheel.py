@@ -48,7 +48,7 @@ def test_it_holds_checkpoints_configurations_and_examples(installed):
 def test_its_commands_work_in_an_empty_folder(installed, tmp_path):
     where = run(installed, tmp_path, "--version")
     assert where.startswith("jaxsched ")
-    assert "examples: 7 new files" in run(installed, tmp_path, "examples")
+    assert "examples: 8 new files" in run(installed, tmp_path, "examples")
     assert "examples: 0 new files" in run(installed, tmp_path, "examples")
     table = run(installed, tmp_path, "evaluate", "--workload", "examples/trace.csv", "--policies", "pack", "quickstart")
     assert "quickstart" in table and "120 arrived = 120 finished" in table

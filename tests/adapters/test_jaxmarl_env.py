@@ -1,5 +1,8 @@
 """The environment under JaxMARL's own wrapper, as its learners roll it out."""
 
+import runpy
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,3 +55,17 @@ def test_it_plays_under_the_wrapper_that_learners_use():
     _, turn, _, done, _ = env._env.step(jax.random.key(2), start, actions, start)
     assert not done["__all__"] and int(turn.state.clock) >= 0
     np.testing.assert_array_equal(env._env.get_obs(start)["agent_1"], inner.seen(start)["features"][1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "jaxsched"])
+def test_one_learner_trains_on_their_environments_and_on_ours(name):
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples/jaxmarl_ippo.py"))
+    first, key = example["environment"](name), jax.random.key(0)
+    (begun, _), (trained, returns) = (example["train"](first, key, updates) for updates in (1, 12))
+    leaves = jax.tree.leaves(trained)
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+    assert any((leaf != other).any() for leaf, other in zip(leaves, jax.tree.leaves(begun)))
+    assert returns.shape == (12,) and np.isfinite(returns[-1])
+    if name != "jaxsched":  # where random actions are far from good
+        assert returns[-1] > returns[0] + 2.0
