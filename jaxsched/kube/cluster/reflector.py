@@ -133,7 +133,9 @@ class Reflector:
 
     def _opened(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
+        self.live.set()  # the server has answered: one that hangs does not keep the store current
         if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
+            self.live.clear()
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -207,9 +209,8 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*WATCH_S)),
         }
-        self.live.set()
+        self.live.clear()
         if self._again.is_set():
-            self.live.clear()
             return True
         for event in self.api.stream(self.path, query, self.idle_s, self._opened):
             kind, raw = event.get("type"), mapping(event, "object")

@@ -91,6 +91,17 @@ def test_a_half_open_watch_is_noticed(world, watching) -> None:
     assert "unreachable" in one.causes
 
 
+def test_a_watch_that_hangs_without_an_answer_is_not_live(world, watching) -> None:
+    """While the next watch is not answered, changes could be missed: nothing may be planned."""
+    one = watching(idle_s=2.0)
+    hung = world.proxy.inject("GET", r"/pods\?.*watch=true", hang=True)
+    one.reflector._interrupt()
+    eventually(lambda: hung.hits == 1)
+    pod = world.pod()
+    assert not one.reflector.live.is_set()
+    eventually(lambda: one.has(pod) and one.reflector.live.is_set())
+
+
 def test_failing_lists_are_repeated(world, watching) -> None:
     world.proxy.inject("GET", r"/pods$", status=503, times=2)
     world.proxy.inject("GET", r"/pods$", status=429)

@@ -23,6 +23,7 @@ class Fault:
     retry_after: str = ""
     lose_answer: bool = False  # forward, then close the connection without an answer
     cut_after: int = -1  # of a watch: cut the connection after so many chunks
+    hang: bool = False  # do not answer at all, keep the connection open
     freeze: bool = False  # of a watch: say nothing, keep the connection open
     body: bytes = b'{"kind":"Status","status":"Failure","message":"injected"}'
     hits: int = 0
@@ -73,6 +74,10 @@ class Proxy:
                 fault = proxy._fault(self.command, self.path)
                 if fault is not None and fault.status:
                     return self.response(fault.status, fault.body, fault.retry_after)
+                if fault is not None and fault.hang:
+                    time.sleep(30)
+                    self.close_connection = True
+                    return
                 if fault is not None and fault.freeze:
                     self.begin_chunks()
                     time.sleep(30)
