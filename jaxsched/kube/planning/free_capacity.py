@@ -110,10 +110,18 @@ class FreeCapacity:
         return self.ledger.free[:, self.ledger.column[self.settings.gpu_resource]]
 
     def node_near(self, pod: Pod, near: Iterable[int]) -> int:
-        """The node for a pod that the policy does not place: one of `near`, else the one with least free GPUs."""
+        """The node for a pod that the policy does not place.
+
+        One of `near`, else one of the partitions of these, of those the one with least free GPUs; -1 if none fits.
+        """
         fits = [row for row in np.flatnonzero(self.eligible(pod)) if self.ledger.fits(pod, int(row))]
         near, free = set(near), self.free_gpus()
-        return int(min(fits, key=lambda row: (row not in near, free[row], row), default=-1))
+        close = {self._partition(row) for row in near}
+        rank = lambda row: (row not in near, self._partition(row) not in close, free[row], row)
+        return int(min(fits, key=rank, default=-1))
+
+    def _partition(self, row: int) -> int:
+        return int(self.fleet.place[row, 0]) if row < len(self.fleet.nodes) else -1
 
     def reserve(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
         """Reserve for all pods or for none. PS that do not fit where they should, and helpers, go near the workers."""

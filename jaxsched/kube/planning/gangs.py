@@ -41,6 +41,13 @@ class Gang:
     duration_s: float
     refusal: Refusal | None  # it will not be scheduled as it is
     waiting: Refusal | None  # it may be scheduled later: pods are missing
+    gpu_resource: str = ""
+    topology: str = ""  # node label; all of its pods go to nodes with one value of it
+
+    @property
+    def uniform(self) -> bool:
+        """Its workers are alike, as those of the simulator's jobs: one policy decision is about all of them."""
+        return len({(pod.units(self.gpu_resource), node_rights(pod)) for pod in self.workers}) <= 1
 
     @property
     def together(self) -> tuple[Pod, ...]:
@@ -120,8 +127,9 @@ def _gang(
     needed = max(min(size.pods, len(members)) - len(bound), 0) if size.elastic else len(pending)
     together = _needed_first(pending, needed, gpu)
     workers = tuple(pod for pod in together if pod.units(gpu))
+    topology = group.topology if group is not None else ""
     model, duration = profile_of(members, settings)
-    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu)
+    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu, topology)
     stated = group.priority if group is not None else None
     return Gang(
         key=key,
@@ -139,6 +147,8 @@ def _gang(
         duration_s=duration,
         refusal=refusal,
         waiting=None if refusal or not pending or bound else size.missing(key, members, settings.settle_s, now_s),
+        gpu_resource=gpu,
+        topology=topology,
     )
 
 
@@ -154,15 +164,17 @@ def _needed_first(pending: tuple[Pod, ...], needed: int, gpu: str) -> tuple[Pod,
     return tuple(pod for pod in pending if pod.uid in chosen)
 
 
-def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str) -> Refusal | None:
+def _refusal(
+    pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str, topology: str
+) -> Refusal | None:
     for pod in pending:
         if pod.refusal is not None:
             return Refusal(pod.refusal.reason, f"pod {pod.key}: {pod.refusal.message}")
-    sizes = sorted({pod.units(gpu) for pod in workers})
-    if len(sizes) > 1 and not bound:
-        return Refusal("MixedWorkers", f"its pods ask for different numbers of {gpu}: {', '.join(map(str, sizes))}")
     if pending and not workers and not bound:
         return Refusal("NoGpuRequested", f"none of its pods asks for {gpu}; use the default scheduler for them")
-    if len({node_rights(pod) for pod in workers}) > 1 and not bound:
-        return Refusal("MixedConstraints", "its workers differ in node selector, tolerations, affinity or volumes")
+    kinds = {(pod.units(gpu), node_rights(pod)) for pod in workers}
+    if topology and len(kinds) > 1 and not bound:
+        return Refusal(
+            "MixedWorkers", "its workers must share a topology domain, and are not alike in GPUs and node rights"
+        )
     return None

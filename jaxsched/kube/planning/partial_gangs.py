@@ -1,9 +1,10 @@
-"""Pods that the policy is not asked about: the rest of gangs that have started, and pods beyond a gang's minimum."""
+"""Pods that the policy is not asked about: of gangs that have started, or whose workers differ, or beyond a minimum."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from jaxsched.kube.planning.explain import fits_nowhere
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.objects import Pod, Refusal
@@ -15,19 +16,33 @@ def place_rest(capacity: FreeCapacity, gang: Gang) -> Placement | Refusal:
 
     If they do not fit, one node for each that would fit without our other pods takes no other gang until they do.
     """
-    targets = _targets(capacity, gang.together, _rows(capacity, gang.bound))
-    placement = capacity.placement(gang, targets, "rest") if len(targets) == len(gang.together) else None
+    targets, problem = _targets(capacity, gang.together, _rows(capacity, {pod.node for pod in gang.bound}))
+    placement = None if problem else capacity.placement(gang, targets, "rest")
     if placement is not None:
         return placement
-    free, then = capacity.free_gpus(), capacity.ledger_without_own_pods(gang.bound)
-    for pod in gang.workers:
-        able = [row for row in np.flatnonzero(capacity.eligible(pod)) if then.fits(pod, int(row))]
-        if able:
-            capacity.keep(max(able, key=lambda row: (free[row], -row)), gang)
+    _keep_nodes(capacity, gang)
     short = len(gang.together) - len(targets)
     return Refusal(
-        "GangIncomplete", f"{len(gang.bound)} pods run, {short} of the other {len(gang.together)} fit nowhere"
+        "GangIncomplete",
+        f"{len(gang.bound)} pods run, {short} of the other {len(gang.together)} fit nowhere: {problem}",
     )
+
+
+def place_each(capacity: FreeCapacity, gang: Gang, keep: bool) -> Placement | Refusal:
+    """Place a gang whose workers differ, those that fewest nodes may take first, then the largest; all or none.
+
+    `keep`: if they do not fit, keep nodes as for the rest of a gang that has started.
+    """
+    workers = sorted(
+        gang.workers, key=lambda pod: (int(capacity.allowed(pod).sum()), -pod.units(capacity.settings.gpu_resource))
+    )
+    targets, problem = _targets(capacity, [*workers, *gang.ps, *gang.helpers], [])
+    placement = None if problem else capacity.placement(gang, targets, "each")
+    if placement is not None:
+        return placement
+    if keep:
+        _keep_nodes(capacity, gang)
+    return Refusal("Insufficient", f"its workers differ; {len(targets)} of {len(gang.together)} pods fit, {problem}")
 
 
 def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) -> Placement | Refusal | None:
@@ -36,8 +51,7 @@ def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) ->
     `placed` is where the plan puts the minimum, None if that runs already. None if there are no such pods.
     """
     before = placed.assignments if placed is not None else ()
-    nodes = {pod.node for pod in gang.bound} | {one.node for one in before}
-    near = [capacity.ledger.row[name] for name in nodes if name in capacity.ledger.row]
+    near = _rows(capacity, {pod.node for pod in gang.bound} | {one.node for one in before})
     more: list[Assignment] = []
     for pod in gang.extra:
         row = capacity.node_near(pod, near)
@@ -50,23 +64,34 @@ def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) ->
         return Placement(gang, assignments, decision_id(assignments), by)
     if not gang.extra:
         return None
-    text = f"{len(gang.bound)} pods run, as many as must; none of the other {len(gang.extra)} fits a node now"
-    return Refusal("Insufficient", text)
+    why = fits_nowhere(capacity, gang.extra[0])
+    return Refusal("Insufficient", f"{len(gang.bound)} pods run, as many as must; of {len(gang.extra)} others {why}")
 
 
-def _rows(capacity: FreeCapacity, pods: Sequence[Pod]) -> list[int]:
-    return [capacity.ledger.row[pod.node] for pod in pods if pod.node in capacity.ledger.row]
+def _keep_nodes(capacity: FreeCapacity, gang: Gang) -> None:
+    free, then = capacity.free_gpus(), capacity.ledger_without_own_pods(gang.bound)
+    for pod in gang.workers:
+        able = [row for row in np.flatnonzero(capacity.eligible(pod)) if then.fits(pod, int(row))]
+        if able:
+            capacity.keep(max(able, key=lambda row: (free[row], -row)), gang)
 
 
-def _targets(capacity: FreeCapacity, pods: Sequence[Pod], near: list[int]) -> list[Target]:
-    """Targets near those rows, for as many pods in order as there is room for."""
+def _rows(capacity: FreeCapacity, names: set[str]) -> list[int]:
+    return [capacity.ledger.row[name] for name in sorted(names) if name in capacity.ledger.row]
+
+
+def _targets(capacity: FreeCapacity, pods: Sequence[Pod], near: list[int]) -> tuple[list[Target], str]:
+    """Targets near those rows and near each other, for as many pods in order as there is room for; what has none."""
     targets: list[Target] = []
+    problem, near = "", list(near)
     for pod in pods:
         row = capacity.node_near(pod, near)
         if row < 0:
+            problem = fits_nowhere(capacity, pod)
             break
         capacity.ledger.reserve(pod, row)
         targets.append((pod, row, ()))
+        near.append(row)
     for pod, _, _ in targets:
         capacity.ledger.release(pod)
-    return targets
+    return targets, problem

@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence, Set
 
 from jaxsched.cluster.padding import Shape
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.domains import domains, why_in_no_domain, with_its_bound_pods
 from jaxsched.kube.planning.explain import Explanations
 from jaxsched.kube.planning.faults import GangFault, about
 from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
-from jaxsched.kube.planning.partial_gangs import place_extra, place_rest
+from jaxsched.kube.planning.partial_gangs import place_each, place_extra, place_rest
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
 from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.spanning import span_partitions
+from jaxsched.kube.planning.spanning import keep_nodes, span, span_partitions
 from jaxsched.kube.planning.volumes import unusable_volume, with_volumes
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
@@ -96,6 +97,7 @@ class _PlanInProgress:
         self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
+        self.settled: dict[str, Gang] = {}  # gangs in the topology domain that is theirs in this plan
 
     def run(self) -> Plan:
         shot = self.snapshot
@@ -113,7 +115,11 @@ class _PlanInProgress:
     def _place(self, gangs: Sequence[Gang]) -> None:
         """Place gangs of one priority. What is kept for one of them is kept from those and from lower ones."""
         self._place_rests([gang for gang in gangs if gang.bound and gang.together])
-        whole = [gang for gang in gangs if not gang.bound]
+        for gang in gangs:
+            if not gang.bound and (gang.topology or not gang.uniform):
+                with about([gang]):
+                    self._place_apart(gang)
+        whole = [gang for gang in gangs if not gang.bound and gang.uniform and not gang.topology]
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         explanations = Explanations(self.capacity, self.policy.main.name)
@@ -151,15 +157,48 @@ class _PlanInProgress:
             shot = self.snapshot
             volume = unusable_volume(gang, self.pods, shot.volume_claims, shot.volumes)
             reason = gang.refusal or gang.waiting or volume
+            if reason is None and gang.bound and gang.topology:
+                there = with_its_bound_pods(self.capacity, gang)
+                reason = there if isinstance(there, Refusal) else None
+                self.settled |= {gang.key: there} if isinstance(there, Gang) else {}
         if reason is not None:
             self.reasons[gang.key] = reason
         return reason is None
+
+    def _place_apart(self, gang: Gang) -> None:
+        """Place a gang that the policy cannot be shown beside others, or say why not."""
+        late, policy = self._is_late(gang), self.policy.main.name
+        if not gang.topology:
+            found = place_each(self.capacity, gang, keep=late)
+        else:
+            found = None
+            for there in domains(self.capacity, gang):
+                self.settled[gang.key] = there
+                self._decide([there], fallback=False)
+                if not self._unplaced([gang]):
+                    return
+                workers = self.capacity.workers(there)
+                if self.capacity.by_partition(workers).max(initial=0) < len(there.workers):  # nowhere else to go
+                    found = span(self.capacity, there, workers)
+                elif late:
+                    self._decide([there], fallback=True)
+                if found is not None or not self._unplaced([gang]):
+                    break
+            else:
+                there, reason = why_in_no_domain(self.capacity, gang, policy)
+                self.reasons[gang.key] = self._next_plan() if self.rounds.exhausted else reason
+                if late and there is not None and reason.reason == "Insufficient":
+                    keep_nodes(self.capacity, there, self.capacity.workers(there))
+        if isinstance(found, Placement):
+            self.placements.append(found)
+        elif found is not None:
+            self.reasons[gang.key] = found
 
     def _place_rests(self, gangs: Sequence[Gang]) -> None:
         """Place the rest of gangs that have started, or say why not."""
         for gang in gangs:
             with about([gang]):
-                found = place_rest(self.capacity, gang)
+                found = place_rest(self.capacity, self.settled.get(gang.key, gang))
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:
@@ -173,7 +212,8 @@ class _PlanInProgress:
             if at is None and gang.together:
                 continue
             with about([gang]):
-                found = place_extra(self.capacity, gang, None if at is None else self.placements[at])
+                there = self.settled.get(gang.key, gang)
+                found = place_extra(self.capacity, there, None if at is None else self.placements[at])
             if isinstance(found, Refusal):
                 self.reasons[gang.key] = found
             elif found is not None and at is not None:

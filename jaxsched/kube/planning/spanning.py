@@ -24,15 +24,15 @@ def span_partitions(capacity: FreeCapacity, gangs: Sequence[Gang], is_late: Call
             here = capacity.by_partition(workers).max(initial=0)
             if here >= len(gang.workers) or not (late or capacity.largest_partition(gang) < len(gang.workers)):
                 continue
-            placement = _span(capacity, gang, workers)
+            placement = span(capacity, gang, workers)
             if placement is not None:
                 placements.append(placement)
             elif late and not keeping:
-                keeping = _keep(capacity, gang, workers)
+                keeping = keep_nodes(capacity, gang, workers)
     return placements
 
 
-def _span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> Placement | None:
+def span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> Placement | None:
     """Fill nodes of the partition with most room first; None if the gang does not fit. `workers`: so many fit now."""
     by_partition, place = capacity.by_partition(workers), capacity.fleet.place
     order = sorted(range(len(workers)), key=lambda row: (-by_partition[place[row, 0]], -workers[row].sum(), row))
@@ -49,7 +49,7 @@ def _span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -
     return capacity.reserve(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
 
 
-def _keep(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> bool:
+def keep_nodes(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> bool:
     """Close nodes until the gang fits on them when our own pods have ended; whether that would be enough."""
     then, missing = capacity.workers_without_own_pods(gang), len(gang.workers)
     if then.sum() < missing:

@@ -140,13 +140,8 @@ def test_units_that_no_node_has_neither_wrap_around_nor_raise() -> None:
     assert not ledger.fits(read_pod(make_pod("q")), 0)
 
 
-def test_mixed_workers_and_gpuless_gangs_are_refused() -> None:
-    assert gangs_of(make_pod("a", 1, "g"), make_pod("b", 2, "g"))[0].refusal.reason == "MixedWorkers"
+def test_gpuless_gangs_are_refused() -> None:
     assert gangs_of(make_pod("a", None))[0].refusal.reason == "NoGpuRequested"
-    assert (
-        gangs_of(make_pod("a", gang="g"), make_pod("b", gang="g", spec={"nodeSelector": {"x": "y"}}))[0].refusal.reason
-        == "MixedConstraints"
-    )
 
 
 def test_hints_reach_the_gang() -> None:
