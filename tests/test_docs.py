@@ -18,6 +18,7 @@ import jaxsched
 from jaxsched.cluster.cluster_file import ENTRY, File
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
+from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.workload import catalogue
 from jaxsched.workload.traces import FORMATS
 
@@ -148,3 +149,14 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     compare = (tmp_path / "site/reference/jaxsched.evaluation.compare.html").read_text()
     assert 'id="jaxsched.evaluation.compare.compare"' in compare
     assert '<script src="https' not in compare and 'rel="stylesheet" href="https' not in compare
+
+
+def test_the_page_on_kubernetes_names_every_metric_and_reason():
+    page = text_of("docs/kubernetes.md")
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "jaxsched/kube").rglob("*.py")))
+    reasons = set(re.findall(r'Refusal\(\s*"([A-Z]\w+)"', source))
+    assert len(reasons) > 15 and {reason for reason in reasons if f"`{reason}`" not in page} == set()
+    collected = list(Metrics().registry.collect())
+    names = {one.name + ("_total" if one.type == "counter" else "") for one in collected}
+    ours = {name for name in names if not name.startswith("process_")}
+    assert set(re.findall(r"`((?:jaxsched|scheduler)_\w+)`", page)) == ours
