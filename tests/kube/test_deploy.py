@@ -11,8 +11,41 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 
-def manifest(name: str) -> dict:
-    return yaml.safe_load((ROOT / "deploy" / "base" / name).read_text())
+def manifest(name: str, folder: str = "base") -> dict:
+    return yaml.safe_load((ROOT / "deploy" / folder / name).read_text())
+
+
+def changes_of_ha() -> dict:
+    """Path in the Deployment -> the value that the overlay with two replicas puts there."""
+    (patch,) = manifest("kustomization.yaml", "ha")["patches"]
+    assert patch["target"] == {"kind": "Deployment", "name": manifest("deployment.yaml")["metadata"]["name"]}
+    return {one["path"]: one["value"] for one in yaml.safe_load(patch["patch"])}
+
+
+def labels_of_pods() -> dict:
+    (labels,) = manifest("kustomization.yaml")["labels"]
+    return labels["pairs"]
+
+
+def test_replicas_are_on_different_nodes_and_can_be_updated_on_two() -> None:
+    changes = changes_of_ha()
+    (term,) = changes["/spec/template/spec/affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels_of_pods()}}
+    rolling = changes["/spec/strategy"]["rollingUpdate"]
+    assert rolling["maxSurge"] == 0 and 0 < rolling["maxUnavailable"] < changes["/spec/replicas"]
+
+
+def test_a_drain_leaves_a_replica() -> None:
+    budget = manifest("poddisruptionbudget.yaml", "ha")
+    assert budget["kind"] == "PodDisruptionBudget" and budget["spec"]["selector"]["matchLabels"] == labels_of_pods()
+    assert 0 < budget["spec"]["maxUnavailable"] < changes_of_ha()["/spec/replicas"]
+    assert "poddisruptionbudget.yaml" in manifest("kustomization.yaml", "ha")["resources"]
+
+
+def test_jobs_do_not_push_the_scheduler_out() -> None:
+    assert manifest("deployment.yaml")["spec"]["template"]["spec"]["priorityClassName"] == "system-cluster-critical"
 
 
 def test_the_network_policy_is_of_our_pods_and_their_port() -> None:

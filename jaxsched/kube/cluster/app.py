@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
+from jaxsched.kube.cluster.attempts import failed_attempts, pending_pods
 from jaxsched.kube.cluster.binder import Binder
 from jaxsched.kube.cluster.gang_binder import GangBinder
 from jaxsched.kube.cluster.informers import Informers
@@ -149,11 +150,12 @@ class Scheduler:
             return False
         began = time.perf_counter()
         plan = self.planner.plan(snapshot)
-        self.metrics.plan_s.observe(time.perf_counter() - began)
+        plan_s = time.perf_counter() - began
+        self.metrics.plan_s.observe(plan_s)
         if self.recorder is not None:
             self.recorder.plan(snapshot.now_s, plan)
-        self._observe(plan)
-        self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)])
+        self._observe(plan, plan_s)
+        self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)], plan_s)
         waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
         return waiting or self.gang_binder.some_back_off()
 
@@ -182,7 +184,7 @@ class Scheduler:
     def _may_bind(self) -> bool:
         return self.elector is None or self.elector.holds_lease()
 
-    def _observe(self, plan: Plan) -> None:
+    def _observe(self, plan: Plan, plan_s: float) -> None:
         """Metrics, conditions and events of a plan."""
         counts: dict[str, int] = {}
         for key, reason in plan.reasons.items():
@@ -193,6 +195,7 @@ class Scheduler:
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)
+        self._observe_attempts(plan, plan_s)
         self.metrics.partial.set(sum(bool(gang.bound and gang.together) for gang in plan.pending.values()))
         self.metrics.refused_nodes.set(len(plan.refused_nodes))
         self._observe_policy(plan)
@@ -202,6 +205,17 @@ class Scheduler:
             self.gang_binder.set_aside(fault.keys[0])
         for name, store in self.informers.stores.items():
             self.metrics.unreadable.labels(name).set(store.unreadable)
+
+    def _observe_attempts(self, plan: Plan, plan_s: float) -> None:
+        """What was tried and not placed, and what waits in which queue; what is placed, the binder counts."""
+        policy, name = self.planner.policy, self.settings.scheduler_name
+        by = (policy.main if plan.policy_ready else policy.fallback).name
+        for gang, result in failed_attempts(plan):
+            self.metrics.attempts.labels(result, by).inc()
+            self.metrics.attempted(len(gang.pending), result, name, plan_s)
+        backing_off = self.gang_binder.backing_off()
+        for queue, count in pending_pods(self.informers.pods(), plan, backing_off, name).items():
+            self.metrics.pending_pods.labels(queue).set(count)
 
     def _observe_policy(self, plan: Plan) -> None:
         """Whether the policy is compiled, how it failed, how long it took."""

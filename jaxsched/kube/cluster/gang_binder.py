@@ -52,13 +52,13 @@ class GangBinder:
         """Leave a gang out of snapshots for as long as one whose Bindings are denied."""
         self._backoff[key] = time.monotonic() + DENIED_S, DENIED_S
 
-    def bind(self, placements: Sequence[Placement]) -> None:
-        """Bind gangs in order, pods in parallel, and wait for all of them."""
+    def bind(self, placements: Sequence[Placement], plan_s: float = 0.0) -> None:
+        """Bind gangs in order, pods in parallel, and wait for all of them. `plan_s`: what planning them took."""
         for placement in placements:
             self.assumed.assume(placement)
             self.reporter.withdraw([assignment.pod for assignment in placement.assignments])
         futures = [
-            [self._pool.submit(self._bind_one, assignment, placement) for assignment in placement.assignments]
+            [self._pool.submit(self._bind_one, assignment, placement, plan_s) for assignment in placement.assignments]
             for placement in placements
         ]
         for placement, own in zip(placements, futures, strict=True):
@@ -79,14 +79,17 @@ class GangBinder:
         if entry is not None:
             self._pool.submit(self._was_rejected, entry[1].pod)
 
-    def _bind_one(self, assignment: Assignment, placement: Placement) -> Outcome:
+    def _bind_one(self, assignment: Assignment, placement: Placement, plan_s: float) -> Outcome:
         began = time.perf_counter()
         try:
             outcome = self.binder.bind(assignment, placement.decision, placement.by)
         except Exception as error:  # a fault of ours; what the server did with this Binding is not known
             log.exception("pod %s: binding raised", assignment.pod.key)
             outcome = Outcome(binding.UNKNOWN, f"binding raised {type(error).__name__}")
-        self.metrics.bind_s.observe(time.perf_counter() - began)
+        took = time.perf_counter() - began
+        self.metrics.bind_s.observe(took)
+        result = "scheduled" if outcome.result == binding.BOUND else "error"
+        self.metrics.attempted(1, result, assignment.pod.scheduler, plan_s + took)
         self.metrics.binds.labels(outcome.result).inc()
         if outcome.result == binding.BOUND:
             self._bound_at[assignment.pod.uid] = time.monotonic(), assignment

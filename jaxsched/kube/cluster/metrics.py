@@ -1,10 +1,11 @@
-"""Prometheus metrics, named after the default scheduler's."""
+"""Prometheus metrics: the default scheduler's, with its names, for what both have, and those of gangs."""
 
 from typing import Any
 
 from jaxsched.errors import UserError
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
+UPSTREAM_SECONDS = tuple(0.001 * 2**power for power in range(15))  # kube-scheduler's buckets of an attempt
 
 
 class Metrics:
@@ -17,6 +18,21 @@ class Metrics:
             raise UserError("jaxsched kube needs the Prometheus client: pip install 'jaxsched[kube]'") from None
         self.registry = registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=registry)
+
+        # kube-scheduler's names and labels (pkg/scheduler/metrics), so that its dashboards show this scheduler
+        self.pod_attempts = prometheus.Counter(
+            "scheduler_schedule_attempts", "Pods planned, by result", ("result", "profile"), registry=registry
+        )
+        self.pod_attempt_s = prometheus.Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "The plan that a pod was in, and its Binding",
+            ("result", "profile"),
+            buckets=UPSTREAM_SECONDS,
+            registry=registry,
+        )
+        self.pending_pods = prometheus.Gauge(
+            "scheduler_pending_pods", "Unbound pods, by queue", ("queue",), registry=registry
+        )
 
         def counter(name: str, text: str, *labels: str) -> Any:
             return prometheus.Counter(f"jaxsched_{name}", text, labels, registry=registry)
@@ -45,6 +61,13 @@ class Metrics:
         self.leader = gauge("leader", "1 while this replica leads")
         self.refused_nodes = gauge("unreadable_nodes", "Nodes that are left out because they cannot be read")
         self.unreadable = gauge("unreadable_objects", "Objects that reading raised on, by resource", "resource")
+
+    def attempted(self, pods: int, result: str, profile: str, seconds: float) -> None:
+        """So many pods were tried in one plan."""
+        self.pod_attempts.labels(result, profile).inc(pods)
+        histogram = self.pod_attempt_s.labels(result, profile)
+        for _ in range(pods):
+            histogram.observe(seconds)
 
     def text(self) -> bytes:
         """The exposition format."""
