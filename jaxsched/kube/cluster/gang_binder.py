@@ -3,7 +3,8 @@
 import concurrent.futures
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxsched.kube.cluster import binder as binding
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
@@ -20,6 +21,17 @@ log = logging.getLogger("jaxsched.kube")
 BACKOFF_S = (1.0, 10.0)
 DENIED_S = 300.0
 REJECTED_S = 120.0  # a pod that ends this soon after our Binding is looked at: did the kubelet reject it?
+
+
+def is_rejection(status: Mapping[str, Any]) -> bool:
+    """A pod's status says that its kubelet did not let it start, for whatever reason (OutOfcpu, NodeAffinity, ...).
+
+    The kubelet's `rejectPod` sets the phase and a reason; older ones leave out the words. A pod that has started has
+    the status of its containers.
+    """
+    if status.get("phase") != "Failed" or not status.get("reason"):
+        return False
+    return str(status.get("message", "")).startswith("Pod was rejected") or not status.get("containerStatuses")
 
 
 class GangBinder:
@@ -135,7 +147,7 @@ class GangBinder:
             return
         status = mapping(response.body, "status")
         same = mapping(response.body, "metadata").get("uid") == pod.uid
-        if same and status.get("phase") == "Failed" and str(status.get("reason", "")).startswith("OutOf"):
+        if same and is_rejection(status):
             log.error("pod %s: its kubelet rejected it: %s", pod.key, status.get("message", ""))
             self.metrics.rejected.inc()
             self.informers.relist("pods", "nodes")

@@ -54,7 +54,7 @@ class Metrics:
         self.fallbacks = counter("policy_failures", "Decisions that the fallback took over, by cause", "cause")
         self.set_aside = counter("gangs_set_aside", "Gangs that made planning raise")
         self.failed_turns = counter("failed_turns", "Turns of the loop that raised, and were given up")
-        self.rejected = counter("kubelet_rejections", "Pods that a kubelet rejected after our Binding (OutOf...)")
+        self.rejected = counter("kubelet_rejections", "Pods that a kubelet rejected after our Binding")
         self.restarts = counter("watch_restarts", "Watches that ended, by resource and cause", "resource", "cause")
         self.compilations = gauge("policy_compilations", "Times that the policy was compiled")
         self.policy_ready = gauge("policy_ready", "1 while the policy decides; 0: it is being compiled")

@@ -1,10 +1,10 @@
-"""Which nodes a pod may go to: readiness, taints, selectors, affinity of pod and volumes (upstream's rules)."""
+"""Which nodes a pod may go to, by upstream's rules: readiness, taints, selectors, affinity, volumes, running pods."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.kube.planning.hints import integer
-from jaxsched.kube.planning.objects import Node, Pod, mappings
+from jaxsched.kube.planning.objects import Node, Pod, mapping, mappings
 
 UNUSABLE = ("cordoned", "not ready", "being deleted")  # reasons that lie in the node alone
 
@@ -22,7 +22,17 @@ def filter_reason(pod: Pod, node: Node) -> str:
         return "node affinity"
     if any(not any(_term_holds(term, node) for term in terms) for terms in pod.volume_affinity):
         return "volume node affinity"
+    if any(node.labels.get(key) == value for key, value in pod.closed_domains):
+        return "anti-affinity of running pods"
     return ""
+
+
+def selector_holds(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """A label selector as pods and Services have it; an empty one matches everything."""
+    exact = mapping(selector, "matchLabels")
+    if any(labels.get(str(key)) != str(value) for key, value in exact.items()):
+        return False
+    return all(_holds(one, labels) for one in mappings(selector, "matchExpressions"))
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -115,7 +115,7 @@ def profile_of(pods: Iterable[Pod], settings: PlanSettings) -> tuple[int, float]
 
 def node_rights(pod: Pod) -> str:
     """All of a pod that decides which nodes it may go to; pods with the same text may go to the same ones."""
-    return str((pod.selector, pod.affinity, pod.tolerations, pod.volume_affinity))
+    return str((pod.selector, pod.affinity, pod.tolerations, pod.volume_affinity, pod.closed_domains))
 
 
 def _gang(

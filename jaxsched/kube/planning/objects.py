@@ -16,6 +16,7 @@ from jaxsched.kube.planning.quantity import LARGEST, resource_units
 DONE_PHASES = ("Succeeded", "Failed")
 KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT, LWS_SIZE)
 MOST_PRIORITY = 2**31 - 1
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Refusal(NamedTuple):
@@ -52,6 +53,9 @@ class Pod:
     refusal: Refusal | None
     owner_kind: str = ""  # of the controller, with its API group: Job.batch
     volume_affinity: tuple[tuple, ...] = ()  # node selector terms of its volumes; one of each entry must hold
+    anti_affinity: tuple = ()  # required terms of pod anti-affinity, raw
+    closed_domains: tuple[tuple[str, str], ...] = ()  # labels and values of nodes from which other pods keep it away
+    nominated: str = ""  # the node on which a preempting scheduler makes room for it
 
     @property
     def key(self) -> str:
@@ -97,9 +101,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     hints, problem = read_hints(annotations, labels)
     refusal = refusal or (Refusal("BadAnnotation", problem) if problem else None)
     controller = next((o for o in mappings(meta, "ownerReferences") if o.get("controller")), {})
-    terms = mapping(
-        mapping(mapping(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    affinity = mapping(spec, "affinity")
+    terms = mapping(mapping(affinity, "nodeAffinity"), REQUIRED)
     group = mapping(spec, "schedulingGroup").get("podGroupName") or mapping(spec, "workloadRef").get("name") or ""
     return Pod(
         uid=str(meta.get("uid", "")),
@@ -124,6 +127,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
         refusal=refusal,
         owner_kind=f"{controller.get('kind', '')}.{str(controller.get('apiVersion', '')).rpartition('/')[0]}",
+        anti_affinity=tuple(mappings(mapping(affinity, "podAntiAffinity"), REQUIRED)),
+        nominated=str(status.get("nominatedNodeName") or ""),
     )
 
 
@@ -162,7 +167,7 @@ def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
             kept = ("resources", "ports", "restartPolicy")
             spec[parts] = [{key: one[key] for key in kept if key in one} for one in mappings(spec, parts)]
     conditions = [c for c in mappings(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
-    kept = ("phase", "reason", "startTime", "allocatable")
+    kept = ("phase", "reason", "startTime", "allocatable", "nominatedNodeName")
     return {
         "metadata": own,
         "spec": spec,
@@ -239,9 +244,8 @@ def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
     """The first feature of the pod that this scheduler does not honour and must therefore refuse."""
     affinity = mapping(spec, "affinity")
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
     for kind in ("podAffinity", "podAntiAffinity"):
-        if mappings(mapping(affinity, kind), required):
+        if mappings(mapping(affinity, kind), REQUIRED):
             return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
     spread = mappings(spec, "topologySpreadConstraints")
     if any(one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for one in spread):

@@ -24,6 +24,7 @@ from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.spanning import keep_nodes, span, span_partitions
+from jaxsched.kube.planning.standing import with_closed_domains, with_nominations
 from jaxsched.kube.planning.volumes import unusable_volume, with_volumes
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
@@ -90,7 +91,9 @@ class _PlanInProgress:
         settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot, self.aside, self.alone = snapshot, aside, alone
-        self.pods = with_volumes(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+        pods = with_nominations(snapshot.pods, settings.scheduler_name)
+        pods = with_closed_domains(pods, snapshot.nodes, settings.scheduler_name)
+        self.pods = with_volumes(pods, snapshot.volume_claims, snapshot.volumes)
         plain = nodes_without_gpus(snapshot.nodes, settings)
         self.capacity = FreeCapacity(fleet, plain, self.pods, settings)
         running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
