@@ -256,7 +256,9 @@ def _until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
 def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
     """Place in its queue of the first job that may not displace one of that measure, or only just; -1: all may."""
     looked_at = t.partitions[p].queued if w.backfill else 1
-    first, last = 0, looked_at
+    if value <= t.service[t.queue[p, 0]].exceed * (1.0 + ROUNDING):  # so it is with most
+        return 0
+    first, last = 1, looked_at
     while first < last:
         middle = (first + last) // 2
         if value > t.service[t.queue[p, middle]].exceed * (1.0 + ROUNDING):
