@@ -4,6 +4,7 @@ from pathlib import Path
 
 CHECKPOINTS, CONFIGS, EXAMPLES = KINDS = ("checkpoints", "configs", "examples")
 _PACKAGE = Path(__file__).parent
+_LONGEST = 200  # characters; files cannot have names of any length
 _ROOTS = (_PACKAGE, _PACKAGE.parent)  # an installed package holds the folders; a checkout has them beside it
 
 
@@ -15,7 +16,7 @@ def folder(kind: str) -> Path | None:
 def find(kind: str, name: str) -> Path | None:
     """The shipped file or folder of that name, which is no path; None if there is none."""
     place = folder(kind)
-    if place is None or not name or Path(name).name != name:
+    if place is None or not 0 < len(name) <= _LONGEST or Path(name).name != name:
         return None
     return place / name if (place / name).exists() else None
 

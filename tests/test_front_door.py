@@ -65,6 +65,7 @@ def test_shipped_checkpoints_are_policies_by_name():
     assert checkpoints() == ("default", "quickstart")
     assert parse("quickstart").name == "quickstart"
     assert shipped.find(shipped.CHECKPOINTS, "../quickstart") is None
+    assert shipped.find(shipped.CHECKPOINTS, "a" * 5000) is None
     assert shipped.find(shipped.EXAMPLES, "trace.csv") == ROOT / "examples/trace.csv"
 
 
