@@ -54,10 +54,10 @@ def parse_rates(text: str) -> Rates:
             f"failures: {shortened(text)!r} should be MTBF,MTTR: mean hours up and mean hours out, such as 1000,4"
         )
     mtbf_h, mttr_h = found
-    for name, value in (("mean hours up", mtbf_h), ("mean hours until it is repaired", mttr_h)):
+    for name, value in (("mean hours up", mtbf_h), ("mean hours out", mttr_h)):
         if not SHORTEST_H <= value <= LONGEST_H:
             raise UserError(
-                f"failures: {value:g} as the {name} of a server should be a number from {SHORTEST_H:g} to {LONGEST_H:g}"
+                f"failures: the {name} of a server are {value:g}, should be from {SHORTEST_H:g} to {LONGEST_H:g}"
             )
     return Rates(mtbf_h, mttr_h)
 

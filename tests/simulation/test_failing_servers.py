@@ -64,7 +64,7 @@ def test_failures_are_the_same_again_and_others_with_another_seed(engine):
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
-        (dict(failures="100,0"), "mean hours until it is repaired"),
+        (dict(failures="100,0"), "mean hours out"),
         (dict(failures="100,1", outages=Outages(np.zeros(0, int), np.zeros(0), np.zeros(0))), "give one of them"),
         (dict(checkpoint_s=5.0), "preemption and failures are off"),
         (dict(failures="100,1", min_run_s=5.0), "min_run_s"),

@@ -126,7 +126,7 @@ MISTAKES = [  # text of the file, what the message must say
     ("env: {preemption: true, min_run_s: -1.0}", ["env", "min_run_s", "-1.0", "from 0"]),
     ("env: {min_run_s: 5.0}", ["env", "min_run_s", "preemption is off"]),
     ('env: {failures: "100"}', ["env", "failures", "'100'", "MTBF,MTTR"]),
-    ('env: {failures: "100,0"}', ["env", "failures", "until it is repaired"]),
+    ('env: {failures: "100,0"}', ["env", "failures", "mean hours out"]),
     ("env: {preemption: true, restart_s: -1.0}", ["env", "restart_s", "-1.0", "from 0"]),
     ("queue: {order: gittins}", ["queue", "gittins", "knows: history"]),
     ("queue: {window: 0}", ["queue", "window", "at least 1"]),
