@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsched.kube.planning.filters import UNUSABLE
+from jaxsched.kube.planning.filters import UNUSABLE, rights_reason
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, node_rights
 from jaxsched.kube.planning.ledger import Ledger
@@ -58,11 +58,14 @@ class Explanations:
         if self._fit(gang, capacity.ledger, allowed) >= need:
             keepers = ", ".join(sorted({keeper.key for keeper in capacity.kept.values()}))
             return Refusal("NodesKept", f"{asked} would fit, but {len(capacity.kept)} nodes are kept for {keepers}")
-        down = [row for row, reason in filtered.items() if reason in UNUSABLE]
+        down = [row for row, reason in filtered.items() if reason in UNUSABLE and self._may_use(gang, row)]
         if self._fit(gang, capacity.ledger, allowed | np.isin(np.arange(len(allowed)), down)) >= need:
             counts = Counter(filtered[row] for row in down if row < len(capacity.fleet.nodes))
             return Refusal("NodesUnusable", f"{asked} would fit if it were not for {_words(counts)} nodes")
         return None
+
+    def _may_use(self, gang: Gang, row: int) -> bool:
+        return not rights_reason(gang.workers[0], self.capacity.nodes[row])
 
     def _when_empty(self, gang: Gang, now: str) -> Refusal:
         """Whether the gang fits once all pods have ended, on the nodes that it may use or on any."""

@@ -11,8 +11,11 @@ UNUSABLE = ("cordoned", "not ready", "being deleted")  # reasons that lie in the
 
 def filter_reason(pod: Pod, node: Node) -> str:
     """Why the pod may not go to the node, in a few words; "" if it may. Resources are not looked at."""
-    if not node.usable:
-        return node.why_not
+    return rights_reason(pod, node) if node.usable else node.why_not
+
+
+def rights_reason(pod: Pod, node: Node) -> str:
+    """The same for a node that is usable, whether it is or not."""
     for taint in node.taints:
         if not any(_tolerates(toleration, taint) for toleration in pod.tolerations):
             return f"taint {taint.get('key', '')}"

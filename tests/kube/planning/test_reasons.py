@@ -68,6 +68,14 @@ def test_a_reason_is_what_stands_in_the_way(planner: Planner, name: str, words: 
     assert reason(planner, *mended) is None
 
 
+def test_a_cordoned_node_that_is_tainted_too_is_not_what_stands_in_the_way(planner: Planner) -> None:
+    machines = nodes(2)
+    for machine in machines:
+        machine["spec"] |= CORDON | {"taints": [{"key": "t", "effect": "NoSchedule"}]}
+    why = reason(planner, machines, gang("g", 2, 8))
+    assert why is not None and why.reason == "NoNodeAllowed"
+
+
 def all_cpus() -> list[dict]:
     """A gang whose workers ask for all CPUs of a GPU node, and a launcher."""
     launcher = make_pod("launcher", None, "g", 2, uid="l", requests={"cpu": "8"})
