@@ -58,12 +58,12 @@ def main() -> None:
     if args.fault == "watch-cut":
         args.relay = Relay(args.kubeconfig, Path(args.logs) / "relay.kubeconfig")
         args.kubeconfig = str(Path(args.logs) / "relay.kubeconfig")
-    first = Process(args, "drill-a", 18081, *elect)
+    first = Process(args, "drill-a", *elect)
     first.wait_ready()
     others = []
     if elect:
         time.sleep(3)
-        others.append(Process(args, "drill-b", 18082, *elect))
+        others.append(Process(args, "drill-b", *elect))
         others[0].wait_ready()
     for index in range(args.foreign):  # a second scheduler's pods must be counted
         body = pod_body(f"foreign{index}", 0, 1, 2, 1e4, "default-scheduler")

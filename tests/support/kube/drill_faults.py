@@ -61,7 +61,7 @@ def inject(
         case "sigkill-self":
             wait_for_first_bind(api, {gang for gang, size, _, _ in gangs if size >= 6})
             first.kill(signal.SIGKILL)
-            second = Process(args, "drill-c", 18083)
+            second = Process(args, "drill-c")
             return second
         case "leader-change":
             first.kill(signal.SIGKILL)

@@ -8,14 +8,16 @@ import time
 import urllib.request
 from pathlib import Path
 
+from tests.support.kube.server import free_port
+
 
 class Process:
-    """`jaxsched kube run` as a child."""
+    """`jaxsched kube run` as a child, on a port of its own: drills can run side by side."""
 
-    def __init__(self, args: argparse.Namespace, name: str, port: int, *more: str) -> None:
-        self.port, self.log = port, Path(args.logs) / f"{name}.log"
+    def __init__(self, args: argparse.Namespace, name: str, *more: str) -> None:
+        self.port, self.log = free_port(), Path(args.logs) / f"{name}.log"
         command = [sys.executable, "-m", "jaxsched.cli", "kube", "run", "--kubeconfig", args.kubeconfig]
-        command += ["--metrics-port", str(port), "--identity", name, "--patience-s", str(args.patience_s)]
+        command += ["--metrics-port", str(self.port), "--identity", name, "--patience-s", str(args.patience_s)]
         if args.policy.startswith("checkpoints/"):
             command += ["--checkpoint", args.policy]
         else:

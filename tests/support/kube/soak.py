@@ -16,8 +16,9 @@ from jaxsched.kube.cluster.api import ApiClient
 from tests.fuzz.kube_cases import hostile
 from tests.support.kube.fake import FakeServer
 from tests.support.kube.objects import make_node, make_pod
+from tests.support.kube.server import free_port
 
-PORT = 18090
+PORT = free_port()
 
 
 def scrape() -> dict[str, float]:
