@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxsched.cli.kube_whatif import Whatif
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
     from jaxsched.kube.planning.settings import PlanSettings
 
-HELP = """Schedule a Kubernetes cluster, or replay a recording of one.
+HELP = """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.
 
-run watches pods with our schedulerName, plans whole gangs and binds them; see docs/kubernetes.md. replay simulates a
-recorded day under several policies.
+run watches pods with our schedulerName, plans whole gangs and binds them; see docs/kubernetes.md. whatif says when the
+pending gangs would start, and behind whom. replay simulates a recorded day under several policies.
 
 Examples:
   jaxsched kube run --shadow --scheduler-name default-scheduler --record day.jsonl
   jaxsched kube run --checkpoint checkpoints/default
   jaxsched kube replay day.jsonl --policies pack greedy-wait checkpoints/default
+  jaxsched kube whatif -f job.yaml --policies greedy-wait pack
+  jaxsched kube whatif day.jsonl --at-s 3600
 """
 
 Switch = tyro.conf.FlagCreatePairsOff[bool]
@@ -207,15 +210,17 @@ class Replay:
 
 RUN_HELP = "Watch pods, plan whole gangs, bind them; see docs/kubernetes.md."
 REPLAY_HELP = "Simulate the gangs of a recording under several policies."
+WHATIF_HELP = "When would the pending gangs, or those of a manifest, start? Read-only; see docs/kubernetes.md."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kube:
-    """Schedule a Kubernetes cluster, or replay a recording of one."""
+    """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one."""
 
     do: tyro.conf.OmitArgPrefixes[
         Annotated[Run, tyro.conf.subcommand("run", description=RUN_HELP, prefix_name=False)]
         | Annotated[Replay, tyro.conf.subcommand("replay", description=REPLAY_HELP, prefix_name=False)]
+        | Annotated[Whatif, tyro.conf.subcommand("whatif", description=WHATIF_HELP, prefix_name=False)]
     ]
     """What to do."""
 

@@ -25,7 +25,7 @@ COMMANDS = {
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",
     "check": "Say what files and folders hold, or what is wrong with them.",
-    "kube": "Schedule a Kubernetes cluster, or replay a recording of one.",
+    "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
 
 

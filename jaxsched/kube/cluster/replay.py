@@ -1,7 +1,7 @@
 """A recorded day in the simulator: the gangs as jobs, the nodes as a cluster, any policy."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -157,30 +157,62 @@ def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
 def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
     """Plan offline at every recorded plan; one line each, and how many gangs went to the same nodes."""
     planner = Planner(CompiledPolicy(policy, settings), settings)
-    stores: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
+    objects = _Objects()
     same = total = 0
     for line in lines:
         if line["kind"] != "plan":
-            uid = str((line["object"].get("metadata") or {}).get("uid", ""))
-            if line["type"] == "DELETED":
-                stores[line["kind"]].pop(uid, None)
-            else:
-                stores[line["kind"]][uid] = _READERS[line["kind"]](line["object"])
+            objects.change(line)
             continue
         then: dict[str, dict[str, str]] = line["placements"]
-        unbound = {pod for pods in then.values() for pod in pods}
-        pods = (dataclasses.replace(pod, node="") if pod.key in unbound else pod for pod in stores["pods"].values())
-        snapshot = Snapshot(
-            now_s=line["t"],
-            nodes=tuple(stores["nodes"].values()),
-            pods=tuple(pods),
-            groups=tuple(stores["podgroups"].values()),
-            volume_claims=dict(stores["persistentvolumeclaims"].values()),
-            volumes=dict(stores["persistentvolumes"].values()),
-        )
+        snapshot = objects.snapshot(line["t"], {pod for pods in then.values() for pod in pods})
         plan = planner.plan(snapshot)
         now = {one.gang.key: {a.pod.key: a.node for a in one.assignments} for one in plan.placements}
         agreed = sum(sorted(now.get(key, {}).values()) == sorted(pods.values()) for key, pods in then.items())
         same, total = same + agreed, total + len(then)
         yield f"plan at {line['t']:.3f}: {len(then)} gangs then, {len(now)} now, {agreed} on the same nodes"
     yield f"{same} of {total} gangs on the same nodes as recorded"
+
+
+def recorded_snapshot(lines: Iterable[dict[str, Any]], at_s: float | None = None) -> Snapshot:
+    """The cluster as recorded `at_s` seconds after the first line, None: at the end. UserError if that is outside."""
+    objects, first_s, now_s = _Objects(), None, 0.0
+    for line in lines:
+        first_s = line["t"] if first_s is None else first_s
+        if at_s is not None and line["t"] > first_s + at_s:
+            return objects.snapshot(first_s + at_s)
+        now_s = max(now_s, line["t"])
+        if line["kind"] != "plan":
+            objects.change(line)
+    if first_s is None:
+        raise UserError("the recording is empty; give a file written by --record")
+    if at_s is not None and at_s > now_s - first_s:
+        raise UserError(f"--at-s: {at_s:g} is after the end of the recording, should be at most {now_s - first_s:g}")
+    return objects.snapshot(now_s)
+
+
+class _Objects:
+    """What a recording says of the cluster, up to some line."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
+
+    def change(self, line: dict[str, Any]) -> None:
+        """An object came, changed or went."""
+        store, uid = self._stores[line["kind"]], str((line["object"].get("metadata") or {}).get("uid", ""))
+        if line["type"] == "DELETED":
+            store.pop(uid, None)
+        else:
+            store[uid] = _READERS[line["kind"]](line["object"])
+
+    def snapshot(self, now_s: float, unbound: Set[str] = frozenset()) -> Snapshot:
+        """The cluster; `unbound`: names of pods that are to wait again."""
+        stores = self._stores
+        pods = (dataclasses.replace(pod, node="") if pod.key in unbound else pod for pod in stores["pods"].values())
+        return Snapshot(
+            now_s=now_s,
+            nodes=tuple(stores["nodes"].values()),
+            pods=tuple(pods),
+            groups=tuple(stores["podgroups"].values()),
+            volume_claims=dict(stores["persistentvolumeclaims"].values()),
+            volumes=dict(stores["persistentvolumes"].values()),
+        )

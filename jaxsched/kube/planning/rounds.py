@@ -72,7 +72,7 @@ class Rounds:
             return [], set(), False
         running = self.running + _started(capacity, before, self.now_s)
         names = [*(gang.namespace for gang in gangs), *(part.namespace for part in running)]
-        tenants = _tenants(names, settings.tenants)
+        tenants = tenants_of(names, settings.tenants)
         arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
         start = time.perf_counter()
         fallback = fallback or not self.policy.is_ready(capacity.fleet)
@@ -125,7 +125,7 @@ def _queues(
         could = (empty // size).sum((1, 2)) >= count
         if not could.any():
             continue
-        first = _home(gang.key, partitions)
+        first = home_partition(gang.key, partitions)
         home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
         fits = bool((now[home] // size).sum() >= count)
         queues[home].append((fits, gang))
@@ -163,11 +163,11 @@ def _targets(
     return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_targets)]
 
 
-def _home(key: str, partitions: int) -> int:
+def home_partition(key: str, partitions: int) -> int:
     """The partition that a gang goes to first: the same after every restart."""
     return zlib.crc32(key.encode()) % partitions
 
 
-def _tenants(names: Iterable[str], count: int) -> dict[str, int]:
+def tenants_of(names: Iterable[str], count: int) -> dict[str, int]:
     """Index of each namespace, alphabetically; the last index stands for all that are too many."""
     return {name: min(index, count - 1) for index, name in enumerate(sorted(set(names)))}

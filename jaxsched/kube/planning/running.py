@@ -24,6 +24,7 @@ class RunningPart:
     duration_s: float
     elapsed_s: float
     namespace: str
+    gang: str  # its key
 
     def merged_workers(self) -> Int[np.ndarray, "N K"]:
         """The same workers in the merged view, all in group 0 of their node."""
@@ -48,7 +49,7 @@ def running_parts(
         ):
             gangs.setdefault(gang_key(pod), []).append(pod)
     found = []
-    for members in gangs.values():
+    for key, members in gangs.items():
         model, duration = profile_of(members, settings)
         began = min(pod.started_s or pod.created_s for pod in members)
         parts: dict[int, Int[np.ndarray, "N K"]] = {}
@@ -67,6 +68,7 @@ def running_parts(
                     duration_s=duration,
                     elapsed_s=max(now_s - began, 0.0),
                     namespace=members[0].namespace,
+                    gang=key,
                 )
             )
     return [part for part in found if part.gpus]

@@ -1,0 +1,193 @@
+"""`jaxsched kube whatif`: when would the pending gangs start, and behind whom."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from jaxsched.cli.options import Output, optional
+
+if TYPE_CHECKING:
+    from jaxsched.kube.planning.gangs import Gang
+    from jaxsched.kube.planning.settings import PlanSettings
+    from jaxsched.kube.planning.snapshot import Snapshot
+    from jaxsched.kube.planning.whatif import Answer
+
+Seconds = Annotated[float, tyro.conf.arg(metavar="X")]
+MOST_NAMES = 4  # of nodes and gangs in a line of the table; --json has all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Whatif:
+    """When would the pending gangs start? Read-only."""
+
+    recording: Annotated[Path | None, tyro.conf.Positional, optional("RECORDING")] = None
+    """A file written by `jaxsched kube run --record` (default: the live cluster)."""
+    at_s: Annotated[float | None, optional("X")] = None
+    """Seconds after the first line of the recording (default: its end)."""
+    manifest: Annotated[Path | None, tyro.conf.arg(aliases=["-f"], metavar="FILE", help_behavior_hint="")] = None
+    """A Job or Pod that is not submitted yet (.yaml, .json): as if it were, now, to this scheduler."""
+    priority: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Priority of the manifest's pods."""
+    policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = ("greedy-wait", "pack")
+    """Hand-written policies; see `jaxsched evaluate --help`."""
+    duration_error: Seconds = 0.5
+    """Run times are the stated ones * exp(X z), z standard normal, given how long a gang has run."""
+    draws: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    """Futures that are played, the same under all policies."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Of the draws."""
+    horizon_s: Seconds = 7 * 86400.0
+    """Later starts are not looked for."""
+    interval_s: Seconds = 10.0
+    """Seconds between decisions in the simulation."""
+    kubeconfig: Annotated[Path | None, optional("FILE")] = None
+    """Credentials (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)."""
+    context: Annotated[str | None, optional("NAME")] = None
+    """Context of the kubeconfig (default: its current one)."""
+    scheduler_name: str = "jaxsched"
+    """Pods with this spec.schedulerName are those that wait; the pods of all others hold GPUs."""
+    partition_label: str = ""
+    """Node label that names a partition (default: partitions of equal size)."""
+    schedulers: Annotated[int | None, optional("N")] = None
+    """Partitions (default: one per 16 GPU nodes, at least 2)."""
+    default_duration_s: Seconds = 3600.0
+    """Run time of pods without the annotation jaxsched.io/duration-seconds."""
+    json: Output = None
+    """Also write the answers as JSON."""
+
+    def run(self) -> None:
+        """Read, play, print. UserError on any mistake."""
+        import json
+
+        from jaxsched.cli.output import results, text
+        from jaxsched.files import check_outputs
+        from jaxsched.kube.planning.manifest import manifest_pods
+        from jaxsched.kube.planning.pool_rollouts import Question
+        from jaxsched.kube.planning.settings import PlanSettings
+        from jaxsched.kube.planning.whatif import answers
+        from jaxsched.policies.registry import parse_all
+        from jaxsched.yaml_file import read_yaml
+
+        check_outputs({"--json": self.json}, [one for one in (self.recording, self.manifest) if one is not None])
+        question = Question(self.draws, self.duration_error, self.seed, self.horizon_s, self.interval_s)
+        settings = PlanSettings(
+            scheduler_name=self.scheduler_name,
+            partition_label=self.partition_label,
+            schedulers=self.schedulers,
+            default_duration_s=self.default_duration_s,
+        )
+        policies = parse_all(self.policies)
+        manifest = None if self.manifest is None else read_yaml(self.manifest, "docs/kubernetes.md")
+        if self.manifest is not None:  # its mistakes are told before a cluster is read
+            manifest_pods(manifest, str(self.manifest), 0.0, settings, self.priority)
+        shot = self._snapshot()
+        if self.manifest is not None:
+            more = manifest_pods(manifest, str(self.manifest), shot.now_s, settings, self.priority)
+            shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
+        found = answers(shot, policies, settings, question)
+        with results() as write:
+            rows = [_json(answer, settings) for answer in found]
+            write(self.json, text(json.dumps({"now_s": shot.now_s, "answers": rows}, indent=1) + "\n"))
+            for line in _lines(found, question.horizon_s):
+                print(line)
+
+    def _snapshot(self) -> "Snapshot":
+        from jaxsched.errors import UserError
+
+        if self.recording is None:
+            if self.at_s is not None:
+                raise UserError("--at-s: is for recordings, give one")
+            from jaxsched.kube.cluster.api import connect
+            from jaxsched.kube.cluster.look import live_snapshot
+
+            return live_snapshot(connect(str(self.kubeconfig) if self.kubeconfig else None, self.context))
+        from jaxsched.kube.cluster.record import read_recording
+        from jaxsched.kube.cluster.replay import recorded_snapshot
+
+        if self.at_s is not None and not self.at_s >= 0.0:
+            raise UserError(f"--at-s: {self.at_s} should be a number of seconds of at least 0")
+        return recorded_snapshot(read_recording(self.recording), self.at_s)
+
+
+def _lines(found: "Sequence[Answer]", horizon_s: float) -> Iterator[str]:
+    """For people: a table for each policy."""
+    if not found:
+        yield "no gang is pending"
+    names = {answer.gang.key: _name(answer.gang) for answer in found}
+    for policy in dict.fromkeys(answer.policy for answer in found):
+        yield f"under {policy}:"
+        rows = [("gang", "waits", "starts in (5% to 95%)", "on", "behind")]
+        rows += [_row(answer, names, horizon_s) for answer in found if answer.policy == policy]
+        widths = [max(len(row[column]) for row in rows if len(row) == 5) for column in range(4)]
+        widths[0] = max(len(row[0]) for row in rows)
+        for row in rows:
+            yield "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, [*widths, 0])).rstrip()
+
+
+def _row(answer: "Answer", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:
+    name, waits = names[answer.gang.key], _words(answer.waits_s)
+    if answer.median_s is None or answer.low_s is None or answer.high_s is None:
+        assert answer.reason is not None
+        return name, waits, f"not known: {answer.reason.message}"
+    beyond = f"not within {_words(horizon_s)}"
+    if answer.reason is not None:
+        return name, waits, f"{beyond}: {answer.reason.message}"
+    low, median, high = (
+        _words(one) if one < horizon_s else beyond for one in (answer.low_s, answer.median_s, answer.high_s)
+    )
+    now = answer.high_s == 0.0
+    behind = _some([names[key] for key in answer.behind]) or ("nobody" if now else "what runs now")
+    return name, waits, "now" if now else f"{median} ({low} to {high})", _some(answer.nodes) or "-", behind
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _name(gang: "Gang") -> str:
+    """Of a gang that its controller makes, what its pods' names begin with: its key holds a uid."""
+    if gang.pending[0].owner[1] and gang.pending[0].owner[1] in gang.key:
+        pods = [pod.name for pod in gang.pending]
+        return f"{gang.namespace}/{_common(min(pods), max(pods)).rstrip('-') or pods[0]}"
+    return gang.key
+
+
+def _common(one: str, other: str) -> str:
+    """What both begin with."""
+    alike = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), len(one))
+    return one[:alike]
+
+
+def _words(seconds: float) -> str:
+    whole = round(seconds)
+    for unit, size, part, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole // 60} min" if whole >= 600 else f"{whole} s"
+
+
+def _json(answer: "Answer", settings: "PlanSettings") -> dict[str, Any]:
+    """For machines. Times in seconds from now; null where there is none, see `reason`."""
+    finite = {
+        name: value if value is not None and value < float("inf") else None
+        for name, value in (("median_s", answer.median_s), ("low_s", answer.low_s), ("high_s", answer.high_s))
+    }
+    gang = answer.gang
+    return {
+        "policy": answer.policy,
+        "gang": gang.key,
+        "name": _name(gang),
+        "priority": gang.priority,
+        "gpus": sum(pod.units(settings.gpu_resource) for pod in gang.workers),
+        "waits_s": answer.waits_s,
+        **finite,
+        "nodes": list(answer.nodes),
+        "behind": list(answer.behind),
+        "reason": answer.reason.reason if answer.reason else None,
+        "message": answer.reason.message if answer.reason else None,
+    }
