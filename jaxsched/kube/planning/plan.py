@@ -125,15 +125,21 @@ class _PlanInProgress:
         whole = [gang for gang in gangs if not gang.bound and gang.uniform and not gang.topology]
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
+        self._explain(whole)
+        late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
+        self._decide(late, fallback=True)
+        if late:  # what these took is not there any more
+            self._explain(self._unplaced(whole))
+        self._place_extras([gang for gang in gangs if gang.extra])
+
+    def _explain(self, gangs: Sequence[Gang]) -> None:
+        """Say why gangs are not placed, as things are now."""
         explanations = Explanations(self.capacity, self.policy.main.name)
-        for gang in whole:
+        for gang in gangs:
             with about([gang]):
                 reason = explanations.why_not(gang)
             unasked = self.rounds.exhausted and reason.reason == "PolicyWaits"
             self.reasons[gang.key] = self._next_plan() if unasked else reason
-        late = [gang for gang in whole if self._is_late(gang) and self.reasons[gang.key].reason == "PolicyWaits"]
-        self._decide(late, fallback=True)
-        self._place_extras([gang for gang in gangs if gang.extra])
 
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
