@@ -57,7 +57,7 @@ class Starts(NamedTuple):
     workers: Int8[np.ndarray, "D J NK"]
 
 
-def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float) -> Starts:
+def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question) -> Starts:
     """Plays all draws. The same draws, whatever the policy."""
     seated, waiting = len(pool.parts), len(pool.gangs)
     names = [part.namespace for part in pool.parts] + [gang.namespace for gang in pool.gangs]

@@ -67,7 +67,7 @@ def answers(snapshot: Snapshot, policies: Sequence[Policy], settings: PlanSettin
         why = Explanations(capacity, policy.name)
         said = {gang.key: _without_times(policy, gang, now_s, aside[gang.key]) for gang in gangs if gang.key in aside}
         for pool in pools:
-            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question, now_s), capacity, why, now_s)
+            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question), capacity, why, now_s)
         result += [said[gang.key] for gang in gangs]
     return result
 
