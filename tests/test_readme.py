@@ -70,9 +70,5 @@ def test_a_newcomer_gets_what_is_promised(newcomer):
     made = set(newcomer("ls").split())
     assert {"examples", "configs", "jobs.csv", "trace.json", "cluster.svg", "report.html"} <= made
     assert any("recorded: " in text and "greedy-wait" in text for text in said.values())
-
-
-@pytest.mark.long
-def test_code_runs(newcomer):
     said = "".join(newcomer(f"python -c {shlex.quote(code)}") for code in blocks("python"))
     assert "emptiest_first" in said and "(2, " in said

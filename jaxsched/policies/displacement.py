@@ -48,11 +48,7 @@ def displaced(
             slot, _ = first(keys[p][None], state.queue[p][None], left[None])
             lower = stoppable[p] & (running[p] > keys[p, slot[0]] + beyond)
             row = state.queue[p, slot[0]]
-            enough = feasible_without(p, row, lower)
-            taken = lax.cond(
-                enough, lambda: _fewest(state, feasible_without, p, row, lower, running[p]), lambda: nobody
-            )
-            return left.at[slot[0]].set(False), taken
+            return left.at[slot[0]].set(False), _fewest(state, feasible_without, p, row, lower, running[p])
 
         return lax.while_loop(going, turn, (tried[p], nobody))[1]
 
@@ -69,8 +65,13 @@ def _fewest(
     lower: Bool[Array, "R"],
     level: Int32[Array, "R"],
 ) -> Bool[Array, "R"]:
-    """Of the jobs `lower`, those taken for job `row`: latest first until it fits, then without whom it fits anyway."""
+    """Of the jobs `lower`, those taken for job `row`: latest first until it fits, then without whom it fits anyway.
+
+    Nobody if it does not fit without all of them. That is asked in the loop and not around it: side by side with other
+    environments both branches of a condition run, and this loop would not end.
+    """
     jobs = state.running.job[p]
+    enough = feasible_without(p, row, lower)
 
     def extreme(mask: Array, sign: int) -> Array:
         """Slot of the last job under `mask` by (level, row), or with `sign` -1 of the first."""
@@ -80,7 +81,7 @@ def _fewest(
     def take(taken: Array) -> Array:
         return taken.at[extreme(lower & ~taken, 1)].set(True)
 
-    taken = lax.while_loop(lambda taken: ~feasible_without(p, row, taken), take, jnp.zeros_like(lower))
+    taken = lax.while_loop(lambda taken: enough & ~feasible_without(p, row, taken), take, jnp.zeros_like(lower))
 
     def spare(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, taken = carry

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float32, PyTree
 
+from jaxsched.dynamics.batching import lane_by_lane
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
 from jaxsched.training.chunk import chunk, initial
@@ -46,7 +47,7 @@ class SharedPrograms:
             for run, config in enumerate(configs)
         ]
         self._one = self._programs(lambda function: function)
-        self._batch = self._programs(jax.vmap)
+        self._batch = self._programs(lambda function: jax.vmap(lane_by_lane(function)))
 
     def of_run(self, index: int) -> Programs:
         """The programs of one run."""

@@ -10,6 +10,7 @@ from jaxsched.dynamics.batching import lane_by_lane, only_where, with_shared
 from jaxsched.env.environment import transition
 from jaxsched.policies.registry import parse
 from tests.support import strategies
+from tests.support.cases import few
 
 
 def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
@@ -42,7 +43,7 @@ def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("spec", ["pack:area+backfill+forward", pytest.param("greedy-wait", marks=pytest.mark.long)])
+@pytest.mark.parametrize("spec", few(["greedy-wait"], ["greedy-wait", "pack:area+backfill+forward"]))
 def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
     case = strategies.random_case(3, "two")
     shape = strategies.SHAPES["two"]

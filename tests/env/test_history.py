@@ -19,12 +19,12 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
 from tests.env.test_oracle import assert_same
 from tests.support import strategies
-from tests.support.cases import cases
+from tests.support.cases import cases, few
 from tests.support.strategies import COSTS, GUESSING, INFORMED
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", ["one", "two"])
+@pytest.mark.parametrize("shape", few(["two"], ["one", "two"]))
 @cases(25)
 @given(data=st.data())
 def test_runs_by_history(shape, data):

@@ -13,6 +13,7 @@ from jaxsched.env.state import ALWAYS, FORWARD, PLACE
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import take
 from tests.support import strategies
+from tests.support.cases import few
 from tests.support.invariants import check_state, fastest, host, jit_observe, watcher
 
 # test_oracle runs all the others, and looks at `illegal`, too.
@@ -29,7 +30,7 @@ TIMED = ("pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["two", *(pytest.param(shape, marks=pytest.mark.long) for shape in ("one", "three"))])
+@pytest.mark.parametrize("shape", few(["two"], ["one", "two", "three"]))
 @settings(max_examples=12)
 @given(data=st.data())
 def test_every_policy_keeps_the_invariants(shape, data):
@@ -122,7 +123,8 @@ def test_an_observation_with_reservations_shows_what_a_rule_would_do():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("specs", "spec", "share"), [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:tenants+backfill", 0.8)]
+    ("specs", "spec", "share"),
+    few([(TIMELESS, "pack", 0.5)], [(TIMELESS, "pack", 0.5), (WAITING, "load-balance:tenants+backfill", 0.8)]),
 )
 def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share):
     """One long run after the other, decisions every 20 s: most boundaries find jobs queued and nothing to do."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jaxsched.env.state import State
 from tests.oracle import policies, simulator
 from tests.support import strategies
-from tests.support.cases import cases
+from tests.support.cases import cases, few
 from tests.support.strategies import GREEDY, SPECS
 
 
@@ -130,7 +130,7 @@ def test_heuristics_without_interference(case, spec):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", GREEDY)
+@pytest.mark.parametrize("shape", few(["two", "three"], GREEDY))
 @cases(10)
 @given(data=st.data())
 def test_greedy_wait(shape, data):

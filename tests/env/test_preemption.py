@@ -15,7 +15,7 @@ from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same
 from tests.oracle.preemption import Preemption
 from tests.support import strategies
-from tests.support.cases import cases
+from tests.support.cases import cases, few
 from tests.support.invariants import watcher
 from tests.support.strategies import COSTS, PREEMPTIVE
 
@@ -32,11 +32,11 @@ def test_some_runs_with_stops(shape, data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", PREEMPTIVE)
+@pytest.mark.parametrize("shape", few(["one", "two"], PREEMPTIVE))
 @cases(60)
 @given(data=st.data())
 def test_runs_with_stops(shape, data):
-    """With every shape; the compiled loop has as many."""
+    """The compiled loop has as many cases of every shape."""
     hold_to_the_oracle(shape, data)
 
 
@@ -48,7 +48,7 @@ def hold_to_the_oracle(shape: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", PREEMPTIVE)
+@pytest.mark.parametrize("shape", few(["two"], PREEMPTIVE))
 @settings(max_examples=20)
 @given(data=st.data())
 def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(shape, data):
@@ -76,6 +76,19 @@ def test_nothing_is_lost_when_jobs_are_stopped():
 
     state = strategies.watched_run(case, "first-fit:las+preempt+h0.2", config, watch)
     assert int(state.service.stops.sum()) > 5
+
+
+@pytest.mark.slow
+def test_side_by_side_the_same_jobs_are_stopped():
+    """Beside each other: environments in which somebody is stopped, in which no stops would help, and all others."""
+    case = dataclasses.replace(strategies.random_case(3, "one"), preemption=Preemption(30.0, 41.3, 0.0))
+    spec, config = "pack:srtf+backfill+preempt+consolidate", case.shape.config(early_stop=False)
+    rounds = []
+    strategies.watched_run(case, spec, config, lambda before, action, *_: rounds.append((before, action)))
+    states, actions = (jax.tree.map(lambda *leaves: np.stack(leaves), *column) for column in zip(*rounds))
+    together = jax.jit(jax.vmap(parse(spec), (None, 0, None)))(jax.random.key(0), states, case.params)
+    np.testing.assert_array_equal(together.stop, actions.stop)
+    assert actions.stop.any((1, 2)).sum() > 3
 
 
 def test_a_policy_that_knows_nothing_sees_no_run_time():

@@ -24,7 +24,7 @@ BASE = {
     "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4},
     "queue": {"window": 1},
     "workload": {"gpu_counts": [[1, 0.5], [4, 0.5]], "jobs": 32, "load": [1.0, 1.5], "mean_duration_s": 900.0},
-    "network": {"width": 4},
+    "network": {"width": 4, "kind": "flat"},  # which compiles sooner
     "ppo": {"num_envs": 2, "steps": 8, "chunks": 3, "epochs": 1, "minibatches": 1, "critic_only_chunks": 0},
     "validation": {"every": 2, "seeds": 1, "jobs": 8},
 }
@@ -57,6 +57,14 @@ def swept(write):
     plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=1))
     sweep.run(plan)
     return plan, rows_of(plan)
+
+
+@pytest.fixture(scope="module")
+def alone(write, tmp_path_factory):
+    """The last point of that sweep, with a seed and changes of its own, trained by itself: its run and its policy."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    config = load_sweep(write(variants={"bold": VARIANTS["bold"]}, seeds=[1])).points[0].config
+    return run, train(config, run, command="jaxsched train --out first")
 
 
 def metrics_of(plan: Sweep, row: dict) -> list[dict]:
@@ -96,14 +104,10 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
 
 
 @pytest.mark.long
-def test_a_point_is_a_single_training(swept, tmp_path):
-    """With a seed and changes of its own."""
+def test_a_point_is_a_single_training(swept, alone):
     plan, rows = swept
-    index = 3
-    assert rows[index]["point"] == "bold seed=1"
-    train(plan.points[index].config, tmp_path / "alone")
-    alone = read_rows(tmp_path / "alone" / METRICS_FILE)
-    close(metrics_of(plan, rows[index]), alone, 1e-3)
+    assert rows[-1]["point"] == "bold seed=1"
+    close(metrics_of(plan, rows[-1]), read_rows(alone[0] / METRICS_FILE), 1e-3)
 
 
 class Killed(Exception):
@@ -163,9 +167,8 @@ def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
-    config = load_sweep(write()).points[0].config
-    policy = train(config, tmp_path / "first", command="jaxsched train --out first")
+def test_a_checkpoint_is_reproduced_by_its_card(alone, tmp_path, capsys):
+    _, policy = alone
     card = json.loads((policy / CARD_FILE).read_text())
     assert card["commands"] == {"train": "jaxsched train --out first"} and card["limits"].startswith("Trained on leaf")
     assert (
@@ -192,12 +195,12 @@ def test_a_checkpoint_is_reproduced_by_its_card(write, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_plan_has_one_program_per_shape_and_its_memory(write, capsys):
     path = write(
-        variants={"plain": {}, "flat": {"network.kind": "flat"}}, axes={"ppo.gamma": [0.9, 0.95]}, seeds=[0, 1, 2]
+        variants={"plain": {}, "deep": {"network.kind": "graph"}}, axes={"ppo.gamma": [0.9, 0.95]}, seeds=[0, 1, 2]
     )
     main(["sweep", str(path), "--plan", "--memory"])
     first, second = capsys.readouterr().out.splitlines()
     assert "6 points (0 finished) of plain gamma=0.9, plain gamma=0.95, differing in ppo.gamma" in first
-    assert "flat gamma=0.9" in second and "MiB" in first and "one after the other" in first
+    assert "deep gamma=0.9" in second and "MiB" in first and "one after the other" in first
     assert not (path.parent / "out").exists()
 
 

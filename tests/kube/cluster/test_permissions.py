@@ -12,6 +12,7 @@ from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.app import Options, Scheduler
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.permissions import check_permissions, needed
+from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, gang, turn
 
@@ -39,7 +40,7 @@ def shipped() -> list[dict]:
 
 
 def grant(world, less: tuple[str, str, str] | None = None) -> None:
-    """Create the shipped RBAC, less one permission."""
+    """Create the shipped RBAC, less one permission, and wait until the server goes by it, which takes it a moment."""
     for one in copy.deepcopy(shipped()):
         rules = one.get("rules") or []
         for rule in list(rules):
@@ -61,6 +62,16 @@ def grant(world, less: tuple[str, str, str] | None = None) -> None:
         if not cluster:
             one["metadata"]["namespace"] = "default"
         world.make(f"{path}{'' if cluster else '/namespaces/default'}/{one['kind'].lower()}s", one)
+    left = tuple(one for one in NEEDED if one != less)
+    eventually(lambda: permitted(As(world.api, USER), left))
+
+
+def permitted(api: ApiClient, needed: tuple[tuple[str, str, str], ...]) -> bool:
+    try:
+        check_permissions(api, needed, "default", "jaxsched")
+    except UserError:
+        return False
+    return True
 
 
 def test_the_shipped_rbac_is_exactly_what_is_needed() -> None:
