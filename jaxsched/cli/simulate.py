@@ -11,7 +11,9 @@ HELP = """Run one policy and write what became of every job.
 
 --jobs-out writes a line per job: job_id,submit_s,start_s,finish_s,num_gpus,model,
 scheduler,status,jct_s,queueing_s,ideal_s,slowed_s,slowdown,placement. jct_s is queueing_s + ideal_s + slowed_s. A
-placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory.
+placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory. Where jobs may
+be stopped (--preemption on, --failures, --outages) start_s is the first start, placement the last one, and four columns
+follow: stops,failures,restarts_s,lost_s; the seconds are part of slowed_s.
 
 Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv

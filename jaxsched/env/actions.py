@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.speed import best_hardware, footprint
 from jaxsched.env import shares
+from jaxsched.env.starts import logged
 from jaxsched.env.state import (
     FORWARD,
     PLACE,
@@ -152,6 +153,25 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     return state, legal
 
 
+def _with_starts(state: State, placed: Bool[Array, "P"], row: Int[Array, "P"], action: Action) -> State:
+    """The state with the jobs in its log that have just been `placed`."""
+    assert state.starts is not None and state.service is not None
+    at, partitions = jnp.maximum(row, 0), len(row)
+    columns = {
+        "job": at,
+        "partition": jnp.arange(partitions),
+        "boundary": jnp.full_like(at, state.clock),
+        "ran": state.service.ran[at],
+        "stops": state.service.stops[at],
+        "falls": jnp.zeros_like(at) if state.faults is None else state.faults.count[at],
+        "workers": action.workers.reshape(partitions, -1),
+        "ps": action.ps.reshape(partitions, -1),
+    }
+    if state.records.gpu is not None:
+        columns["gpu"] = state.records.gpu[at]
+    return state.replace(starts=logged(state.starts, placed, **columns))
+
+
 def _first_start(state: State, row: Int[Array, "P"]) -> Int[Array, "P"]:
     """Boundary at which each job started first, if it starts now."""
     if state.service is None:
@@ -211,7 +231,10 @@ def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[Stat
     if action.stop is not None and params.preemption is not None:
         state, stopped = stop(params, state, action)
     room = queue_room(state)
+    row = state.queue[jnp.arange(len(waiting)), action.slot]
     state, placed = _start(params, state, action)
+    if state.starts is not None:
+        state = _with_starts(state, placed, row, action)
     changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
     acted = stopped | placed | forwarded

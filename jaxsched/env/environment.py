@@ -23,6 +23,7 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.reward import reward
+from jaxsched.env.starts import no_starts
 from jaxsched.env.state import (
     ALWAYS,
     Action,
@@ -117,6 +118,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         service=None if params.preemption is None else service,
         faults=no_faults(params.failures, count),
         history=no_history(config, params) if config.knows == HISTORY else None,
+        starts=no_starts(config.starts, n * k, shared=bool(config.shared_gpus)),
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float32, Int8, Int16, Int32
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.dynamics.speed import Footprint, JobSpec
+from jaxsched.env.starts import Starts
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.workload.jobs import WHOLE, JobTable
@@ -39,6 +40,7 @@ class EnvConfig:
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
+    starts: int = 0  # rows of a log of starts, see `env.starts`; needs preemption and `record_placements`; 0: none
     gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
     knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
@@ -204,6 +206,7 @@ class State(Pytree):
     service: Service | None = None  # None without preemption
     faults: Faults | None = None  # None where servers do not fail
     history: History | None = None  # None unless policies know it
+    starts: Starts | None = None  # None unless they are logged
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 

@@ -21,6 +21,7 @@ from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.policies.offers import Offers, offers, present, scene_of
+from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params
 from jaxsched.workload.jobs import to_table
@@ -67,15 +68,17 @@ def decisions_of(
     """
     config = env_config(cluster, [result.jobs], settings)
     room = result.stats.peak_running + 1
-    config = dataclasses.replace(
-        config, running_slots=room, queue_slots=result.stats.peak_queue + room + cluster.shape[0]
-    )
+    slots = {"running_slots": room, "queue_slots": result.stats.peak_queue + room + cluster.shape[0]}
+    config = dataclasses.replace(config, **slots, starts=0)
     params = env_params(cluster, config, settings, [result.jobs])
     state = admit(initial_state(config, params, to_table(result.jobs, settings.interval_s)))
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     programs = _programs(config, params, policy, key)
     wanted = np.zeros(len(result.jobs), bool)
     wanted[jobs] = True
+    attempts = result.attempts
+    started, place = np.unique(attempts.job, return_index=True)
+    first = dict(zip(started.tolist(), place.tolist()))
     found: list[Decision] = []
     count, server_id = jnp.int32(0), np.asarray(cluster.server_id)
     while wanted.any():
@@ -87,7 +90,8 @@ def decisions_of(
         row = np.where((kind == PLACE) & ~np.asarray(state.waited), queue[p, slot], -1)
         at_s = int(state.clock) * float(settings.interval_s)
         for p in np.flatnonzero((row >= 0) & wanted[row]).tolist():
-            if not _same(result, int(row[p]), p, at_s, np.asarray(action.workers[p]).reshape(-1)):
+            workers = np.asarray(action.workers[p]).reshape(-1)
+            if row[p] not in first or not _same(attempts, first[int(row[p])], p, at_s, workers):
                 return found
             on = jax.device_get(programs.explain(state, action, jnp.int32(p)))
             found.append(Decision(int(row[p]), at_s, _places(on, result, int(row[p]), server_id[p])))
@@ -98,17 +102,14 @@ def decisions_of(
 
 def most_lost(result: Outcome, count: int) -> Int[np.ndarray, "D"]:
     """The jobs whose run took longest over their run time alone."""
-    lost_s = np.nan_to_num(result.finish_s - result.start_s - result.jobs.duration_s, nan=-np.inf)
+    lost_s = np.nan_to_num(result.run_s - result.jobs.duration_s, nan=-np.inf)
     return np.argsort(-lost_s, kind="stable")[: min(count, int(result.finished.sum()))]
 
 
-def _same(result: Outcome, job: int, p: int, at_s: float, workers: Int[np.ndarray, "NK"]) -> bool:
-    if result.start_s[job] != at_s:
-        return False
-    stopped = result.interruptions is not None  # then only the last placement is known
-    return stopped or (
-        result.workers is not None and result.partition[job] == p and (result.workers[job] == workers).all()
-    )
+def _same(attempts: Attempts, first: int, p: int, at_s: float, workers: Int[np.ndarray, "NK"]) -> bool:
+    """Whether a start is that of an attempt of the run."""
+    there = attempts.start_s[first] == at_s and attempts.partition[first] == p
+    return bool(there and (attempts.workers[first] == workers).all())
 
 
 def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKeyArray) -> _Programs:

@@ -10,7 +10,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.evaluation.replay import Footprints
 from jaxsched.evaluation.usage import Steps, steps
-from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.attempts import Attempts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,31 +21,25 @@ class LinkUse:
     use: Float[np.ndarray, "L T"]  # mean share of its capacity that jobs ask for, in T equal parts of the run
 
 
-def link_steps(result: Outcome, cluster: Cluster, prints: Footprints, end_s: float) -> dict[str, Steps]:
+def link_steps(attempts: Attempts, cluster: Cluster, prints: Footprints) -> dict[str, Steps]:
     """The use of every link that was used, by its name: the share of its capacity that jobs ask for.
 
-    That is what they would send alone: it may exceed 1.
-
-    Args:
-        prints: `footprints_of` the run.
-        end_s: when jobs that still run are taken to end.
+    That is what they would send alone: it may exceed 1. `prints` are the `footprints_of` the run.
     """
     first = cluster.shape[0] * layout_of(cluster).link.start
-    finish_s = np.nan_to_num(result.finish_s, nan=end_s)
     pieces: dict[int, list[tuple[float, float, float]]] = {}
-    for job in np.flatnonzero(result.partition >= 0).tolist():
-        resources, amounts = prints.used[job]
+    for start_s, end_s, (resources, amounts) in zip(attempts.start_s, attempts.end_s, prints.used):
         for resource, amount in zip((resources - first).tolist(), amounts.tolist()):
             if resource >= 0:
-                pieces.setdefault(resource, []).append((result.start_s[job], finish_s[job], amount))
+                pieces.setdefault(resource, []).append((start_s, end_s, amount))
     names = link_names(cluster)
     return {names[link]: steps(tuple(np.array(rows).T)) for link, rows in sorted(pieces.items())}
 
 
-def link_use(result: Outcome, cluster: Cluster, prints: Footprints, parts: int, end_s: float) -> LinkUse:
+def link_use(attempts: Attempts, cluster: Cluster, prints: Footprints, parts: int, end_s: float) -> LinkUse:
     """`link_steps` from time 0 to `end_s`, in so many equal parts."""
     edges = np.linspace(0.0, end_s, parts + 1)
-    used = link_steps(result, cluster, prints, end_s)
+    used = link_steps(attempts, cluster, prints)
     found = {name: np.diff(use.integral(edges)) / (end_s / parts) for name, use in used.items()}
     names = sorted(found, key=lambda name: -found[name].sum())
     return LinkUse(names, np.array([found[name] for name in names]).reshape(-1, parts))

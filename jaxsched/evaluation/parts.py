@@ -28,23 +28,20 @@ _NETWORK = (NIC, LINK)
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of every job's completion time, NaN where it has not finished; all of them add up to it.
+    """Seconds of every job's completion time, NaN where it has not finished; all of them add up to it."""
 
-    Where jobs are stopped only their last placement is known: `placement_s` is then all that came on top, and the three
-    parts after it are NaN.
-    """
-
-    queueing_s: Float[np.ndarray, "J"]
+    queueing_s: Float[np.ndarray, "J"]  # waits after stops and failures included
     ideal_s: Float[np.ndarray, "J"]
     placement_s: Float[np.ndarray, "J"]  # spread-out places and slower GPUs; negative on faster ones
     sharing_s: Float[np.ndarray, "J"]
     server_s: Float[np.ndarray, "J"]
     network_s: Float[np.ndarray, "J"]
-    restarts_s: Float[np.ndarray, "J"]  # restarts, and work that was done twice
+    restarts_s: Float[np.ndarray, "J"]
+    lost_s: Float[np.ndarray, "J"]  # work that was done twice
 
     def total_s(self) -> Float[np.ndarray, "J"]:
-        """The sum of the parts that are known; NaN where the job has not finished."""
-        return np.nansum([getattr(self, name) for name in NAMES], axis=0) + 0.0 * self.queueing_s
+        """The sum of the parts; NaN where the job has not finished."""
+        return np.sum([getattr(self, name) for name in NAMES], axis=0)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Parts))
@@ -55,33 +52,26 @@ def parts_of(result: Outcome, cluster: Cluster, params: EnvParams, prints: Footp
 
     UserError unless its placements were recorded.
     """
-    jobs, unknown = result.jobs, np.full(len(result.jobs), np.nan)
+    jobs, attempts = result.jobs, result.attempts
     known = np.where(result.finished, 0.0, np.nan)
-    if result.interruptions is not None:
-        stopped = result.interruptions
-        restarts_s = stopped.restarting_s + stopped.lost_s + stopped.fallen_s + known
-        return Parts(
-            queueing_s=result.queue_s + known,
-            ideal_s=jobs.duration_s + known,
-            placement_s=result.run_s - jobs.duration_s - restarts_s,
-            sharing_s=unknown,
-            server_s=unknown,
-            network_s=unknown,
-            restarts_s=restarts_s,
-        )
     added = np.zeros((1 + len(CAUSES), len(jobs)))
-    prints = footprints_of(result, cluster, params) if prints is None else prints
-    for block in readings(result, cluster, prints):
-        for row, seconds in zip(added, _lost(block, prints, result.jobs.model, params)):
-            row += np.bincount(block.job, seconds, len(jobs))
-    return Parts(result.queue_s + known, jobs.duration_s + known, *(added + known), restarts_s=known)
+    prints = footprints_of(attempts, jobs, cluster, params) if prints is None else prints
+    for block in readings(attempts, cluster, prints):
+        for row, seconds in zip(added, _lost(block, prints, params)):
+            row += np.bincount(attempts.job[block.attempt], seconds, len(jobs))
+    again = result.interruptions
+    return Parts(
+        result.queue_s + known,
+        jobs.duration_s + known,
+        *(added + known),
+        restarts_s=known if again is None else again.restarting_s + known,
+        lost_s=known if again is None else again.lost_s + again.fallen_s + known,
+    )
 
 
-def _lost(
-    block: Readings, prints: Footprints, model: Int[np.ndarray, "J"], params: EnvParams
-) -> list[Float[np.ndarray, "E"]]:
+def _lost(block: Readings, prints: Footprints, params: EnvParams) -> list[Float[np.ndarray, "E"]]:
     """Of every reading the seconds that the placement took, and those of each of `CAUSES`."""
-    slow = _slowdowns(block, prints, model, params)
+    slow = _slowdowns(block, prints, params)
     everything = frozenset(CAUSES)
     work = block.seconds / slow[everything]
     found = [work * (slow[frozenset()] - 1.0)]
@@ -99,21 +89,20 @@ def _subsets(causes: frozenset[str]) -> list[frozenset[str]]:
     return [frozenset(some) for size in sizes for some in itertools.combinations(sorted(causes), size)]
 
 
-def _slowdowns(
-    block: Readings, prints: Footprints, model: Int[np.ndarray, "J"], params: EnvParams
-) -> dict[frozenset[str], Float[np.ndarray, "E"]]:
+def _slowdowns(block: Readings, prints: Footprints, params: EnvParams) -> dict[frozenset[str], Float[np.ndarray, "E"]]:
     """The slowdown of every reading if only some causes were there, by those causes (docs/semantics.md, section 5)."""
-    entry, job = block.entry, block.job
+    entry, attempt = block.entry, block.attempt
     sizes = np.diff(np.append(block.first, len(entry)))
-    reading = np.repeat(np.arange(len(job)), sizes)
-    models, channel, own = model[job[reading]], prints.channel[entry], prints.own[entry]
+    reading = np.repeat(np.arange(len(attempt)), sizes)
+    models, channel, own = prints.model[attempt[reading]], prints.channel[entry], prints.own[entry]
     stretch = _stretches(params.interference, channel, models, own, block.others)
     profiles = params.profiles
     sens_cpu, sens_pcie = (np.asarray(x, np.float64)[models] for x in (profiles.sens_cpu, profiles.sens_pcie))
 
     is_cpu = channel == CPU
-    pcie = np.minimum(np.arange(len(entry)) + prints.groups[job][reading], len(entry) - 1)  # of a CPU the group's PCIe
-    on_gpu = _on_gpu(block, prints, model, params.interference)
+    groups = prints.groups[attempt][reading]
+    pcie = np.minimum(np.arange(len(entry)) + groups, len(entry) - 1)  # of a CPU the group's PCIe
+    on_gpu = _on_gpu(block, prints, params.interference)
     most = functools.partial(np.maximum.reduceat, indices=block.first)
     compute, comm = {}, {}
     for server in (False, True):
@@ -127,7 +116,7 @@ def _slowdowns(
     for causes in _subsets(frozenset(CAUSES)):
         server, network = "server" in causes, "network" in causes
         step = compute[server] * (on_gpu if "sharing" in causes else 1.0) + comm[server, network]
-        found[causes] = np.maximum(step / np.maximum(prints.ideal[job], 1e-9), prints.least[job])
+        found[causes] = np.maximum(step / np.maximum(prints.ideal[attempt], 1e-9), prints.least[attempt])
     return found
 
 
@@ -152,14 +141,13 @@ def _stretch(channel, interference, model, own, others):
     return interference(channel, model, own, others)
 
 
-def _on_gpu(
-    block: Readings, prints: Footprints, model: Int[np.ndarray, "J"], interference: Interference
-) -> Float[np.ndarray, "E"]:
-    """How much longer each job computes for those on the same GPU."""
-    found, job = np.ones(len(block.job)), block.job
-    here = np.flatnonzero((prints.gpu[job] >= 0) & (block.pressure[:, 0] > 0))
+def _on_gpu(block: Readings, prints: Footprints, interference: Interference) -> Float[np.ndarray, "E"]:
+    """How much longer each attempt computes for those on the same GPU."""
+    found, attempt = np.ones(len(block.attempt)), block.attempt
+    here = np.flatnonzero((prints.gpu[attempt] >= 0) & (block.pressure[:, 0] > 0))
     if here.size:
-        gpu, models, kinds = (_padded(values[job[here]], np.int32) for values in (prints.gpu, model, prints.gpu_type))
+        columns = (prints.gpu, prints.model, prints.gpu_type)
+        gpu, models, kinds = (_padded(values[attempt[here]], np.int32) for values in columns)
         jobs = Sharers(gpu=jnp.asarray(gpu), model=jnp.asarray(models), gpu_type=jnp.asarray(kinds))
         found[here] = np.asarray(_stretch_under(interference, jobs, _padded(block.pressure[here])))[: here.size]
     return found

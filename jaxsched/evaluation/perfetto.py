@@ -1,7 +1,8 @@
-"""A run as a trace for Perfetto (ui.perfetto.dev): servers are processes, GPUs are tracks, jobs are slices.
+"""A run as a trace for Perfetto (ui.perfetto.dev): servers are processes, GPUs are tracks, attempts at jobs are slices.
 
-The format is the JSON of Chrome's trace events. Counters go over all: jobs that wait, GPUs in use, and how much of its
-capacity is asked for of every link between racks.
+An attempt that begins with a restart has that as a slice within. The format is the JSON of Chrome's trace events.
+Counters go over all: jobs that wait, GPUs in use, and how much of its capacity is asked for of every link between
+racks.
 """
 
 import json
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvParams
 from jaxsched.evaluation.links import link_steps
 from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
-from jaxsched.evaluation.usage import steps
+from jaxsched.evaluation.usage import Steps, steps
 from jaxsched.files import write_text
-from jaxsched.simulation.outcome import REJECTED, Outcome
+from jaxsched.simulation.attempts import ENDED
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome
 
 _US = 1e6  # Perfetto counts microseconds
 QUEUE = 0  # the process of the counters; server i is process i + 1
@@ -25,7 +28,8 @@ QUEUE = 0  # the process of the counters; server i is process i + 1
 
 def trace_of(result: Outcome, cluster: Cluster, params: EnvParams) -> dict[str, Any]:
     """The trace as plain values; `params` are those of the run. UserError: see `spans_of`."""
-    spans, jobs = spans_of(result, cluster), result.jobs
+    spans, attempts, jobs = spans_of(result, cluster), result.attempts, result.jobs
+    turn = _turns(attempts.job)
     events: list[dict[str, Any]] = [_name("process_name", QUEUE, 0, "the whole cluster")]
     most = int(np.asarray(cluster.group_gpus).max())
     tracks = sorted({(int(s), int(g), int(u)) for s, g, u in zip(spans.server, spans.group, spans.gpu)})
@@ -33,29 +37,24 @@ def trace_of(result: Outcome, cluster: Cluster, params: EnvParams) -> dict[str, 
         events.append(_name("process_name", server + 1, 0, f"server {server}"))
     for server, group, gpu in tracks:
         events.append(_name("thread_name", server + 1, group * most + gpu, f"group {group}, GPU {gpu}"))
-    for i, job in enumerate(spans.job):
-        events.append(
-            {
-                "name": str(jobs.job_id[job]),
-                "cat": result.models[jobs.model[job]],
-                "ph": "X",
-                "pid": int(spans.server[i]) + 1,
-                "tid": int(spans.group[i]) * most + int(spans.gpu[i]),
-                "ts": spans.start_s[i] * _US,
-                "dur": (spans.finish_s[i] - spans.start_s[i]) * _US,
-                "args": {
-                    "model": result.models[jobs.model[job]],
-                    "GPUs": float(jobs.gpu_demand[job]),
-                    "waited_s": float(result.queue_s[job]),
-                    "ideal_s": float(jobs.duration_s[job]),
-                },
-            }
-        )
-    known = result.status != REJECTED
-    waits = steps((jobs.submit_s[known], result.start_s[known], np.ones(int(known.sum()))))
-    uses = steps((spans.start_s, spans.finish_s, np.ones(len(spans.job))))
-    end_s = float(spans.finish_s.max(initial=0.0))
-    links = link_steps(result, cluster, footprints_of(result, cluster, params), end_s)
+    waited_s = np.where(np.isnan(result.queue_s), result.start_s - jobs.submit_s, result.queue_s)
+    for i, (job, attempt) in enumerate(zip(spans.job, spans.attempt)):
+        track = int(spans.server[i]) + 1, int(spans.group[i]) * most + int(spans.gpu[i])
+        about = {
+            "model": result.models[jobs.model[job]],
+            "GPUs": float(jobs.gpu_demand[job]),
+            "waited_s": float(waited_s[job]),
+            "ideal_s": float(jobs.duration_s[job]),
+            "attempt": int(turn[attempt]),
+            "ended": ENDED[attempts.ended[attempt]],
+        }
+        name, kind = str(jobs.job_id[job]), result.models[jobs.model[job]]
+        events.append(_slice(name, kind, track, spans.start_s[i], spans.end_s[i], about))
+        restart_s = float(attempts.restart_s[attempt])
+        if restart_s > 0:
+            events.append(_slice("restart", "restart", track, spans.start_s[i], spans.start_s[i] + restart_s, {}))
+    links = link_steps(attempts, cluster, footprints_of(attempts, jobs, cluster, params))
+    waits, uses = _waiting(result), steps((spans.start_s, spans.end_s, np.ones(len(spans.job))))
     counters = [("jobs that wait", "count", waits), ("GPUs in use", "count", uses)]
     counters += [(name, "share of its capacity", use) for name, use in links.items()]
     for name, unit, found in counters:
@@ -66,9 +65,34 @@ def trace_of(result: Outcome, cluster: Cluster, params: EnvParams) -> dict[str, 
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"policy": result.policy}}
 
 
+def _turns(job: Int64[np.ndarray, "A"]) -> Int64[np.ndarray, "A"]:
+    """The number of each attempt at its job, from 1 on."""
+    seen: dict[int, int] = {}
+    found = np.empty(len(job), np.int64)
+    for i, one in enumerate(job.tolist()):
+        found[i] = seen[one] = seen.get(one, 0) + 1
+    return found
+
+
+def _waiting(result: Outcome) -> Steps:
+    """How many jobs wait: those that are there, less those that hold GPUs."""
+    attempts, known = result.attempts, (result.status != REJECTED) & (result.status != NOT_ARRIVED)
+    finish_s = np.where(result.finished, result.finish_s, result.end_s)
+    from_s = np.concatenate([result.jobs.submit_s[known], attempts.start_s])
+    to_s = np.concatenate([finish_s[known], attempts.end_s])
+    return steps((from_s, to_s, np.repeat([1.0, -1.0], [int(known.sum()), len(attempts.job)])))
+
+
 def write_trace(path: str | Path, result: Outcome, cluster: Cluster, params: EnvParams) -> None:
     """`trace_of` as a file."""
     write_text(path, json.dumps(trace_of(result, cluster, params), separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _slice(
+    name: str, kind: str, track: tuple[int, int], from_s: float, to_s: float, about: dict[str, Any]
+) -> dict[str, Any]:
+    where = {"pid": track[0], "tid": track[1], "ts": from_s * _US, "dur": (to_s - from_s) * _US}
+    return {"name": name, "cat": kind, "ph": "X", **where, "args": about}
 
 
 def _name(kind: str, process: int, track: int, text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ TURN_S = 12  # of the animation
 # How much slower than alone: light to dark, so that it reads without colours too.
 SHADES = ((1.02, "#9ecae1", "as fast as alone"), (1.2, "#6baed6", "up to 1.2x"), (1.6, "#fd8d3c", "up to 1.6x"))
 DARKEST = ("#a63603", "slower")
+RESTART = ("#54278f", "restarting")
 _FONT = 'font-family="Helvetica, Arial, sans-serif"'
 
 
@@ -26,7 +27,7 @@ def cluster_svg(results: Sequence[Outcome], cluster: Cluster, *, moving: bool = 
     UserError: see `spans_of`.
     """
     spans = [spans_of(result, cluster) for result in results]
-    end_s = max((float(one.finish_s.max()) for one in spans if len(one.job)), default=1.0)
+    end_s = max((float(one.end_s.max()) for one in spans if len(one.job)), default=1.0)
     rows, height = _rows(cluster)
     panel = HEAD + height
     total = panel * len(results) + FOOT
@@ -44,7 +45,8 @@ def cluster_svg(results: Sequence[Outcome], cluster: Cluster, *, moving: bool = 
         parts.append(f'<g transform="translate(0 {number * panel:.0f})">')
         parts += _panel(result, own, cluster, rows, height, end_s, moving)
         parts.append("</g>")
-    parts += _foot(panel * len(results), end_s)
+    restarts = any(result.attempts.restart_s.any() for result in results)
+    parts += _foot(panel * len(results), end_s, restarts=restarts)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -84,22 +86,26 @@ def _panel(
         tall = max(lines) - min(lines) + LINE
         parts.append(_bar(LEFT, min(lines), WIDTH - LEFT, tall, "#f0f0f0"))
         parts.append(_text(LEFT - 6, (min(lines) + max(lines) + LINE) / 2 + 3.5, f"server {server}", 10, "end"))
-    slowdown = result.run_s / result.jobs.duration_s
+    slowdown, restarts_s = result.run_s / result.jobs.duration_s, result.attempts.restart_s
     clip = ' clip-path="url(#now)"' if moving else ""
     parts.append(f'<g stroke="white" stroke-width="0.4"{clip}>')
     scale = (WIDTH - LEFT) / end_s
     for i, job in enumerate(spans.job):
         y = rows[int(spans.server[i]), int(spans.group[i]), int(spans.gpu[i])]
-        held = (spans.finish_s[i] - spans.start_s[i]) * scale
-        parts.append(_bar(LEFT + spans.start_s[i] * scale, y, held, LINE, _shade(float(slowdown[job]))))
+        x, held = LEFT + spans.start_s[i] * scale, (spans.end_s[i] - spans.start_s[i]) * scale
+        parts.append(_bar(x, y, held, LINE, _shade(float(slowdown[job]))))
+        restart_s = float(restarts_s[spans.attempt[i]])
+        if restart_s > 0:
+            parts.append(_bar(x, y, restart_s * scale, LINE, RESTART[0]))
     return [*parts, "</g>", "</g>"]
 
 
-def _foot(y: float, end_s: float) -> list[str]:
+def _foot(y: float, end_s: float, *, restarts: bool) -> list[str]:
     """The time axis and what the shades mean."""
     parts = [_text(LEFT, y + 10, "0 h", 11), _text(WIDTH - 8, y + 10, f"{end_s / 3600:.1f} h", 11, "end")]
     x = LEFT
-    for colour, text in (*((colour, text) for _, colour, text in SHADES), DARKEST):
+    shades = [*((colour, text) for _, colour, text in SHADES), DARKEST, *([RESTART] if restarts else [])]
+    for colour, text in shades:
         parts += [_bar(x, y + 20, 12, 10, colour), _text(x + 17, y + 29, text, 11)]
         x += 40 + 6.2 * len(text)
     return [*parts, _text(x, y + 29, "one bar per job and GPU; grey: idle", 11)]

@@ -26,10 +26,18 @@ from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
+from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.settings import Settings, params_for
 
 PAGE = Path(__file__).with_name("report_page.html")
-ADDED = ("placement", "sharing", "server", "network", "restarts")  # the parts of `Parts` that places and others add
+ADDED = (
+    "placement",
+    "sharing",
+    "server",
+    "network",
+    "restarts",
+    "lost",
+)  # the parts of `Parts` that places and others add
 _RUNS = re.compile("<!--RUNS-->.*?<!--END-->", re.S)
 MOST_POLICIES = 6  # whose runs a page holds
 MOST_LINKS = 40  # the busiest
@@ -72,14 +80,14 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
     params = params_for(cluster, jobs, settings)
     return {
         "policies": [
-            _run(row, cluster, gpus, params) | {"decisions": _decisions((decisions or {}).get(row.name, ()))}
+            _run(row, cluster, gpus, params, settings) | {"decisions": _decisions((decisions or {}).get(row.name, ()))}
             for row in comparison.rows
         ],
         "jobs": {
             "id": jobs.job_id.tolist(),
             "submit_s": _packed(jobs.submit_s, np.float64),
             "ideal_s": _packed(jobs.duration_s, np.float64),
-            "gpus": _packed(jobs.gpu_demand, np.int32),
+            "gpus": _packed(jobs.gpu_demand, np.float32),
             "model": _packed(jobs.model, np.uint8),
             "user": _packed(jobs.tenant, np.uint16),
         },
@@ -133,23 +141,40 @@ def _gpus(cluster: Cluster) -> tuple[dict[tuple[int, int, int], int], list[int]]
 
 
 def _run(
-    row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int], params: EnvParams
+    row: PolicyResult,
+    cluster: Cluster,
+    gpus: dict[tuple[int, int, int], int],
+    params: EnvParams,
+    settings: Settings,
 ) -> dict[str, Any]:
     result = row.outcomes[0]
-    spans, prints = spans_of(result, cluster), footprints_of(result, cluster, params)
+    spans, attempts = spans_of(result, cluster), result.attempts
+    prints = footprints_of(attempts, result.jobs, cluster, params)
     parts = parts_of(result, cluster, params, prints)
     end_s = max(float(np.nanmax(result.finish_s, initial=0.0)), 1.0)
-    links = link_use(result, cluster, prints, LINK_PARTS, end_s)
+    links = link_use(attempts, cluster, prints, LINK_PARTS, end_s)
     percent = np.clip(np.rint(100 * links.use[:MOST_LINKS]), 0, FULLEST)
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
     return {
         "name": row.name,
         "start_s": _packed(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
         "finish_s": _packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
-        "held": _packed(spans.job, np.int32),
+        "attempts": None if result.logged is None else _attempts(attempts, settings),
         "gpu": _packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
         "parts": {name: _packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
         "links": {"names": links.names[:MOST_LINKS], "end_s": end_s, "percent": _packed(percent.reshape(-1), np.uint8)},
+    }
+
+
+def _attempts(attempts: Attempts, settings: Settings) -> dict[str, Any]:
+    """Every attempt, in order of start; where jobs have one each the page makes them of starts and ends."""
+    return {
+        "job": _packed(attempts.job, np.int32),
+        "start": _packed(np.rint(attempts.start_s / settings.interval_s), np.int32),
+        "interval_s": settings.interval_s,
+        "held_s": _packed(attempts.end_s - attempts.start_s, np.float32),
+        "ended": _packed(attempts.ended, np.uint8),
+        "restart_s": settings.restart_s,
     }
 
 

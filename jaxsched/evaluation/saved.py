@@ -70,17 +70,29 @@ class SavedLinks:
 
 
 @dataclasses.dataclass(frozen=True)
+class SavedAttempts:
+    """Every attempt at a job, where jobs may have several."""
+
+    job: Packed
+    start: Packed
+    interval_s: float
+    held_s: Packed
+    ended: Packed
+    restart_s: float
+
+
+@dataclasses.dataclass(frozen=True)
 class SavedRun:
     """What `report.runs` gives of one policy."""
 
     name: Text
     start_s: Packed
     finish_s: Packed
-    held: Packed
     gpu: Packed
     parts: dict[str, Packed]
     links: SavedLinks
     decisions: list[dict[str, Any]]
+    attempts: SavedAttempts | None = None
 
 
 @dataclasses.dataclass(frozen=True)

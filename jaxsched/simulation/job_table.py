@@ -21,6 +21,7 @@ JOB_COLUMNS = (
     "job_id", "submit_s", "start_s", "finish_s", "num_gpus", "model", "scheduler", "status", "jct_s", "queueing_s",
     "ideal_s", "slowed_s", "slowdown", "placement",
 )  # fmt: skip
+STOPPED_COLUMNS = ("stops", "failures", "restarts_s", "lost_s")  # after those, where jobs may be stopped
 PARQUET = ".parquet"
 
 
@@ -42,6 +43,10 @@ def job_columns(result: Outcome, cluster: Cluster | None) -> dict[str, Shaped[np
 
     `jct_s` is `queueing_s` (from submission to the first start) + `ideal_s` (the run time alone, on the ideal
     placement) + `slowed_s` (all that came on top). Without the cluster `placement` is empty.
+
+    Where schedulers stop jobs or servers fail, `start_s` is the first start, `placement` the last one, and `queueing_s`
+    all the time without GPUs. `STOPPED_COLUMNS` follow: stops by schedulers and by failures, and of `slowed_s` the
+    seconds of restarts and of work that was done twice.
     """
     jobs = result.jobs
     places = ["" if cluster is None else placement(result, cluster, job) for job in range(len(jobs))]
@@ -61,7 +66,13 @@ def job_columns(result: Outcome, cluster: Cluster | None) -> dict[str, Shaped[np
         result.run_s / jobs.duration_s,
         np.array(places),
     )
-    return dict(zip(JOB_COLUMNS, columns, strict=True))
+    found: dict[str, np.ndarray] = dict(zip(JOB_COLUMNS, columns, strict=True))
+    again = result.interruptions
+    if again is None:
+        return found
+    known = np.where(result.finished, 0.0, np.nan)
+    more = again.stops, again.falls, again.restarting_s + known, again.lost_s + again.fallen_s + known
+    return found | dict(zip(STOPPED_COLUMNS, more, strict=True))
 
 
 def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataFrame":
@@ -98,7 +109,7 @@ def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
             return
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(JOB_COLUMNS)
+            writer.writerow(columns)
             writer.writerows(zip(*(_as_text(name, column) for name, column in columns.items())))
 
 

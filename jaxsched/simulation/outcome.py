@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int16, Int32, Int64
 
-from jaxsched.env.state import FINISHED, RUNNING, State
+from jaxsched.env.state import FINISHED, State
+from jaxsched.errors import UserError
+from jaxsched.simulation.attempts import Attempts, Log, attempts_of_log, single_attempts
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.catalogue import BUILT_IN
 from jaxsched.workload.jobs import JobList
@@ -51,14 +53,14 @@ class Interruptions:
     @classmethod
     def of(cls, service: Any, finish_s: Float64[np.ndarray, "J"], interval_s: float) -> "Interruptions":
         """From the columns of the table that an engine keeps, by name."""
-        ran, since = (np.asarray(column, np.float64) * interval_s for column in (service("ran"), service("since")))
+        ran, since = (np.asarray(service[name], np.float64) * interval_s for name in ("ran", "since"))
         return cls(
-            stops=np.asarray(service("stops"), np.int64),
+            stops=np.asarray(service["stops"], np.int64),
             held_s=ran + finish_s - since,
-            restarting_s=np.asarray(service("restarting_s"), np.float64),
-            lost_s=np.asarray(service("lost_s"), np.float64),
-            falls=np.asarray(service("falls"), np.int64),
-            fallen_s=np.asarray(service("fallen_s"), np.float64),
+            restarting_s=np.asarray(service["restarting_s"], np.float64),
+            lost_s=np.asarray(service["lost_s"], np.float64),
+            falls=np.asarray(service["falls"], np.int64),
+            fallen_s=np.asarray(service["fallen_s"], np.float64),
         )
 
 
@@ -79,6 +81,7 @@ class Outcome:
     models: tuple[str, ...] = BUILT_IN.names  # names of the catalogue that the jobs' models are from
     ps: Int16[np.ndarray, "J NK"] | None = None  # parameter servers, if recorded; None: where `place_ps` puts them
     gpu: Int32[np.ndarray, "J"] | None = None  # shared GPU of the partition, if recorded; -1: whole ones
+    logged: Attempts | None = None  # where jobs are stopped, and placements recorded: see `attempts`
 
     @property
     def finished(self) -> Bool[np.ndarray, "J"]:
@@ -89,6 +92,21 @@ class Outcome:
     def unfinished(self) -> bool:
         """Some job is queued or running, or has not arrived."""
         return bool(((self.status != FINISHED) & (self.status != REJECTED)).any())
+
+    @property
+    def end_s(self) -> float:
+        """When the run ended."""
+        return max(self.stats.simulated_s, float(np.nanmax(self.finish_s, initial=0.0)))
+
+    @property
+    def attempts(self) -> Attempts:
+        """Every time that a job held GPUs. UserError unless placements were recorded."""
+        if self.workers is None or (self.interruptions is not None and self.logged is None):
+            raise UserError(f"{self.policy!r}: its placements were not recorded (record_placements)")
+        if self.logged is not None:
+            return self.logged
+        columns = {"partition": self.partition, "workers": self.workers, "ps": self.ps, "gpu": self.gpu}
+        return single_attempts(self.partition >= 0, self.start_s, self.finish_s, self.end_s, columns)
 
     @property
     def jct_s(self) -> Float64[np.ndarray, "J"]:
@@ -119,44 +137,58 @@ class Outcome:
         return data_frame(self, cluster)
 
 
-def outcome(policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats) -> Outcome:
-    """The outcome of `jobs` from the last state of their run (NumPy leaves, one run; its table may be padded)."""
+def outcome(
+    policy: str, jobs: JobList, state: State, settings: Settings, stats: RunStats, log: Log | None = None
+) -> Outcome:
+    """The outcome of `jobs` from the last state of their run (NumPy leaves, one run; its table may be padded).
+
+    `log` holds all starts, if they were logged.
+    """
     count = len(jobs)
     records: Any = state.records  # of NumPy arrays
     interval_s = float(settings.interval_s)
     status = np.where(np.asarray(state.jobs.home)[:count] < 0, REJECTED, records.status[:count])
     status = np.where(np.arange(count) < int(state.next_job), status, NOT_ARRIVED).astype(np.int8)
-    started = (status == RUNNING) | (status == FINISHED)
     finish_s = records.finish[:count] * interval_s + records.finish_offset_s[:count].astype(np.float64)
+    finish_s = np.where(status == FINISHED, finish_s, np.nan)
     ended = bool(np.isin(status, (FINISHED, REJECTED)).all())  # the clock may have skipped far beyond the last finish
-    service: Any = state.service
-    interruptions = None
-    if service is not None:
-        ends = np.where(status == FINISHED, finish_s, np.nan)
-        faults: Any = state.faults
-        nothing = np.zeros(count)
-        felt = {
-            "falls": nothing if faults is None else faults.count[:count],
-            "fallen_s": nothing if faults is None else faults.lost_s[:count],
-        }
-        interruptions = Interruptions.of(
-            lambda name: felt[name] if name in felt else getattr(service, name)[:count], ends, interval_s
-        )
-    simulated_s = float(finish_s[status == FINISHED].max(initial=0) if ended else state.clock * interval_s)
-    return Outcome(
+    simulated_s = float(np.nanmax(finish_s, initial=0.0) if ended else state.clock * interval_s)
+    found = Outcome(
         policy=policy,
         jobs=jobs,
         status=status,
         partition=records.partition[:count],
-        start_s=np.where(started, records.start[:count] * interval_s, np.nan),
-        finish_s=np.where(status == FINISHED, finish_s, np.nan),
+        start_s=np.where(records.partition[:count] >= 0, records.start[:count] * interval_s, np.nan),
+        finish_s=finish_s,
         workers=records.workers[:count] if settings.record_placements else None,
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
-        interruptions=interruptions,
         ps=records.ps[:count] if settings.record_placements else None,
         gpu=records.gpu[:count] if settings.record_placements and records.gpu is not None else None,
     )
+    service: Any = state.service
+    if service is None:
+        return found
+    faults: Any = state.faults
+    columns = {name: getattr(service, name)[:count] for name in ("ran", "since", "stops", "restarting_s", "lost_s")}
+    columns["falls"] = np.zeros(count) if faults is None else faults.count[:count]
+    columns["fallen_s"] = np.zeros(count) if faults is None else faults.lost_s[:count]
+    return interrupted(found, columns, settings, log)
+
+
+def interrupted(result: Outcome, service: Any, settings: Settings, log: Log | None) -> Outcome:
+    """The outcome of a run in which jobs may be stopped.
+
+    Args:
+        service: columns of the table that an engine keeps, by name.
+        log: all starts; None unless they were logged.
+    """
+    again = Interruptions.of(service, result.finish_s, settings.interval_s)
+    if log is None:
+        return dataclasses.replace(result, interruptions=again)
+    restart_s = float(np.float32(settings.restart_s))
+    logged = attempts_of_log(log, service, result.finish_s, result.end_s, settings.interval_s, restart_s)
+    return dataclasses.replace(result, interruptions=again, logged=logged)
 
 
 def rejections(result: Outcome) -> dict[str, int]:

@@ -25,6 +25,7 @@ SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
 MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
+STARTS = 4096  # logged in JAX before the host reads them; at least one per partition and round
 MOST_NOTED = 4_000_000  # finished jobs of a history
 
 
@@ -70,7 +71,7 @@ class Settings:
         preemption(*costs)
         if not self.preemption and self.min_run_s != Settings.min_run_s:
             raise UserError("min_run_s: says when schedulers may stop jobs, but preemption is off")
-        if not (self.preemption or self.fails) and costs[:2] != (Settings.restart_s, Settings.checkpoint_s):
+        if not self.stops and costs[:2] != (Settings.restart_s, Settings.checkpoint_s):
             raise UserError(
                 "restart_s, checkpoint_s: say what stopping jobs costs, but preemption and failures are off"
             )
@@ -100,6 +101,11 @@ class Settings:
     def fails(self) -> bool:
         """Servers go out and come back."""
         return self.failures is not None or self.outages is not None
+
+    @property
+    def stops(self) -> bool:
+        """Jobs may start more than once."""
+        return self.preemption or self.fails
 
     def described(self) -> dict[str, Any]:
         """All values, as a report has them."""
@@ -148,6 +154,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         early_stop=True,
         skip_idle=True,
         record_placements=settings.record_placements,
+        starts=max(STARTS, cluster.shape[0]) if settings.record_placements and settings.stops else 0,
         gpu_speeds=distinct_speeds(cluster),
         shared_gpus=shared_gpus(cluster, job_lists),
         knows=settings.knows,
@@ -175,7 +182,7 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
         horizon=horizon,
         interference=interference,
         profiles=profiles_on(cluster, models),
-        preemption=costs.replace(voluntary=settings.preemption) if settings.preemption or settings.fails else None,
+        preemption=costs.replace(voluntary=settings.preemption) if settings.stops else None,
         failures=None if outages is None else failures_of(cluster, outages, settings.interval_s, horizon),
     )
 

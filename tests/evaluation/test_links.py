@@ -20,9 +20,9 @@ def test_a_link_is_used_while_a_gang_spans_racks():
     jobs = make_job_list([0.0, 600.0], [6000.0, 6000.0], [72, 8])
     ((result,),) = simulate([parse("pack")], cluster, [jobs], settings).values()
     config = env_config(cluster, [jobs], settings)
-    prints = footprints_of(result, cluster, env_params(cluster, config, settings, [jobs]))
+    prints = footprints_of(result.attempts, jobs, cluster, env_params(cluster, config, settings, [jobs]))
     end_s = float(np.nanmax(result.finish_s))
-    found = link_use(result, cluster, prints, 10, end_s)
+    found = link_use(result.attempts, cluster, prints, 10, end_s)
     racks = np.flatnonzero(result.workers[0].reshape(3, -1).sum(-1))
     assert len(racks) == 2
     ways = {f"{way} rack {t}" for way in ("out of", "into") for t in racks}

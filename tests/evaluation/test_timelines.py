@@ -13,7 +13,7 @@ from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.job_table import write_jobs
+from jaxsched.simulation.job_table import JOB_COLUMNS, STOPPED_COLUMNS, write_jobs
 from jaxsched.simulation.settings import Settings, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
@@ -25,14 +25,14 @@ def test_no_gpu_is_held_twice_and_every_gpu_second_is_there(comparison, cluster)
     for row in comparison.rows:
         for result in row.outcomes:
             spans = spans_of(result, cluster)
-            held = (spans.finish_s - spans.start_s).sum()
+            held = (spans.end_s - spans.start_s).sum()
             done = result.finished
             assert held == pytest.approx((result.jobs.num_gpus[done] * result.run_s[done]).sum())
             assert (spans.gpu < np.asarray(cluster.group_gpus).max()).all()
             keys = np.stack([spans.server, spans.group, spans.gpu], -1)
             for key in np.unique(keys, axis=0):
                 own = (keys == key).all(-1)
-                assert (spans.start_s[own][1:] >= spans.finish_s[own][:-1] - 1e-6).all()
+                assert (spans.start_s[own][1:] >= spans.end_s[own][:-1] - 1e-6).all()
 
 
 def test_a_trace_for_perfetto_reads_back(comparison, cluster, tmp_path):
@@ -58,6 +58,53 @@ def test_a_trace_counts_what_links_carry():
     events = trace_of(result, cluster, params_for(cluster, jobs, SETTINGS))["traceEvents"]
     shares = [tuple(event["args"].values()) for event in events if event["name"].startswith("link")]
     assert len(shares) == 8 and min(shares) == (0.0,) < max(shares)  # in and out of two racks, from a start to an end
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    """A run of jobs that are stopped, on servers that fail, and what it needs to be drawn."""
+    cluster, rng = get_cluster("leaf-spine-2", 1), np.random.default_rng(0)
+    jobs = make_job_list(np.sort(rng.uniform(0, 4e4, 40)), rng.uniform(1e3, 2e4, 40), rng.choice([1, 2, 8], 40))
+    settings = Settings(record_placements=True, preemption=True, failures="20,0.5", checkpoint_s=600.0)
+    ((result,),) = simulate([parse("pack:las+backfill+preempt")], cluster, [jobs], settings).values()
+    assert (
+        result.interruptions is not None and min(result.interruptions.stops.sum(), result.interruptions.falls.sum()) > 3
+    )
+    return result, cluster, params_for(cluster, jobs, settings)
+
+
+@pytest.mark.slow
+def test_a_trace_has_a_slice_for_every_attempt_and_restart(stopped):
+    result, cluster, params = stopped
+    attempts, gpus = result.attempts, result.jobs.num_gpus
+    events = trace_of(result, cluster, params)["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    restarts = [event for event in slices if event["name"] == "restart"]
+    held = [event for event in slices if event["name"] != "restart"]
+    assert len(held) == gpus[attempts.job].sum() and len(restarts) == gpus[attempts.job[attempts.restart_s > 0]].sum()
+    assert sum(event["dur"] for event in held) / 1e6 == pytest.approx((gpus * result.run_s).sum())
+    assert {event["args"]["ended"] for event in held} == {"done", "stopped", "server failed"}
+    waits = [event["args"]["count"] for event in events if event["name"] == "jobs that wait"]
+    assert min(waits) == waits[-1] == 0 < max(waits)
+
+
+@pytest.mark.slow
+def test_a_picture_shows_restarts(stopped):
+    result, cluster, _ = stopped
+    text = cluster_svg([result], cluster)
+    restarts = result.jobs.num_gpus[result.attempts.job[result.attempts.restart_s > 0]].sum()
+    assert text.count('fill="#54278f"') == restarts + 1 and ">restarting</text>" in text
+
+
+@pytest.mark.slow
+def test_tables_of_stopped_jobs_say_what_it_cost(stopped, tmp_path):
+    result, cluster, _ = stopped
+    write_jobs(tmp_path / "jobs.csv", result, cluster)
+    with (tmp_path / "jobs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == JOB_COLUMNS + STOPPED_COLUMNS
+    assert [int(row["stops"]) for row in rows] == result.interruptions.stops.tolist()
+    assert all(float(row["restarts_s"]) + float(row["lost_s"]) <= float(row["slowed_s"]) + 1e-3 for row in rows)
 
 
 def test_a_picture_is_svg_with_a_bar_per_job_and_gpu(comparison, cluster):

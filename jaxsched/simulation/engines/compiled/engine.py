@@ -14,7 +14,7 @@ from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.compiled.covered import why_not
-from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Interruptions, Outcome, RunStats
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
 from jaxsched.simulation.settings import COMPILED, Settings, at_horizon, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
@@ -153,6 +153,7 @@ def _outcome(
     """`why` the run was cut off, if it was."""
     start, finish_s = run.tables.records["start"], run.tables.records["finish_s"]
     status = np.where(start < 0, WAITING, np.where(np.isnan(finish_s), RUNNING, FINISHED))
+    status[run.queued] = WAITING  # some of them have run before
     status = np.where(run.home < 0, REJECTED, status)
     status = np.where(np.arange(len(jobs)) < run.arrived, status, NOT_ARRIVED).astype(np.int8)
     done = np.isin(status, (FINISHED, REJECTED)).all()
@@ -168,7 +169,7 @@ def _outcome(
         illegal=0,
         engine=COMPILED,
     )
-    return Outcome(
+    found = Outcome(
         policy=name,
         jobs=jobs,
         status=status,
@@ -178,7 +179,5 @@ def _outcome(
         workers=run.tables.placement if settings.record_placements else None,
         cut_off=None if done else why,
         stats=stats,
-        interruptions=Interruptions.of(lambda name: run.tables.service[name], finish_s, settings.interval_s)
-        if settings.preemption or settings.fails
-        else None,
     )
+    return interrupted(found, run.tables.service, settings, run.log) if settings.stops else found

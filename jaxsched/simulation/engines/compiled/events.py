@@ -13,7 +13,7 @@ from jaxsched.simulation.engines.compiled.displacement import (
 from jaxsched.simulation.engines.compiled.failures import change_servers
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import by_reference, compiled, inlined
-from jaxsched.simulation.engines.compiled.occupancy import end_until, refresh, start
+from jaxsched.simulation.engines.compiled.occupancy import end_until, log_has_room, refresh, start
 from jaxsched.simulation.engines.compiled.offers import accept, fill_around
 from jaxsched.simulation.engines.compiled.openings import (
     STAY,
@@ -31,7 +31,7 @@ STOPS = -2  # as the `target` of a partition: it stops jobs
 
 @compiled
 def play(w: World, t: Tables, rounds: int) -> bool:
-    """Go on for at least so many rounds, or to the end; whether the end is reached.
+    """Go on for at least so many rounds, or to the end, or until the log is full; whether the end is reached.
 
     It is where every job that fits somewhere has finished, or at the horizon.
     """
@@ -41,7 +41,7 @@ def play(w: World, t: Tables, rounds: int) -> bool:
 @compiled
 def _play(w: World, t: Tables, rounds: int) -> bool:
     until = t.numbers[ROUNDS] + rounds
-    while t.numbers[ROUNDS] < until:
+    while t.numbers[ROUNDS] < until and log_has_room(w, t):
         _admit(w, t)
         if t.numbers[BOUNDARY] >= w.horizon:
             return True

@@ -8,7 +8,15 @@ from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.simulation.engines.compiled.history import note
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.speed import footprint, slowdown
-from jaxsched.simulation.engines.compiled.world import BOUNDARY, FINISHED, PEAK_RUNNING, STAMP, Tables, World
+from jaxsched.simulation.engines.compiled.world import (
+    BOUNDARY,
+    FINISHED,
+    PEAK_RUNNING,
+    STAMP,
+    STARTED,
+    Tables,
+    World,
+)
 
 CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
 
@@ -101,6 +109,26 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
             t.placement[j, a] = 0
         for i in range(used):
             t.placement[j, t.place[i].group] = t.place[i].workers
+    if len(t.starts) > 0:
+        _log(t, p, j, used)
+
+
+@compiled
+def _log(t: Tables, p: int, j: int, used: int) -> None:
+    """A line of the log for a start on the first `used` groups of `Tables.place`."""
+    at, service = t.numbers[STARTED], t.service[j]
+    line = t.starts[at]
+    line.job, line.partition, line.boundary = j, p, t.numbers[BOUNDARY]
+    line.ran, line.stops, line.falls = service.ran, service.stops, service.falls
+    for i in range(used):
+        t.start_workers[at, t.place[i].group] = t.place[i].workers
+    t.numbers[STARTED] = at + 1
+
+
+@inlined
+def log_has_room(w: World, t: Tables) -> bool:
+    """Whether the log can take all starts of a boundary, if there is one."""
+    return len(t.starts) == 0 or t.numbers[STARTED] + w.rounds * len(t.partitions) <= len(t.starts)
 
 
 @compiled

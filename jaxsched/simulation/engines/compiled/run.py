@@ -30,6 +30,8 @@ from jaxsched.simulation.engines.compiled.world import (
     PEAK_QUEUE,
     PEAK_RUNNING,
     ROUNDS,
+    START,
+    STARTED,
     Records,
     Tables,
     World,
@@ -110,21 +112,37 @@ class Run:
             keyed={"sjf": BY_RUN_TIME, "area": BY_AREA}.get(queue.order, 0),
             tenants=config.tenants,
         )
-        self.tables: Tables = tables_of(self.world, config.record_placements)
+        self._log_rows = config.rounds * len(self.world.groups) + len(self.world.jobs) if config.starts else 0
+        self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
 
     def restart(self) -> None:
         """Begin anew, as machine code."""
-        self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0), None
+        self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
 
     def go_on(self, rounds: int = 2**30) -> bool:
         """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
+        until = self.rounds + rounds
+        while not self._play(until - self.rounds):
+            if self.rounds >= until:
+                return False
+            self._lengthen_log()
+        return True
+
+    def _play(self, rounds: int) -> bool:
         if self._rows is None:
             from jaxsched.simulation.engines.compiled.machine_code import machine_code  # needs Numba
 
             return machine_code(play)(self.world, self.tables, rounds)
         with self.in_rows() as rows:
             return play(*rows, rounds)
+
+    def _lengthen_log(self) -> None:
+        starts, workers = self.tables.starts, self.tables.start_workers
+        starts, workers = (np.concatenate([table, np.zeros_like(table)]) for table in (starts, workers))
+        self.tables = self.tables._replace(starts=starts, start_workers=workers)
+        if self._rows is not None:
+            self._rows = self._rows[0], with_rows(self.tables)
 
     @contextlib.contextmanager
     def in_rows(self) -> Iterator[tuple[Any, Any]]:
@@ -148,6 +166,21 @@ class Run:
     def finished(self) -> int:
         """Jobs."""
         return int(self.tables.numbers[FINISHED])
+
+    @property
+    def log(self) -> dict[str, np.ndarray] | None:
+        """Columns of all starts, as of `env.starts.Starts`; None if they are not logged."""
+        if not self._log_rows:
+            return None
+        count = int(self.tables.numbers[STARTED])
+        starts = self.tables.starts[:count]
+        return {name: starts[name] for name in START.names or ()} | {"workers": self.tables.start_workers[:count]}
+
+    @property
+    def queued(self) -> Int64[np.ndarray, "queued"]:
+        """Jobs that are in queues."""
+        pairs = zip(self.tables.queue, self.tables.partitions["queued"])
+        return np.concatenate([queue[:count] for queue, count in pairs])
 
     @property
     def boundary(self) -> int:

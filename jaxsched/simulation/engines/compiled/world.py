@@ -62,23 +62,15 @@ RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rul
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
 # `expected_s`: by the history; `falls`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
-    left_s="f8",
-    since="i8",
-    ran="i8",
-    stops="i8",
-    restarting_s="f8",
-    lost_s="f8",
-    level="i8",
-    exceed="f8",
-    expected_s="f8",
-    falls="i8",
-    fallen_s="f8",
-)
+    left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", exceed="f8",
+    expected_s="f8", falls="i8", fallen_s="f8",
+)  # fmt: skip
+START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", falls="i8")  # as `env.starts.Starts`
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
 NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
-NEXT_CHANGE, COUNT = 8, 9  # boundary at which a server goes out or comes back
+NEXT_CHANGE, STARTED, COUNT = 8, 9, 10  # boundary at which a server goes out or comes back; starts in the log
 BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
 
 
@@ -169,6 +161,8 @@ class Tables(NamedTuple):
     kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
     placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
+    starts: Records  # START[A], the log; without rows if there is none
+    start_workers: Int8[np.ndarray, "A NK"]  # of each of them
     passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
     known: Known
 
@@ -233,8 +227,8 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
     )
 
 
-def tables_of(w: World, record: bool) -> Tables:
-    """An empty cluster before boundary 0; `record`: with placements."""
+def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
+    """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
     (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
     passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
@@ -292,6 +286,8 @@ def tables_of(w: World, record: bool) -> Tables:
         kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
+        starts=np.zeros(starts, START),
+        start_workers=np.zeros((starts, nk), np.int8),
         passed=passed,
         known=nothing_known(w.tenants, len(w.models)),
     )

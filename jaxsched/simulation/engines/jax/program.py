@@ -101,7 +101,10 @@ class Program:
         may_grow = config.running_slots < self.most_running
 
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
-            return admit(state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0)))
+            state = state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0))
+            if state.starts is not None:  # the host has read them
+                state = state.replace(starts=state.starts.replace(count=jnp.int32(0)))
+            return admit(state)
 
         def running_now(state: State) -> Int32[Array, "P"]:
             return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
@@ -116,14 +119,18 @@ class Program:
             running_full = (state.running.job >= 0).all(-1).any() & may_grow
             return over, queue_full, running_full
 
+        def log_full(state: State) -> Bool[Array, ""]:
+            assert state.starts is not None
+            return state.starts.count + state.queue.shape[0] > state.starts.job.shape[0]  # each scheduler may start one
+
         def changing(state: State, failures: Failures) -> Bool[Array, ""]:
             assert state.faults is not None
             return (next_changes(failures, state.faults) < NEVER).any()
 
         over_batch = jax.vmap if self.batched else lambda function, *_: function
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
-        begin, running_now = over_batch(begin), over_batch(running_now)
-        changing = over_batch(changing, (0, None))
+        begin, running = over_batch(begin), over_batch(running_now)
+        changing, log_full = over_batch(changing, (0, None)), over_batch(log_full)
 
         def chunk(
             state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
@@ -133,17 +140,18 @@ class Program:
 
             def going(state: State) -> Bool[Array, ""]:
                 done, queue_full, running_full = signals(state, params)
-                return ~done.all() & ~(queue_full | running_full).any()
+                on = ~done.all() & ~(queue_full | running_full).any()
+                return on if state.starts is None else on & ~log_full(state).any()
 
             def play(state: State, key: Key[Array, "..."]) -> tuple[State, Int32[Array, "*seeds"]]:
                 state = step(state, key)
                 if self.checks:
                     numbers = jnp.arange(state.clock.size).reshape(state.clock.shape)
                     over_batch(lambda state, number: check_state(params, state, number))(state, numbers)
-                return state, running_now(state).max(-1)
+                return state, running(state).max(-1)
 
             state = begin(state)
-            peak = Collector(running_now(state).max(-1), jnp.maximum)
+            peak = Collector(running(state).max(-1), jnp.maximum)
             state, peak_running, steps = play_while(
                 going, play, state, lambda index: fold_in(key, index), CHUNK_STEPS, peak
             )
@@ -162,7 +170,7 @@ class Program:
                 started=(status != WAITING).sum(-1, dtype=jnp.int32),
                 finished=(status == FINISHED).sum(-1, dtype=jnp.int32),
                 rejected=lost.sum(-1, dtype=jnp.int32),
-                running=running_now(state).sum(-1),
+                running=running(state).sum(-1),
                 peak_running=peak_running,
                 peak_queue=state.peak_queue,
                 illegal=state.illegal,

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import initial_state
+from jaxsched.env.starts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
@@ -103,6 +104,7 @@ class _Run:
         self._fold = jax.vmap(jax.random.fold_in, (0, None)) if batched else jax.random.fold_in
         self._fitting = Fitting(program.smallest, program.most_running)
         self._steps, self._chunks = 0, 0
+        self._logs: list[list[dict[str, np.ndarray]]] = [[] for _ in job_lists]  # of starts, per list and chunk
         self._compile_s, self._begin = 0.0, time.perf_counter()
 
     @property
@@ -126,6 +128,8 @@ class _Run:
         self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
         self._steps, self._chunks = self._steps + int(summary.steps.max()), self._chunks + 1
+        if self._state.starts is not None:
+            self._read_starts(self._state.starts)
         resized = self._fitting.note(
             int(summary.peak_running.max()),
             int(summary.peak_queue.max()),
@@ -135,6 +139,16 @@ class _Run:
         if resized:
             self._state = resize(self._state, self._fitting.sizes)
         return summary
+
+    def _read_starts(self, starts: Starts) -> None:
+        """Take the starts of a chunk from its log."""
+        columns = {field.name: getattr(starts, field.name) for field in dataclasses.fields(starts)}
+        count, *rest = (None if leaf is None else np.asarray(leaf) for leaf in columns.values())
+        assert count is not None
+        for i, log in enumerate(self._logs):
+            own = (None if leaf is None else leaf[i] if self._program.batched else leaf for leaf in rest)
+            until = int(count[i] if self._program.batched else count)
+            log.append({name: leaf[:until].copy() for name, leaf in zip([*columns][1:], own) if leaf is not None})
 
     def progress(self, summary: ChunkSummary | None, *, over: bool) -> Progress:
         """How far the run is; `summary` None: it has not begun."""
@@ -172,7 +186,9 @@ class _Run:
 
         def outcome_of(index: int, jobs: JobList) -> Outcome:
             own = jax.tree.map(lambda leaf: leaf[index], kept)
-            result = outcome(self._program.policy.name, jobs, own, settings, stats)
+            chunks = self._logs[index]
+            log = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]} if chunks else None
+            result = outcome(self._program.policy.name, jobs, own, settings, stats, log)
             return dataclasses.replace(result, cut_off=why if result.unfinished else None)
 
         return [outcome_of(index, jobs) for index, jobs in enumerate(self._lists)]
