@@ -4,6 +4,7 @@ A cell may stand in quotes, with "" for a quote inside; no cell goes on over the
 newline, with or without a carriage return. Blank lines are passed over; a line of commas is not blank.
 """
 
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -28,20 +29,23 @@ class Table(NamedTuple):
     rows: list[tuple[int, list[str]]]
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path, most_rows: int | None = None) -> Table:
     """The table of a CSV file in UTF-8.
 
     UserError with the line on what is no such file, a name that stands twice in the header, a row with more or fewer
-    cells than it, quotes that do not match, and control characters. A last line without a newline, which may be half a
-    line, gives the warning `DoubtfulFile`.
+    cells than it, quotes that do not match, control characters, and more than `most_rows`, if that is given. A last
+    line without a newline, which may be half a line, gives the warning `DoubtfulFile`.
     """
     path = Path(path)
     text = read_text(path, MOST_BYTES, "a CSV file")
     lines = text.split("\n")
     whole = lines[-1].strip() == ""
-    found = [(number, _cells(path, number, line)) for number, line in enumerate(lines, 1) if line.strip(" \t\r")]
+    all_rows = ((number, _cells(path, number, line)) for number, line in enumerate(lines, 1) if line.strip(" \t\r"))
+    found = list(itertools.islice(all_rows, None if most_rows is None else most_rows + 2))
     if not found:
         raise UserError(f"{path}: the file is empty, should start with a line of column names")
+    if most_rows is not None and len(found) > most_rows + 1:
+        raise UserError(f"{path}, line {found[-1][0]}: a row too many, at most {most_rows} are read from such a file")
     (line, names), rows = found[0], found[1:]
     header = tuple(name.strip() for name in names)
     _check_header(path, line, header)

@@ -73,6 +73,7 @@ def _run(arguments: list[str]) -> None:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         fail(f"unknown command {name!r}; " + (f"perhaps you meant {close[0]}; " if close else "") + known)
+    _none_empty(rest)
     module = importlib.import_module(f"jaxsched.cli.{name}")
     import tyro
 
@@ -81,6 +82,14 @@ def _run(arguments: list[str]) -> None:
     allow_whole_loops()
     enable_cache()
     command.run()
+
+
+def _none_empty(words: list[str]) -> None:
+    """A path that is an empty string would be the current folder."""
+    for before, word in zip(["", *words], words):
+        if not word or (word.startswith("--") and word.endswith("=")):
+            option = word.rstrip("=") if word else before
+            fail(f"{option} '': the value is empty; name one, or leave the option out" if option else "'' is no option")
 
 
 if __name__ == "__main__":

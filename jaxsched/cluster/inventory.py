@@ -58,7 +58,7 @@ def make_inventory(servers: Sequence[Server], topology: Topology, names: Sequenc
 
 def read_csv(path: str | Path) -> Inventory:
     """A node list or a host map, whichever the header says. `UserError` if it is neither."""
-    table = read_table(path)
+    table = read_table(path, MAX_SERVERS)
     if set(HOST_COLUMNS) <= set(table.header):
         return read_host_map(table)
     if set(NODE_COLUMNS) <= set(table.header):
@@ -75,7 +75,7 @@ def read_node_list(path: str | Path | Table, topology: Topology | None = None) -
     `cpu_milli` are thousandths of a core, `memory_mib` is not used, GPUs are split by `split_gpus`; what the format
     does not say (bandwidths) is a default `Server`'s. Without a topology: leaf-spine, racks in file order (assumption).
     """
-    table = path if isinstance(path, Table) else read_table(path)
+    table = path if isinstance(path, Table) else read_table(path, MAX_SERVERS)
     servers, names = [], []
     for where, row in _rows(table, NODE_COLUMNS):
         gpus = parse_whole(row["gpu"], where, "gpu", 0, MAX_GROUP_GPUS, "the node's GPUs, e.g. 8")
@@ -100,7 +100,7 @@ def read_host_map(path: str | Path | Table, server: Server | None = None) -> Inv
     network; hosts of one rack stay in file order.
     """
     server = Server() if server is None else server
-    table = path if isinstance(path, Table) else read_table(path)
+    table = path if isinstance(path, Table) else read_table(path, MAX_SERVERS)
     hosts = [row for _, row in _rows(table, HOST_COLUMNS)]
     hosts.sort(key=lambda row: [_natural(row[layer]) for layer in HOST_COLUMNS[1:]])
     topology = from_host_map([(row["DSW"], row["PSW"], row["ASW"]) for row in hosts], server.nic_gbits_s)
@@ -115,8 +115,6 @@ def _rows(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, dict[str,
         raise UserError(f"{path}:1: header lacks {', '.join(missing)}; it must have {','.join(columns)}")
     if not table.rows:
         raise UserError(f"{path}: no rows below the header; it must have one per server")
-    if len(table.rows) > MAX_SERVERS:
-        raise UserError(f"{path}: {len(table.rows)} rows; at most {MAX_SERVERS} servers are supported")
     seen: dict[str, int] = {}
     for line, cells in table.rows:
         where = f"{path}:{line}"

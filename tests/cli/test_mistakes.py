@@ -103,6 +103,8 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--figure", "figure.xyz"], "should end in .png"),
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
         (["train"], "give --out FOLDER"),
+        (["train", "--out", ""], "--out '': the value is empty"),
+        (["train", "--out="], "--out '': the value is empty"),
         (["train", "--out", "x", "--preemption", "yes"], "--preemption: 'yes' should be on or off"),
         (["train", "--out", "x", "--failures", "100"], "failures: '100' should be MTBF,MTTR"),
         (["train", "--out", "x", "--knows", "nothing"], "knows must be one of runtimes, estimates, history"),
