@@ -22,6 +22,7 @@ from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
 from jaxsched.kube.planning.gangs import gang_key
+from jaxsched.kube.planning.group_status import group_states
 from jaxsched.kube.planning.objects import mapping
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.shadow import Shadow
@@ -154,7 +155,7 @@ class Scheduler:
         self.metrics.plan_s.observe(plan_s)
         if self.recorder is not None:
             self.recorder.plan(snapshot.now_s, plan)
-        self._observe(plan, plan_s)
+        self._observe(snapshot, plan, plan_s)
         self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)], plan_s)
         waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
         return waiting or self.gang_binder.some_back_off()
@@ -184,7 +185,7 @@ class Scheduler:
     def _may_bind(self) -> bool:
         return self.elector is None or self.elector.holds_lease()
 
-    def _observe(self, plan: Plan, plan_s: float) -> None:
+    def _observe(self, snapshot: Snapshot, plan: Plan, plan_s: float) -> None:
         """Metrics, conditions and events of a plan."""
         counts: dict[str, int] = {}
         for key, reason in plan.reasons.items():
@@ -192,6 +193,9 @@ class Scheduler:
             if self.options.mode == "bind":
                 for pod in plan.pending[key].pending:
                     self.reporter.unschedulable(pod, reason.reason, reason.message)
+        if self.options.mode == "bind":
+            for group, why in group_states(snapshot, plan, self.settings.scheduler_name):
+                self.reporter.group(group, why)
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)

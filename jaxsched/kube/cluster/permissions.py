@@ -22,7 +22,12 @@ POD_GROUPS = {  # the versions that are read, the best first
     COSCHEDULING: ("v1alpha1",),
     VOLCANO: ("v1beta1",),
 }
-WRITES = (("create", "", "pods/binding"), ("patch", "", "pods/status"), ("create", "", "events"))
+WRITES = (
+    ("create", "", "pods/binding"),
+    ("patch", "", "pods/status"),
+    ("patch", UPSTREAM, "podgroups/status"),
+    ("create", "", "events"),
+)
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 

@@ -1,4 +1,4 @@
-"""Tell users why their pods wait: the PodScheduled condition and events, from threads of their own.
+"""Tell users why their pods wait: conditions of pods and PodGroups, and events, from threads of their own.
 
 What is wanted is kept, not what is to be written: of a pod the last text counts, however often it changes, and a text
 has been said once the server has taken it. Pods without any condition come first.
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.planning.objects import Pod
+from jaxsched.kube.planning.pod_groups import SCHEDULED, UPSTREAM, PodGroup
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -25,17 +26,17 @@ LONGEST_MESSAGE = 900  # events are cut at 1024 by the server
 
 
 class _Report(NamedTuple):
-    """One thing to be said of a pod."""
+    """One thing to be said of a pod or a PodGroup."""
 
-    pod: Pod
+    about: Pod | PodGroup
     event: str  # its reason; "": the condition
     message: str
-    kind: str = "Warning"
+    kind: str = "Warning"  # of a PodGroup's condition its status
 
     @property
     def key(self) -> tuple[str, str]:
         """What a later report replaces, or need not repeat."""
-        return self.pod.uid, self.event
+        return self.about.uid, self.event
 
 
 class Reporter:
@@ -83,6 +84,13 @@ class Reporter:
     def event(self, pod: Pod, reason: str, message: str, kind: str = "Normal") -> None:
         """An event on the pod, unless it had one of this reason lately."""
         self._want(_Report(pod, reason, message[:LONGEST_MESSAGE], kind))
+
+    def group(self, group: PodGroup, why: str) -> None:
+        """Why an upstream PodGroup waits, or "" if as many of its pods have nodes as must start together."""
+        scheduled = "False" if why else "True"
+        text = why[:LONGEST_MESSAGE] or f"at least {group.minimum} pods have nodes"
+        if group.said != (scheduled, text):
+            self._want(_Report(group, "", text, scheduled))
 
     def withdraw(self, pods: list[Pod]) -> None:
         """These are no longer unschedulable: a condition that says so must not follow their Bindings."""
@@ -152,15 +160,21 @@ class Reporter:
             self.on_denied(response.message)
 
     def _patch(self, report: _Report) -> Response:
-        pod, message = report.pod, report.message
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        condition["lastTransitionTime"] = _now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        path, content = pod_path(pod.namespace, pod.name, "status"), "application/strategic-merge-patch+json"
-        return self.api.request("PATCH", path, body=body, content=content)
+        about, now = report.about, _now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": report.message}
+        if isinstance(about, PodGroup):
+            scheduled = report.kind == "True"
+            reason = "Scheduled" if scheduled else "Unschedulable"
+            condition |= {"type": SCHEDULED, "status": report.kind, "reason": reason}
+            path = f"/apis/{UPSTREAM}/{about.version}/namespaces/{about.namespace}/podgroups/{about.name}/status"
+        else:
+            path = pod_path(about.namespace, about.name, "status")
+        condition["lastTransitionTime"] = now
+        body = {"metadata": {"uid": about.uid}, "status": {"conditions": [condition]}}
+        return self.api.request("PATCH", path, body=body, content="application/strategic-merge-patch+json")
 
     def _post(self, report: _Report) -> Response:
-        pod, now = report.pod, _now()
+        pod, now = report.about, _now()
         stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         body: dict[str, Any] = {
             "metadata": {"name": f"{pod.name[:200]}.{int(now.timestamp() * 1e6):x}", "namespace": pod.namespace},

@@ -13,6 +13,7 @@ from jaxsched.kube.planning.objects import Refusal, mapping, mappings
 UPSTREAM, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
 MOST_PODS = 2**31 - 1  # of a PodGroup's minimum
 MOST_PRIORITY = 2**31 - 1
+SCHEDULED = "PodGroupScheduled"  # upstream's condition
 
 # Upstream's fields that are honoured, or that say nothing about where or when pods may start.
 UPSTREAM_FIELDS = {
@@ -37,6 +38,7 @@ class PodGroup:
     whole: bool = False  # no pod starts without all others that are there
     phase: str = ""  # Volcano's
     refusal: Refusal | None = None
+    said: tuple[str, str] = ("", "")  # status and message of upstream's condition PodGroupScheduled
 
     @property
     def key(self) -> str:
@@ -67,7 +69,14 @@ def read_pod_group(raw: Mapping[str, Any]) -> PodGroup:
         whole=bool(tasks),  # which pod is of which task is not read: all of them
         phase=str(mapping(raw, "status").get("phase") or ""),
         refusal=_refusal(api, spec),
+        said=_said(raw) if api == UPSTREAM else ("", ""),
     )
+
+
+def _said(raw: Mapping[str, Any]) -> tuple[str, str]:
+    conditions = mappings(mapping(raw, "status"), "conditions")
+    found: Mapping[str, Any] = next((one for one in conditions if one.get("type") == SCHEDULED), {})
+    return str(found.get("status", "")), str(found.get("message", ""))
 
 
 def _priority(value: Any) -> int | None:

@@ -20,6 +20,7 @@ GROUPS = {
     "": ("pods", "nodes", "persistentvolumeclaims", "persistentvolumes", "events", "namespaces"),
     "coordination.k8s.io": ("leases",),
     "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
+    "scheduling.k8s.io": ("podgroups",),
     "scheduling.x-k8s.io": ("podgroups",),
     "batch": ("jobs",),
 }

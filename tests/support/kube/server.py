@@ -72,8 +72,15 @@ class RealServer:
             "authorization-mode": "RBAC",
             "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
             "endpoint-reconciler-type": "none",
-        }
+        } | self._alpha()
         self._run("kube-apiserver", *(f"--{name}={value}" for name, value in options.items()))
+
+    def _alpha(self) -> dict[str, str]:
+        """What serves upstream's PodGroups, on the version that has them as alpha."""
+        said = subprocess.run([str(self.folder / "kube-apiserver"), "--version"], capture_output=True, text=True).stdout
+        if " v1.36." not in said:
+            return {}
+        return {"runtime-config": "scheduling.k8s.io/v1alpha2=true", "feature-gates": "GenericWorkload=true"}
 
     def stop(self) -> None:
         for process in reversed(self.processes):
