@@ -34,6 +34,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """What memory this process may use: the machine's, or less where its control group (v2) is limited."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return whole
+    return min(whole, int(limit)) if limit.isdigit() else whole
+
+
 def compute_on_one_thread() -> None:
     """Have JAX's CPU backend run each program on one thread.
 

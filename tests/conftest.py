@@ -14,7 +14,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from jaxsched.cli.cache import enable_cache
+from jaxsched.compile_cache import enable_cache
 from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops
 
 allow_whole_loops()

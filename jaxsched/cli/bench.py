@@ -121,8 +121,8 @@ def _training(cluster: str, schedulers: int) -> "Timing":
     import jax
 
     from jaxsched.bench.simulator import Timing, device_name
-    from jaxsched.cli.cache import enable_cache
     from jaxsched.cluster.presets import get_inventory
+    from jaxsched.compile_cache import enable_cache
     from jaxsched.training.config import quickstart_config, validate
     from jaxsched.training.loop import bench_chunk
     from jaxsched.training.shards import provide_devices

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
+from jaxsched.cli.options import ExecutorOptions, Output, ScenarioOptions, file_of, optional
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
@@ -38,15 +38,17 @@ Examples:
   jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
+  jaxsched evaluate --cluster leaf-spine-64 --seeds 20 --policies pack quickstart default --on ray:head:6379
   jaxsched evaluate --preemption on --knows history --policies qssf tiresias-gittins pack:srsf+backfill+preempt
 """
 
 
 OUTPUTS = ("json", "markdown", "figure", "report", "picture")
+HOW = ("record", "debug_checks", "keep_runs", "explain", "on", "ask")  # say nothing of what is computed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(ScenarioOptions):
+class Evaluate(ScenarioOptions, ExecutorOptions):
     """Run policies and checkpoints on the same jobs and compare them."""
 
     policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = (
@@ -164,15 +166,28 @@ class Evaluate(ScenarioOptions):
         """The comparison, with its progress on stderr."""
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
+        from jaxsched.executors.choose import LOCAL, executor_for
         from jaxsched.policies.registry import parse_all
+        from jaxsched.simulation.elsewhere import Elsewhere
+        from jaxsched.simulation.simulate import simulate
 
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
         placed = bool(self.picture or self.report or self.keep_runs)
         settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
-        with RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display:
+        with (
+            executor_for(self.on, self.ask, Path(".jaxsched-jobs")) as executor,
+            RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display,
+        ):
+            play = simulate if self.on == LOCAL else Elsewhere(executor, self.policies)
             return compare(
-                scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
+                scenario.cluster,
+                scenario.jobs,
+                policies,
+                settings,
+                config=scenario.config,
+                report=display.report,
+                play=play,
             )
 
     def command(self) -> list[str]:
@@ -180,7 +195,7 @@ class Evaluate(ScenarioOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in (*OUTPUTS, "record", "debug_checks", "keep_runs", "explain") or value is None:
+            if field.name in (*OUTPUTS, *HOW) or value is None:
                 continue
             words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
         return words

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from jaxsched import __version__
-from jaxsched.cli.cache import enable_cache
 from jaxsched.cli.errors import fail, mistakes, parsed
+from jaxsched.compile_cache import enable_cache
 from jaxsched.machine import allow_whole_loops
 
 # Of each command the first line of its help. The module `cli.NAME` holds the class `Name`, and the rest in `HELP`.
@@ -20,6 +20,8 @@ COMMANDS = {
     "quickstart": "Train two schedulers for a few minutes, compare them with heuristics, and draw the result.",
     "train": "Train the schedulers, or resume a run.",
     "sweep": "Train every point of a sweep, measure it, and print the table.",
+    "table": "Rank the finished points of a sweep, with intervals over seeds.",
+    "plot": "Draw the finished points of a sweep.",
     "reproduce": "Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.",
     "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",

@@ -152,3 +152,15 @@ class ScenarioOptions:
             seed=self.seed,
             **more,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Where the work is done."""
+
+    on: Annotated[str, tyro.conf.arg(metavar="local|ray[:ADDRESS]|slurm[:local]")] = "local"
+    """Where the work is done: in this process, on a Ray cluster (ADDRESS is HOST:PORT; without it the one that is
+    there, or a new one on this machine), or as Slurm jobs (slurm:local: as processes of this machine)."""
+    ask: Annotated[tuple[str, ...], optional("KEY=VALUE ...")] = ()
+    """What each task asks for. Ray: num_cpus, num_gpus, memory_gib. Slurm: submitit's parameters, such as timeout_min,
+    mem_gb, cpus_per_task, gpus_per_node, slurm_partition, slurm_account."""

@@ -91,6 +91,22 @@ class Display:
         return f", {passed_s / done:,.1f} s per {self._unit.removesuffix('s')}"
 
 
+class OverAll:
+    """Beside each piece of work a line for all of them, as several workers do them; `total` is their units."""
+
+    def __init__(self, display: Display, total: int) -> None:
+        self._display, self._total = display, total
+        self._done: dict[str, int] = {}
+        self._begin = time.monotonic()
+
+    def more(self, name: str, done: int, total: int, passed_s: float) -> None:
+        """As `Display.more`."""
+        self._done[name] = done
+        self._display.more(name, done, total, passed_s)
+        together = min(sum(self._done.values()), self._total)
+        self._display.more("all workers", together, self._total, time.monotonic() - self._begin)
+
+
 class RunDisplay(Display):
     """The progress of `compare`: one piece of work per policy, its units the jobs of all seeds."""
 

@@ -2,11 +2,14 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output
+from jaxsched.cli.options import ExecutorOptions, Output, optional
+
+if TYPE_CHECKING:
+    from jaxsched.training.sweep_file import Sweep as Plan
 
 HELP = """Train every point of a sweep, measure it, and print the table.
 
@@ -18,15 +21,23 @@ once (default: all on an accelerator, one on a CPU). `env.knows`, `env.preemptio
 `jaxsched train`; policies are measured in the world that they were trained in, and rules that it refuses are refused
 before training.
 
+`--on` sends the runs to other machines: rows come back into the same table, and what a lost worker had begun is done
+again. Machines that see OUT under the same path go on with interrupted runs; others begin them anew.
+
 Examples:
   jaxsched sweep configs/sweeps/ablations.yaml --plan
   jaxsched sweep configs/sweeps/ablations.yaml
+  jaxsched sweep examples/sweep.yaml --on ray --ask num_cpus=2
+  jaxsched sweep examples/sweep.yaml --on slurm --ask timeout_min=240 mem_gb=16 slurm_partition=gpu
   jaxsched sweep configs/sweeps/ablations.yaml --table --markdown table.md
 """
 
 
+JOBS_FOLDER = "jobs"  # of Slurm, in the sweep's
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(ExecutorOptions):
     """Train every point of a sweep, measure it, and print the table."""
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -37,32 +48,44 @@ class Sweep:
     """With --plan: also what memory each program needs (a second each)."""
     table: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Only print the table of the points that are finished."""
+    out: Annotated[Path | None, optional("DIR")] = None
+    """Folder of rows and policies, instead of the file's."""
     markdown: Output = None
     """Also write the table as Markdown."""
 
     def run(self) -> None:
         """Plan, train and measure, or print. UserError on any mistake."""
         from jaxsched.cli.output import results, text
-        from jaxsched.cli.progress import Display
         from jaxsched.files import check_folder, check_outputs
         from jaxsched.training import sweep_plan, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 
         check_outputs({"--markdown": self.markdown}, [self.file])
         plan = load_sweep(self.file)
+        if self.out is not None:
+            plan = dataclasses.replace(plan, out=self.out)
         if self.plan:
             for line in sweep_plan.plan(plan, memory=self.memory):
                 print(line, flush=True)
             return
         if not self.table:
-            from jaxsched.training import sweep
-
-            check_folder(plan.out, f"{self.file}: out")
-            with Display([], 0, "chunks") as display:
-                sweep.run(plan, lambda name, done, chunks, passed_s: display.more(name, done, chunks, passed_s))
+            check_folder(plan.out, f"{self.file}: out" if self.out is None else "--out")
+            self._sweep(plan)
         rows = sweep_plan.rows_of(plan)
         print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep_plan.ROWS_FILE}")
         if rows:
             with results() as write:
                 write(self.markdown, text(sweep_table.markdown(rows)))
                 print(sweep_table.plain_text(rows))
+
+    def _sweep(self, plan: "Plan") -> None:
+        """Trains and measures what has no row, with progress on stderr."""
+        from jaxsched.cli.progress import Display, OverAll
+        from jaxsched.executors.choose import executor_for
+        from jaxsched.training import sweep, sweep_plan
+
+        with executor_for(self.on, self.ask, plan.out / JOBS_FOLDER) as executor:
+            sweep_plan.check_memory(plan, executor.memory_bytes())
+            with Display([], 0, "chunks") as display:
+                report = display.more if self.on == "local" else OverAll(display, sweep_plan.chunks_left(plan)).more
+                sweep.run(plan, report, executor)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import ENDS, JobList
 from jaxsched.workload.models import Profiles
 
+# Policies, cluster, job lists, settings, report: see `simulate`.
+Simulate = Callable[
+    [Sequence[Policy], Cluster, Sequence[JobList], Settings, Report | None], Mapping[str, list[Outcome]]
+]
 FURTHER = (
     "failures_mean", "restarts_gpu_h", "failures_gpu_h", "goodput", "gpu_utilisation_arrivals", "queued_mean",
     "queued_max", "fairness_p95", "fairness_max",
@@ -127,6 +131,7 @@ def compare(
     *,
     config: Mapping[str, Any] | None = None,
     report: Report | None = None,
+    play: Simulate = simulate,
     **options: Any,
 ) -> Comparison:
     """Run every policy on the same jobs until all have finished. Print the result to see a table.
@@ -137,6 +142,7 @@ def compare(
         policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s; see `parse`.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
+        play: what plays the runs; `simulation.elsewhere.Elsewhere` does it on other machines.
         options: where `jobs` is a name: those of `load_scenario`, such as `load`, `num_jobs`, `seeds`.
 
     UserError on an unknown policy, or if no job fits the cluster.
@@ -155,7 +161,7 @@ def compare(
         jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
     models = profiles_on(cluster, get_catalogue(settings.models).models)
     job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
-    results = simulate(policies, cluster, job_lists, settings, report)
+    results = play(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
     stopped = settings.preemption or settings.fails
     bounds = np.array(

@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import Comparison
+from jaxsched.evaluation.statistics import Interval
 from jaxsched.evaluation.tables import time_unit
 from jaxsched.files import atomic_path
 from jaxsched.inputs import read_text
@@ -80,6 +81,36 @@ def jct_distribution(comparison: Comparison, path: str | Path) -> None:
         axes.plot(jct[keep], share[keep], label=_label(row.name, row.figures.jct_mean_s / seconds), **_look(i))
     axes.set(xscale="log", xlabel=f"job completion time ({unit})", ylabel="share of jobs", ylim=(0, 1))
     axes.legend(title=f"mean ({unit})", fontsize="small")
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def intervals(places: Sequence[tuple[str, float, Interval]], xlabel: str, path: str | Path) -> None:
+    """Names from top to bottom, each with its mean and interval; those without a mean keep an empty line."""
+    figure, axes = _axes()
+    for i, (_, mean, (low, high)) in enumerate(places):
+        axes.plot(mean, i, "o", color=_COLOURS[0])
+        axes.plot([low, high], [i, i], color=_COLOURS[0], linewidth=1.5)
+    axes.set(xlabel=f"{xlabel}, 95% interval over seeds", ylim=(len(places) - 0.5, -0.5))
+    axes.set_yticks(range(len(places)), [name for name, _, _ in places])
+    axes.grid(axis="x", alpha=0.3)
+    _save(figure, path)
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float, Interval]]], labels: tuple[str, str], path: str | Path
+) -> None:
+    """A line per name through spots (x, mean, interval), with the interval as a band."""
+    figure, axes = _axes()
+    for i, (name, spots) in enumerate(series.items()):
+        x, mean = ([spot[column] for spot in spots] for column in (0, 1))
+        axes.plot(x, mean, label=name or None, marker="o", markersize=3, **_look(i))
+        axes.fill_between(
+            x, *([end[side] for _, _, end in spots] for side in (0, 1)), alpha=0.15, color=_look(i)["color"]
+        )
+    axes.set(xlabel=labels[0], ylabel=f"{labels[1]}, 95% interval over seeds")
+    if any(series):
+        axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
     _save(figure, path)
 

@@ -65,15 +65,18 @@ def simulate(
     job_lists: Sequence[JobList],
     settings: Settings,
     report: Report | None = None,
+    only: Sequence[int] | None = None,
 ) -> dict[str, list[Outcome]]:
     """Outcomes by policy, in the order of the lists. Runs go on in threads: XLA works without Python's lock.
 
-    UserError if a policy cannot be played, see `engine_for` and `env_config`.
+    `only` names the positions of lists to play, all of which together set the tables; None: all. UserError if a policy
+    cannot be played, see `engine_for` and `env_config`.
     """
     on_cpu = jax.default_backend() == "cpu"
     threads = (min(2, os.cpu_count() or 1) if on_cpu else 1) if settings.threads is None else settings.threads
     lists = range(len(job_lists))
-    parts = [lists] if settings.seeds_in_a_batch(len(job_lists)) else [range(seed, seed + 1) for seed in lists]
+    whole = only is None and settings.seeds_in_a_batch(len(job_lists))
+    parts = [lists] if whole else [range(seed, seed + 1) for seed in (lists if only is None else only)]
     for policy in policies:
         check_world(policy, settings)
     config = env_config(cluster, job_lists, settings)

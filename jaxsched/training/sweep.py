@@ -3,101 +3,113 @@
 The folder of a sweep gets `rows.jsonl` (a row per finished point), `baselines.jsonl` (the hand-written policies, once
 per test), `points/` (each run's policy and curves) and, while runs go on, what is needed to resume them. A sweep that
 was killed goes on: finished rows stay, trained policies are only measured, interrupted runs resume.
+
+Only this process writes rows. What trains and measures is an executor's business: this process, or many machines.
 """
 
+import dataclasses
+import secrets
 import shutil
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+from jaxsched.executors.executor import Executor, Task
+from jaxsched.executors.local import LocalExecutor
 from jaxsched.files import write_text
 from jaxsched.locks import locked
-from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.json_lines import append, mend, read_rows
-from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
-from jaxsched.training.measure import BASELINES_FILE, measure
-from jaxsched.training.shared_programs import SharedPrograms
-from jaxsched.training.state import has_step, saved_config
-from jaxsched.training.sweep_file import Point, Sweep, digest
-from jaxsched.training.sweep_plan import ROWS_FILE, flat, programs, rows_of
-from jaxsched.versions import versions
+from jaxsched.training.measure import BASELINES_FILE, against, tests_of
+from jaxsched.training.sweep_file import Point, Sweep
+from jaxsched.training.sweep_plan import ROWS_FILE, programs, rows_of
+from jaxsched.training.sweep_tasks import (
+    TOKEN_FILE,
+    WORKING_FOLDER,
+    Came,
+    Common,
+    Part,
+    folder_of,
+    is_trained,
+    measure_baselines,
+    parts_of,
+    train_and_measure,
+    unpack,
+)
 
-DONE_FILE = "trained"
 Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many, seconds
 
 
-def run(sweep: Sweep, report: Report | None = None) -> None:
+def run(sweep: Sweep, report: Report | None = None, executor: Executor | None = None) -> None:
     """Train and measure every point that has no row yet. UserError where a run cannot be made.
 
-    One process at a time: the folder is locked.
+    One process at a time: the folder is locked. Without an executor all is done in this process.
     """
     with locked(sweep.out):
-        _run(sweep, report)
+        for name in (ROWS_FILE, BASELINES_FILE):
+            mend(sweep.out / name)
+        _run(sweep, report, executor or LocalExecutor())
 
 
-def _run(sweep: Sweep, report: Report | None) -> None:
-    for name in (ROWS_FILE, BASELINES_FILE):
-        mend(sweep.out / name)
+def _run(sweep: Sweep, report: Report | None, executor: Executor) -> None:
+    rules = {row["id"]: row["jct_by_list_s"] for row in read_rows(sweep.out / BASELINES_FILE)}
     finished = {row["id"] for row in rows_of(sweep)}
+    tasks = [*_baseline_tasks(sweep, finished, rules.keys()), *_training_tasks(sweep, finished)]
+    waiting: list[dict[str, Any]] = []
+    for came in _results(sweep, tasks, report, executor):
+        for row in came.baselines:
+            append(sweep.out / BASELINES_FILE, row)
+            rules[row["id"]] = row["jct_by_list_s"]
+        unpack(sweep, came.files)
+        waiting += came.rows
+        ready = [row for row in waiting if all(test["id"] in rules for test in row["tests"].values())]
+        waiting = [row for row in waiting if row not in ready]
+        for row in ready:
+            append(sweep.out / ROWS_FILE, _whole(sweep, row, rules))
+
+
+def _results(sweep: Sweep, tasks: list[Task], report: Report | None, executor: Executor) -> Iterator[Came]:
+    """What the tasks give, as it comes."""
+    token = secrets.token_hex(8)
+    write_text(sweep.out / TOKEN_FILE, token)
+    tell = None if report is None else lambda _, told: report(*told)
+    common = Common(dataclasses.replace(sweep, out=sweep.out.absolute()), token)
+    try:
+        for _, came in executor.run(common, tasks, tell):
+            yield came
+        shutil.rmtree(sweep.out / WORKING_FOLDER, ignore_errors=True)
+    finally:
+        (sweep.out / TOKEN_FILE).unlink(missing_ok=True)
+
+
+def _whole(sweep: Sweep, row: dict[str, Any], rules: dict[str, dict[str, list[float | None]]]) -> dict[str, Any]:
+    """The row with the ratios to the hand-written policies, and the folder as this machine has it."""
+    tests = {}
+    for name, found in row["tests"].items():
+        figures = {key: value for key, value in found.items() if key != "id"}
+        tests[name] = against(figures, rules[found["id"]])
+    point = next(point for point in sweep.points if sweep.id_of(point) == row["id"])
+    return row | {"tests": tests, "folder": str(folder_of(sweep, point))}
+
+
+def _baseline_tasks(sweep: Sweep, finished: Iterable[str], known: Iterable[str]) -> list[Task]:
+    """One per test of an unfinished point that is not known, whatever was trained."""
+    found = {}
+    for point in _unfinished(sweep, sweep.points, finished):
+        for test in tests_of(sweep.tests, point.config.env, point.config.workload):
+            found.setdefault(test.id, test)
+    wanted = [test for key, test in found.items() if key not in known]
+    return [Task(f"hand-written policies on {test.name}", measure_baselines, test) for test in wanted]
+
+
+def _training_tasks(sweep: Sweep, finished: Iterable[str]) -> list[Task]:
+    """Parts of programs, then what a killed sweep has trained and not measured."""
+    parts: list[Part] = []
     for program in programs(sweep):
-        points = [point for point in program.points if sweep.id_of(point) not in finished]
-        untrained = [point for point in points if not (_folder(sweep, point) / DONE_FILE).exists()]
-        if untrained:
-            shared = SharedPrograms([point.config for point in untrained])
-            for first in range(0, len(untrained), program.runs_at_once):
-                part = range(first, min(first + program.runs_at_once, len(untrained)))
-                _train(sweep, shared, [untrained[i] for i in part], part, report)
-                _measure(sweep, [untrained[i] for i in part])
-        _measure(sweep, [point for point in points if point not in untrained])
+        points = _unfinished(sweep, program.points, finished)
+        untrained = [point for point in points if not is_trained(sweep, point)]
+        parts += parts_of(untrained, program.runs_at_once)
+        parts += [Part((point,), (), 0) for point in points if is_trained(sweep, point)]
+    return [Task(part.points[0].name, train_and_measure, part) for part in parts]
 
 
-def _folder(sweep: Sweep, point: Point) -> Path:
-    return sweep.out / "points" / digest(flat(point.config))
-
-
-def _train(sweep: Sweep, shared: SharedPrograms, points: Sequence[Point], part: range, report: Report | None) -> None:
-    folders = [_folder(sweep, point) for point in points]
-    chunks = points[0].config.ppo.chunks
-    if len(points) == 1:
-        (point,), (folder,) = points, folders
-        state = folder / STATE_FOLDER
-        resume = has_step(state) and saved_config(state) == point.config
-        tell = None if report is None else lambda row: report(point.name, int(row["chunk"]), chunks, row["wall_s"])
-        train(point.config, folder, resume=resume, report=tell, programs=shared.of_run(part[0]))
-    else:
-        state = sweep.out / STATE_FOLDER / digest([flat(point.config) for point in points])
-        name = f"{points[0].name} and {len(points) - 1} more"
-        tell = None if report is None else lambda done, seconds: report(name, done, chunks, seconds)
-        train_batched(shared, part, folders, state, report=tell)
-    for folder in folders:
-        write_text(folder / DONE_FILE, f"{len(points)}\n")
-    shutil.rmtree(state)
-
-
-def _measure(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Adds the rows of trained points."""
-    for point in points:
-        folder = _folder(sweep, point)
-        policy = folder / POLICY_FOLDER
-        wall, cpu = time.perf_counter(), time.process_time()
-        tests = measure(sweep, point.config.env, point.config.workload, policy)
-        curve = [
-            {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
-            for row in read_rows(folder / METRICS_FILE)
-            if "validation_jct_s" in row
-        ]
-        row = {
-            "id": sweep.id_of(point),
-            "point": point.name,
-            "group": point.group,
-            "variant": point.variant,
-            "changes": point.changes,
-            "seed": point.config.seed,
-            "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
-            "tests": tests,
-            "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
-            "measuring": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
-            "versions": versions(),
-            "folder": str(folder),
-        }
-        append(sweep.out / ROWS_FILE, row)
+def _unfinished(sweep: Sweep, points: Iterable[Point], finished: Iterable[str]) -> list[Point]:
+    return [point for point in points if sweep.id_of(point) not in finished]

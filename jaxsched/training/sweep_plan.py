@@ -1,11 +1,13 @@
 """What a sweep will do: its programs and their points, and which of them are finished. Nothing is compiled."""
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 
+from jaxsched.errors import UserError
 from jaxsched.training.config import to_dict
 from jaxsched.training.json_lines import read_rows
 from jaxsched.training.sweep_file import Point, Sweep
@@ -46,6 +48,33 @@ def plan(sweep: Sweep, *, memory: bool = False) -> Iterator[str]:
         differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
         line = f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how}"
         yield f"{line}; at least {_memory_mib(program):,.0f} MiB" if memory else line
+
+
+def chunks_left(sweep: Sweep) -> int:
+    """Chunks of all points that have no row yet; of points that are trained at once, those of one."""
+    finished = {row["id"] for row in rows_of(sweep)}
+    left = 0
+    for program in programs(sweep):
+        points = [point for point in program.points if sweep.id_of(point) not in finished]
+        left += math.ceil(len(points) / program.runs_at_once) * program.points[0].config.ppo.chunks
+    return left
+
+
+def check_memory(sweep: Sweep, most_bytes: int | None) -> None:
+    """UserError if a program with unfinished points holds more than a worker has; a second per program."""
+    if most_bytes is None:
+        return
+    finished = {row["id"] for row in rows_of(sweep)}
+    for number, program in enumerate(programs(sweep), 1):
+        if all(sweep.id_of(point) in finished for point in program.points):
+            continue
+        needed, most = _memory_mib(program), most_bytes / 2**20
+        if needed > most:
+            less = "a smaller runs_at_once" if program.runs_at_once > 1 else "fewer ppo.num_envs or ppo.steps"
+            raise UserError(
+                f"{sweep.path}: program {number}, {program.points[0].name}: needs at least {needed:,.0f} MiB, a worker "
+                f"has {most:,.0f}; take {less}"
+            )
 
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from jaxsched.training.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.sweep_file import Sweep, changed, load_sweep
 from jaxsched.training.sweep_plan import rows_of
+from jaxsched.training.sweep_tasks import Common, folder_of, is_trained, parts_of, train_and_measure, unpack
 from jaxsched.training.sweepable import SWEEPABLE, replaced, shape_key, value_of
 
 BASE = {
@@ -108,6 +109,21 @@ def test_a_point_is_a_single_training(swept, alone):
     plan, rows = swept
     assert rows[-1]["point"] == "bold seed=1"
     close(metrics_of(plan, rows[-1]), read_rows(alone[0] / METRICS_FILE), 1e-3)
+
+
+@pytest.mark.long
+def test_a_worker_that_does_not_see_the_folder_sends_its_files(swept, write):
+    plan, rows = swept
+    own = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=1))
+    program = plan.points[2:]  # the bold ones; their program is still there
+    came = train_and_measure(Common(own, "of another machine"), parts_of(program, 1)[1], lambda told: None)
+    assert not own.out.exists()
+    unpack(own, came.files)
+    (row,) = came.rows
+    assert row["point"] == "bold seed=1" and is_trained(own, plan.points[3])
+    close(read_rows(folder_of(own, plan.points[3]) / METRICS_FILE), metrics_of(plan, rows[3]), 0.0)
+    (test,), (whole,) = row["tests"].values(), rows[3]["tests"].values()
+    assert test["jct_by_list_s"] == whole["jct_by_list_s"]
 
 
 class Killed(Exception):
@@ -228,6 +244,7 @@ MISTAKES = [  # content of the file, what the message must say
     ({"axes": {"ppo.gama": [0.9]}}, ["axes", "ppo.gama", "no such key"]),
     ({"axes": {"gamma": [0.9]}}, ["axes", "unknown key 'gamma'"]),
     ({"axes": {"ppo.gamma": 0.9}}, ["axes", "ppo.gamma", "list"]),
+    ({"axes": {"ppo.gamma": []}}, ["axes", "ppo.gamma", "list"]),
     ({"axes": {"ppo.gamma": [1.5]}}, ["axes", "ppo: gamma"]),
     ({"variants": ["a"]}, ["variants", "mapping"]),
     ({"variants": {"a": {"network.kind": "square"}}}, ["variants: a", "network: kind", "flat"]),

@@ -1,0 +1,1 @@
+"""Tasks in this process, on a Ray cluster, or as Slurm jobs."""

@@ -1,0 +1,75 @@
+"""What does tasks: the contract of an executor, and what happens around a task on another machine."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from jaxsched.compile_cache import enable_cache
+from jaxsched.errors import UserError
+from jaxsched.machine import allow_whole_loops
+
+RETRIES = 3  # of a task whose worker was lost
+POLL_S = 0.5
+
+Tell = Callable[[Any], None]  # how far a task is, any value that can be pickled
+Report = Callable[[int, Any], None]  # the number of a task, and what it told last
+Work = Callable[[Any, Any, Tell], Any]  # of what is common to all tasks, of the task's own argument, and `Tell`
+
+
+class Task(NamedTuple):
+    """One piece of work. `work` is a function of a module, and `argument` can be pickled."""
+
+    name: str
+    work: Work
+    argument: Any
+
+
+class Executor(Protocol):
+    """Does tasks, in any order."""
+
+    def memory_bytes(self) -> int | None:
+        """What the worker with most memory has; None where that is not known."""
+        ...
+
+    def run(self, common: Any, tasks: Sequence[Task], report: Report | None = None) -> Iterator[tuple[int, Any]]:
+        """Numbers and results of tasks as they end, each task once.
+
+        A task whose worker is lost is done again, `RETRIES` times at most. A task may so be begun more than once, and
+        two of them may overlap where a worker only seems to be lost. UserError: what a task raised, or a task that
+        loses its worker each time. Tasks that go on when the iterator is closed are ended.
+        """
+        ...
+
+
+class Attempt(NamedTuple):
+    """What came of a task on another machine."""
+
+    refused: str | None  # the message of a UserError
+    result: Any
+
+
+def attempt(common: Any, task: Task, tell: Tell, folder: Path) -> Attempt:
+    """Does a task on another machine, in `folder` where that is there, set up as the command line is."""
+    allow_whole_loops()
+    enable_cache()
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    try:
+        return Attempt(None, task.work(common, task.argument, tell))
+    except UserError as error:
+        return Attempt(str(error), None)
+
+
+def result_of(attempt: Attempt) -> Any:
+    """The result. UserError if the task raised one."""
+    if attempt.refused is not None:
+        raise UserError(attempt.refused)
+    return attempt.result
+
+
+def lost(task: Task, why: str) -> UserError:
+    """What to say of a task that loses its worker each time."""
+    reason = " ".join(why.split())[:200]
+    return UserError(f"{task.name}: its worker was lost {RETRIES + 1} times, last: {reason}; what is finished is kept")

@@ -1,0 +1,169 @@
+"""The tasks of a sweep, functions that any process can run: train some points and measure them; measure the rules."""
+
+import contextlib
+import dataclasses
+import functools
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxsched.executors.executor import Tell
+from jaxsched.files import write_bytes, write_text
+from jaxsched.locks import locked
+from jaxsched.training.batched import seconds_of, train_batched
+from jaxsched.training.config import TrainConfig
+from jaxsched.training.json_lines import read_rows
+from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
+from jaxsched.training.measure import Test, baselines, measure, tests_of
+from jaxsched.training.shared_programs import SharedPrograms
+from jaxsched.training.state import has_step, saved_config
+from jaxsched.training.sweep_file import Point, Sweep, digest
+from jaxsched.training.sweep_plan import flat
+from jaxsched.versions import versions
+
+DONE_FILE, TOKEN_FILE, WORKING_FOLDER = "trained", ".token", "working"
+LOCK_WAIT_S = 600.0  # for a process that only seemed to be lost
+
+
+class Common(NamedTuple):
+    """What all tasks of a sweep share. `token` is the content of a file of the sweep's folder, an absolute path."""
+
+    sweep: Sweep
+    token: str
+
+
+class Part(NamedTuple):
+    """Points that are trained at once: those from `first` on of the points that share a program."""
+
+    points: tuple[Point, ...]
+    program: tuple[Point, ...]
+    first: int
+
+
+class Came(NamedTuple):
+    """What comes back of a task.
+
+    `rows` lack the ratios to the hand-written policies: their tests have `measure`'s figures and the test's `id`.
+    `files`, by path in the sweep's folder, are empty where the worker sees that folder.
+    """
+
+    baselines: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    files: dict[str, bytes]
+
+
+def measure_baselines(common: Common, test: Test, tell: Tell) -> Came:
+    """The hand-written policies on one test."""
+    return Came([baselines(test)], [], {})
+
+
+def train_and_measure(common: Common, part: Part, tell: Tell) -> Came:
+    """Trains the points of a part but for those that are trained, and measures them; `tell`: see `sweep.Report`."""
+    with _place(common) as sweep:
+        name = digest([flat(point.config) for point in part.points])
+        with locked(sweep.out / WORKING_FOLDER / name, LOCK_WAIT_S):
+            if not all(is_trained(sweep, point) for point in part.points):
+                _train(sweep, part, tell)
+        rows = [_measured(sweep, point) for point in part.points]
+        files = {} if sweep.out == common.sweep.out else _packed(sweep)
+    return Came([], rows, files)
+
+
+def folder_of(sweep: Sweep, point: Point) -> Path:
+    """Where a point's policy and curves are."""
+    return sweep.out / "points" / digest(flat(point.config))
+
+
+def is_trained(sweep: Sweep, point: Point) -> bool:
+    """The point's policy is there."""
+    return (folder_of(sweep, point) / DONE_FILE).exists()
+
+
+def unpack(sweep: Sweep, files: dict[str, bytes]) -> None:
+    """Puts the files that came back into the sweep's folder."""
+    for name, content in files.items():
+        path = sweep.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)
+
+
+@contextlib.contextmanager
+def _place(common: Common) -> Iterator[Sweep]:
+    """The sweep with its folder, if this machine sees it, else with a folder for this task alone."""
+    sweep, token = common.sweep, common.sweep.out / TOKEN_FILE
+    if token.exists() and token.read_text(encoding="utf-8") == common.token:
+        yield sweep
+        return
+    with tempfile.TemporaryDirectory(prefix="jaxsched-") as folder:
+        yield dataclasses.replace(sweep, out=Path(folder))
+
+
+def _packed(sweep: Sweep) -> dict[str, bytes]:
+    paths = [path for path in (sweep.out / "points").rglob("*") if path.is_file()]
+    paths.sort(key=lambda path: path.name == DONE_FILE)  # last, so that it says that all others are there
+    return {path.relative_to(sweep.out).as_posix(): path.read_bytes() for path in paths}
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(configs: tuple[TrainConfig, ...]) -> SharedPrograms:
+    """The same for all tasks of a program that one process gets: it compiles once."""
+    return SharedPrograms(configs)
+
+
+def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
+    shared = _shared(tuple(point.config for point in part.program))
+    points = part.points
+    folders = [folder_of(sweep, point) for point in points]
+    chunks = points[0].config.ppo.chunks
+    if len(points) == 1:
+        (point,), (folder,) = points, folders
+        state = folder / STATE_FOLDER
+        resume = has_step(state) and saved_config(state) == point.config
+        report = lambda row: tell((point.name, int(row["chunk"]), chunks, row["wall_s"]))
+        train(point.config, folder, resume=resume, report=report, programs=shared.of_run(part.first))
+    else:
+        state = sweep.out / STATE_FOLDER / digest([flat(point.config) for point in points])
+        name = f"{points[0].name} and {len(points) - 1} more"
+        indices = range(part.first, part.first + len(points))
+        train_batched(shared, indices, folders, state, report=lambda done, seconds: tell((name, done, chunks, seconds)))
+    for folder in folders:
+        write_text(folder / DONE_FILE, f"{len(points)}\n")
+    shutil.rmtree(state)
+
+
+def _measured(sweep: Sweep, point: Point) -> dict[str, Any]:
+    """The row of a trained point, see `Came`."""
+    folder = folder_of(sweep, point)
+    wall, cpu = time.perf_counter(), time.process_time()
+    tests = {
+        test.name: {"id": test.id} | measure(test, folder / POLICY_FOLDER)
+        for test in tests_of(sweep.tests, point.config.env, point.config.workload)
+    }
+    curve = [
+        {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
+        for row in read_rows(folder / METRICS_FILE)
+        if "validation_jct_s" in row
+    ]
+    return {
+        "id": sweep.id_of(point),
+        "point": point.name,
+        "group": point.group,
+        "variant": point.variant,
+        "changes": point.changes,
+        "seed": point.config.seed,
+        "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
+        "tests": tests,
+        "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
+        "measuring": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
+        "versions": versions(),
+        "folder": str(folder),
+    }
+
+
+def parts_of(points: Sequence[Point], at_once: int) -> list[Part]:
+    """The parts of points that share a program and are not trained."""
+    whole = tuple(points)
+    return [Part(whole[first : first + at_once], whole, first) for first in range(0, len(whole), at_once)]
