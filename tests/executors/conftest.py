@@ -34,6 +34,7 @@ def environment():
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_raylet_start_wait_time_s", "200")
         yield
 
