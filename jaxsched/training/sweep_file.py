@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxsched.calibration.interference.named import interference_model
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
@@ -141,7 +143,23 @@ def load_sweep(path: str | Path) -> Sweep:
             check_world(policy, settings_of(top.evaluate, point.config.env))
         except UserError as error:
             raise UserError(f"{path}: evaluate: {error}") from None
+    _check_names(points, top.evaluate, str(path))
     return Sweep(path, tuple(points), top.evaluate, Path(top.out), top.runs_at_once)
+
+
+def _check_names(points: list[Point], tests: Tests, where: str) -> None:
+    """That all clusters and interference models exist: no point may fail for such a reason after days of others."""
+    worlds = [point.config.env for point in points]
+    clusters = {(name, env.schedulers) for env in worlds for name in (env.cluster, *env.more_clusters)}
+    if tests.cluster:
+        clusters |= {(tests.cluster, tests.schedulers or env.schedulers) for env in worlds}
+    try:
+        for name, schedulers in sorted(clusters):
+            get_cluster(name, schedulers)
+        for name in sorted({env.interference for env in worlds} | {tests.interference} - {""}):
+            interference_model(name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def changed(config: TrainConfig, changes: dict[str, Any], where: str) -> TrainConfig:
