@@ -33,7 +33,7 @@ Examples:
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
 WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s", "failures")
-OVERRIDES = ("cluster", "schedulers", "load", "interference", "interval_s", *WORLD, "shards", "seed")
+OVERRIDES = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", *WORLD, "shards", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,8 @@ class Train:
     """Schedulers, each with its own partition of the servers."""
     load: Annotated[float | None, optional("X")] = None
     """Offered load of all environments, instead of a range."""
+    trace_gpu: Annotated[str | None, optional("TYPE")] = None
+    """GPU type that the run times of the drawn jobs are on (default: the type of most of the cluster's GPUs)."""
     interference: Annotated[str | None, optional(INTERFERENCE)] = None
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
@@ -153,7 +155,7 @@ class Train:
             world["preemption"] = switched_on(self.preemption)
         env = dataclasses.replace(config.env, **world)
         load = {} if self.load is None else {"load": (self.load, self.load)}
-        jobs = dataclasses.replace(config.workload, **load)
+        jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"))
         ppo = dataclasses.replace(config.ppo, **given("shards"))
         return validate(dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, **given("seed")), "options")
 

@@ -40,14 +40,14 @@ def profiles_on(cluster: Cluster, models: Sequence[ModelProfile]) -> Profiles:
     compute_s = np.asarray(plain.compute_s).copy()
     for name in filter(None, kinds):
         mine = np.array([place for place, model in enumerate(models) if model.gpu_type == name])
-        compute_s[mine] *= _speeds_on(cluster, plain, mine, name)
+        compute_s[mine] *= speeds_on(cluster, plain, mine, name)
     return plain.replace(compute_s=jnp.asarray(compute_s))
 
 
-def _speeds_on(
+def speeds_on(
     cluster: Cluster, models: Profiles, model: Int[np.ndarray, "J"], gpu_type: str
 ) -> Float32[np.ndarray, "J"]:
-    """Speed of models on a GPU type over that on the reference type."""
+    """Speed of models on a GPU type over that on the reference type. UserError on a type without a speed."""
     speed = speed_of_type(cluster, gpu_type)
     number = cluster.gpu_types.index(gpu_type) if gpu_type in cluster.gpu_types else -1
     kind, speeds = jnp.full(model.shape, number, jnp.int32), jnp.full(model.shape, speed, jnp.float32)
@@ -64,7 +64,7 @@ def ideal_slowdown(cluster: Cluster, models: Profiles, jobs: JobList, gpu_type: 
     )
     comm_s = np.asarray(ideal_comm_s(best_hardware(cluster), models, spec), np.float64)
     compute_s = np.asarray(models.compute_s, np.float64)[jobs.model]
-    speed = _speeds_on(cluster, models, jobs.model, gpu_type).astype(np.float64)
+    speed = speeds_on(cluster, models, jobs.model, gpu_type).astype(np.float64)
     return (compute_s / speed + comm_s) / (compute_s + comm_s)
 
 

@@ -38,6 +38,7 @@ class WorkloadConfig:
     gang_tilt: tuple[float, float] = (0.0, 0.0)  # gangs are drawn with weights times size^tilt
     pace: tuple[float, float] = (1.0, 1.0)  # factor of all times, the interval included; log-uniform
     jobs: int = 512  # per environment
+    trace_gpu: str = ""  # GPU type that run times are on; "": the reference type of each cluster
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
@@ -148,14 +149,16 @@ def load_sweep(path: str | Path) -> Sweep:
 
 
 def _check_names(points: list[Point], tests: Tests, where: str) -> None:
-    """That all clusters and interference models exist: no point may fail for such a reason after days of others."""
+    """That all clusters, GPU types and interference models exist: no point may fail for it after days of others."""
     worlds = [point.config.env for point in points]
     clusters = {(name, env.schedulers) for env in worlds for name in (env.cluster, *env.more_clusters)}
     if tests.cluster:
         clusters |= {(tests.cluster, tests.schedulers or env.schedulers) for env in worlds}
     try:
         for name, schedulers in sorted(clusters):
-            get_cluster(name, schedulers)
+            cluster = get_cluster(name, schedulers)
+            for gpu_type in sorted({point.config.workload.trace_gpu for point in points} - {""}):
+                speed_of_type(cluster, gpu_type)
         for name in sorted({env.interference for env in worlds} | {tests.interference} - {""}):
             interference_model(name)
     except UserError as error:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float32, Int32, PRNGKeyArray
 
@@ -13,11 +14,14 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import speeds_on
+from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, Failures, State, make_params, preemption, reward_weights
 from jaxsched.pytree import Pytree
 from jaxsched.training.config import EnvironmentConfig, RewardConfig, WorkloadConfig
 from jaxsched.training.outages import drawn, no_outages
+from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
 
 Limits = tuple[float | Array, float | Array]  # numbers of a config, or what a shared program has in their place
@@ -43,6 +47,7 @@ class Worlds(NamedTuple):
     clusters: Cluster  # leading axis C, padded to one shape
     gpus: Float32[Array, "C"]
     jobs: SamplerParams  # at offered load 1 on the first cluster
+    speeds: Float32[Array, "C models"] | None  # on the type that run times are on, over the reference; None: that is it
 
 
 def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardConfig) -> Worlds:
@@ -53,7 +58,12 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
     params = base_params(env, reward, pad(clusters[0], shape))
     jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
     static = dataclasses.replace(env_config(env), gpu_speeds=max(map(distinct_speeds, clusters)))
-    return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs)
+    speeds = None
+    if workload.trace_gpu:
+        models = np.arange(params.profiles.compute_s.shape[-1])
+        rows = [speeds_on(cluster, params.profiles, models, workload.trace_gpu) for cluster in clusters]
+        speeds = jnp.asarray(np.stack(rows))
+    return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs, speeds)
 
 
 def env_config(env: EnvironmentConfig) -> EnvConfig:
@@ -145,7 +155,25 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
     )
     params = params_of(worlds, draw)
     homes = params.cluster.group_gpus.shape[0]
-    return initial_state(worlds.static, params, sample_table(job_key, jobs, count, homes, worlds.static.tenants))
+    table = sample_table(job_key, jobs, count, homes, worlds.static.tenants)
+    if worlds.speeds is not None:
+        table = _on_reference(params, table, worlds.speeds[draw.cluster])
+    return initial_state(worlds.static, params, table)
+
+
+def _on_reference(params: EnvParams, table: JobTable, speeds: Float32[Array, "models"]) -> JobTable:
+    """The same jobs with run times on the reference GPU type, at the same offered load; see `dynamics.reference`."""
+    spec = JobSpec(workers=table.workers, gpus_per_worker=table.gpus_per_worker, ps=table.ps, model=table.model)
+    comm_s = ideal_comm_s(best_hardware(params.cluster), params.profiles, spec)
+    compute_s = params.profiles.compute_s[table.model]
+    faster = (compute_s + comm_s) / (compute_s / speeds[table.model] + comm_s)
+    gpus = (table.workers * table.gpus_per_worker).astype(jnp.float32)
+    stretch = (gpus * table.duration_s * faster).sum() / (gpus * table.duration_s).sum()
+    return table.replace(
+        arrival=jnp.ceil(table.arrival.astype(jnp.float32) * stretch).astype(jnp.int32),
+        duration_s=table.duration_s * faster,
+        estimate_s=table.estimate_s * faster,
+    )
 
 
 def draw_worlds(key: PRNGKeyArray, worlds: Worlds, count: int) -> tuple[State, Draw]:

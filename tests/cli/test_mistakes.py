@@ -107,6 +107,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["train", "--out="], "--out '': the value is empty"),
         (["train", "--out", "x", "--preemption", "yes"], "--preemption: 'yes' should be on or off"),
         (["train", "--out", "x", "--failures", "100"], "failures: '100' should be MTBF,MTTR"),
+        (["train", "--out", "no/run", "--trace-gpu", "Z9"], "unknown GPU type 'Z9'"),
         (["train", "--out", "x", "--knows", "nothing"], "knows must be one of runtimes, estimates, history"),
         (["simulate", "--policy", "qssf"], "needs what finished jobs tell"),
         (["train", "--resume", "no/run"], "no/run: no folder state"),

@@ -248,6 +248,7 @@ MISTAKES = [  # content of the file, what the message must say
     ({"axes": {"ppo.gamma": [1.5]}}, ["axes", "ppo: gamma"]),
     ({"axes": {"env.cluster": ["leaf-spine-2", "nix-8"]}}, ["sweep.yaml", "nix-8"]),
     ({"axes": {"env.interference": ["none", "nix"]}}, ["unknown interference model 'nix'"]),
+    ({"axes": {"workload.trace_gpu": ["T4", "Z9"]}}, ["sweep.yaml", "unknown GPU type 'Z9'"]),
     ({"evaluate": {"cluster": "nix-8"}}, ["sweep.yaml", "nix-8"]),
     ({"variants": ["a"]}, ["variants", "mapping"]),
     ({"variants": {"a": {"network.kind": "square"}}}, ["variants: a", "network: kind", "flat"]),

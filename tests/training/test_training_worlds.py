@@ -9,7 +9,9 @@ import pytest
 
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import on_reference
 from jaxsched.training.worlds import Draw, draw_state, draw_worlds, make_worlds, params_axes, params_of, params_of_all
+from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
 
 COUNT, JOBS, LOAD = 64, 2000, 0.8
@@ -101,6 +103,23 @@ def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
     area = (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum(-1)
     seen = area / (jobs.arrival[:, -1] * interval_s * float(worlds.gpus[cluster]))
     np.testing.assert_allclose(seen.mean(), LOAD, rtol=0.04)
+
+
+@pytest.mark.slow
+def test_run_times_may_be_on_another_gpu_type(config, worlds):
+    """The same jobs as by the function for whole lists, at the same offered load."""
+    stated, converted = (states_of(changed(config, trace_gpu=name), draws_of()).jobs for name in ("", "T4"))
+    names = ("workers", "gpus_per_worker", "ps", "model")
+    columns = {name: np.asarray(getattr(stated, name)[0]) for name in names}
+    columns["duration_s"] = np.asarray(stated.duration_s[0], np.float64)
+    zeros = np.zeros(JOBS)
+    jobs = make_job_list(zeros, columns.pop("duration_s"), columns.pop("workers"), **columns)
+    cluster = get_cluster(config.env.cluster, config.env.schedulers)
+    expected = on_reference(cluster, worlds.params.profiles, jobs, "T4").duration_s
+    np.testing.assert_allclose(converted.duration_s[0], expected, rtol=1e-4)
+    assert (expected < 0.7 * stated.duration_s[0]).any()
+    loads = [(x.workers * x.duration_s).sum() / x.arrival[0, -1] for x in (stated, converted)]
+    np.testing.assert_allclose(loads[1], loads[0], rtol=1e-3)
 
 
 @pytest.mark.slow
