@@ -73,7 +73,8 @@ class Train:
     failures: Annotated[str | None, optional("MTBF_H,MTTR_H")] = None
     """Servers fail, as in `jaxsched evaluate`: mean hours up and mean hours out, drawn anew for every environment."""
     shards: Annotated[int | None, optional("N")] = None
-    """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N."""
+    """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N; if there
+    are not, all parts are computed on one, and that is said."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
     debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -83,6 +84,7 @@ class Train:
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
         import shlex
+        import sys
 
         from jaxsched.cli.progress import Display
         from jaxsched.errors import UserError
@@ -90,7 +92,7 @@ class Train:
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training.config import load_config, quickstart_config, to_dict
         from jaxsched.training.loop import STATE_FOLDER, train
-        from jaxsched.training.shards import provide_devices
+        from jaxsched.training.shards import provide_devices, shared_devices
         from jaxsched.training.state import has_step, saved_config
         from jaxsched.training.trackers import tracked
 
@@ -108,6 +110,8 @@ class Train:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
         state = folder / STATE_FOLDER
+        if said := shared_devices(config.ppo.shards):
+            print(f"train: {said}", file=sys.stderr, flush=True)
         try:
             with (
                 tracked(self.track, folder, to_dict(config)) as track,

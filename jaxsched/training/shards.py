@@ -5,6 +5,7 @@ there are too few devices the shards are vmapped in one program: the same up to 
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from jaxsched.machine import cores
 
 AXIS = "shard"
+_FORCED = "--xla_force_host_platform_device_count"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
 T = TypeVar("T", bound=PyTree)
 Common = TypeVar("Common", bound=PyTree)
@@ -33,9 +35,21 @@ def mesh_of(shards: int) -> Mesh | None:
 
 
 def provide_devices() -> None:
-    """Have every CPU core count as a device, unless JAX has looked at its devices already."""
+    """Have every CPU core count as a device, unless `XLA_FLAGS` say how many, or JAX has looked at its devices."""
+    if _FORCED in os.environ.get("XLA_FLAGS", ""):
+        return
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", cores())
+
+
+def shared_devices(shards: int) -> str | None:
+    """What to tell who asked for more shards than there are devices; None if each has one."""
+    there = len(jax.local_devices())
+    if shards <= there:
+        return None
+    devices = "1 device" if there == 1 else f"{there} devices"
+    more = f"; XLA_FLAGS={_FORCED}={shards} makes more of a CPU" if jax.default_backend() == "cpu" else ""
+    return f"{shards} shards, but {devices}: all shards are computed on one, the same up to rounding{more}"
 
 
 def per_shard(

@@ -15,7 +15,7 @@ from jaxsched.errors import UserError
 from jaxsched.training.config import TrainConfig, to_dict, validate
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, sum_over_shards
 
-NOT_OPTIMISED = "--xla_backend_optimization_level=0"  # compiles sooner
+FORCED = "--xla_force_host_platform_device_count"
 CHUNK = """
 import json, sys
 import jax, numpy as np
@@ -23,10 +23,9 @@ from jaxsched.training import loop
 from jaxsched.training.chunk import placed
 from jaxsched.training.config import TrainConfig, from_dict
 from jaxsched.training.setting import make_setting
-from jaxsched.training.shards import mesh_of, provide_devices
+from jaxsched.training.shards import mesh_of, provide_devices, shared_devices
 
-if sys.argv[2] == "each":
-    provide_devices()
+provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
 programs = loop.programs_of(make_setting(config))
 state, metrics = programs.step(placed(programs.initial(), config.ppo.shards))
@@ -37,9 +36,19 @@ out = {
     "clock": np.asarray(state.worlds.clock).tolist(),
     "weights": np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.weights)]).tolist(),
     "programs": programs.step._cache_size(),
+    "said": shared_devices(config.ppo.shards),
+    "homes": {
+        "worlds": len({shard.device for shard in state.worlds.clock.addressable_shards}),
+        "copies": len({shard.device for shard in jax.tree.leaves(state.weights)[0].addressable_shards}),
+    },
 }
 print(json.dumps(out))
 """
+
+
+def flags(devices: int) -> str:
+    """XLA's, for so many CPU devices; without optimisation it compiles sooner."""
+    return f"--xla_backend_optimization_level=0 {FORCED}={devices}"
 
 
 def sharded(config: TrainConfig, shards: int = 2) -> TrainConfig:
@@ -68,24 +77,36 @@ def test_one_shard_is_the_function_itself():
     assert per_shard(learn, 1) is learn
 
 
+def four_shards(config: TrainConfig) -> TrainConfig:
+    """One environment each; the flat network compiles sooner."""
+    flat = dataclasses.replace(config, network=dataclasses.replace(config.network, kind="flat"))
+    return sharded(dataclasses.replace(flat, validation=dataclasses.replace(flat.validation, seeds=4)), 4)
+
+
 @pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_chunk_is_the_same_on_a_device_per_shard_as_on_one_for_all(config):
-    def run(devices: str) -> dict:
-        flat = dataclasses.replace(config, network=dataclasses.replace(config.network, kind="flat"))  # compiles sooner
-        command = [sys.executable, "-c", CHUNK, json.dumps(to_dict(sharded(flat))), devices]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": NOT_OPTIMISED})
+def test_a_chunk_is_the_same_on_four_devices_as_on_one(config):
+    """The devices are virtual ones, whatever the number of cores."""
+
+    def run(devices: int) -> dict:
+        command = [sys.executable, "-c", CHUNK, json.dumps(to_dict(four_shards(config)))]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": flags(devices)})
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    each, all_on_one = run("each"), run("one")
-    assert each["devices"] == 2 and all_on_one["devices"] == 1
+    each, all_on_one = run(4), run(1)
+    assert each["devices"] == 4 and all_on_one["devices"] == 1
+    assert each["homes"] == {"worlds": 4, "copies": 4} and all_on_one["homes"] == {"worlds": 1, "copies": 1}
     assert each["programs"] == all_on_one["programs"] == 1
     assert each["metrics"]["decisions"] == all_on_one["metrics"]["decisions"] > 10
     for name, value in each["metrics"].items():
         assert all_on_one["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
     assert each["clock"] == all_on_one["clock"]
     np.testing.assert_allclose(each["weights"], all_on_one["weights"], atol=2e-3)
+    assert each["said"] is None
+    assert all_on_one["said"] == (
+        "4 shards, but 1 device: all shards are computed on one, the same up to rounding; "
+        f"XLA_FLAGS={FORCED}=4 makes more of a CPU"
+    )
 
 
 @pytest.mark.parametrize("shards", [0, 3, 4])
