@@ -111,7 +111,7 @@ def test_reset_draws_from_the_whole_pool(pool):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_1024_environments_are_1024_single_ones(pool):
     """Decisions, times and counts are equal; floats agree to 1e-5 (XLA may fuse a batched sum in another order)."""
     keys = jax.random.split(jax.random.key(7), LANES)

@@ -9,7 +9,7 @@ import pytest
 from tests.support import strategies
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_finish_times_converge_as_the_interval_vanishes(seed):
     """Enough room for all: every job starts at the boundary after its submission, and contention is all there is."""

@@ -104,15 +104,6 @@ def test_some_heuristics(shape, data):
     assert_same(case, spec, SPECS[shape], "analytic")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["three"])
-@settings(max_examples=5)
-@given(data=st.data())
-def test_some_greedy_wait(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
-    assert_same(case, spec, GREEDY[shape], "analytic")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("shape", SPECS)
 @cases(40)

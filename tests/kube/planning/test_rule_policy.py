@@ -121,7 +121,7 @@ def test_a_rule_is_ready_within_ten_cpu_seconds_and_compiles_nothing(tmp_path) -
     assert placed == "1 greedy-wait 0" and float(cpu_s) < 10.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_no_rule_is_compiled_beside_and_the_fallback_decides_until_then() -> None:
     """And so it is again for a fleet of another shape, also where compiling fails."""
     gate, ready, broken = threading.Event(), threading.Event(), threading.Event()
