@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "examples/*.md", "checkpoints/*.md")
 PAGES = sorted(str(path.relative_to(ROOT)) for pattern in FOLDERS for path in ROOT.glob(pattern))
 HOW_TO = ["docs/tutorial.md", *(page for page in PAGES if page.startswith("docs/howto/"))]
+RESULTS = [page for page in PAGES if page.startswith("docs/results")]
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.S)
 
 
@@ -66,14 +67,14 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(str(file.relative_to(ROOT))), f"{page}: {target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/results")])
+@pytest.mark.parametrize("page", RESULTS)
 def test_no_cell_of_the_results_is_long(page):
     assert [cell for line in tables(page) for cell in line if len(cell) > 150] == []
 
 
-@pytest.mark.parametrize("page", HOW_TO)
+@pytest.mark.parametrize("page", [*HOW_TO, *RESULTS])
 def test_commands_are_understood(page):
-    for command in "".join(blocks(page, "sh")).splitlines():
+    for command in "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
         program, name, *rest = shlex.split(command)
         assert program == "jaxsched"
         module = importlib.import_module(f"jaxsched.cli.{name}")
