@@ -179,6 +179,63 @@ def test_it_works_in_a_browser(comparison, cluster, tmp_path):
         assert mean == pytest.approx(result.jct_s[result.finished].mean())
 
 
+@pytest.fixture(scope="module")
+def stopped():
+    """A comparison in which jobs are stopped and servers fail, and its cluster."""
+    cluster, rng = get_cluster("leaf-spine-2", 1), np.random.default_rng(0)
+    jobs = make_job_list(np.sort(rng.uniform(0, 4e4, 40)), rng.uniform(1e3, 2e4, 40), rng.choice([1, 2, 8], 40))
+    settings = Settings(record_placements=True, preemption=True, failures="20,0.5", checkpoint_s=600.0)
+    return compare(cluster, [jobs], ["pack:las+backfill+preempt", "pack"], settings), cluster
+
+
+@pytest.mark.slow
+def test_a_page_holds_every_attempt_and_all_parts(stopped, tmp_path):
+    found, cluster = stopped
+    (tmp_path / "kept.json").write_text(json.dumps(found.to_json() | {"runs": runs(found, cluster)}))
+    data = data_of(saved_page({"kept": read_result(tmp_path / "kept.json")}))
+    for row, run in zip(found.rows, data["policies"], strict=True):
+        result, attempts = row.outcomes[0], row.outcomes[0].attempts
+        np.testing.assert_array_equal(unpacked(run["attempts"]["job"]), attempts.job)
+        np.testing.assert_array_equal(unpacked(run["attempts"]["ended"]), attempts.ended)
+        start_s = unpacked(run["attempts"]["start"]) * run["attempts"]["interval_s"]
+        np.testing.assert_allclose(start_s, attempts.start_s)
+        np.testing.assert_allclose(unpacked(run["attempts"]["held_s"]), attempts.end_s - attempts.start_s, rtol=1e-6)
+        assert len(unpacked(run["gpu"])) == result.jobs.num_gpus[attempts.job].sum()
+        added = sum(unpacked(run["parts"][name]) for name in ADDED)
+        np.testing.assert_allclose(result.queue_s + result.jobs.duration_s + added, result.jct_s, rtol=1e-5)
+
+
+# Points at the last attempt of the job that had most of them.
+VISIT_ATTEMPTS = """<pre id="seen"></pre><script>
+const told = []; window.onerror = message => told.push(String(message));
+const canvas = document.querySelector("#timelines canvas"), box = canvas.getBoundingClientRect();
+const own = runs[0].attempts;
+const j = own.total.indexOf(Math.max(...own.total)), i = own.job.lastIndexOf(j), k = runs[0].held.indexOf(i);
+canvas.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + (own.from[i] + own.to[i]) / 2 / end * box.width,
+  clientY: box.top + (runs[0].gpu[k] + .5) / data.gpus * box.height }));
+search.value = jobs.id[j]; search.dispatchEvent(new Event("input"));
+const row = [...document.querySelectorAll("#why tbody tr")].find(row => row.cells[0].textContent === jobs.id[j]);
+document.getElementById("seen").textContent = JSON.stringify({ told, job: j, hover: hover.textContent,
+  key: document.getElementById("key").textContent, attempts: row.cells[row.cells.length - 1].textContent,
+  restarts: own.resume.reduce((sum, s, i) => sum + s - own.from[i], 0), ran: Array.from(runs[0].ran),
+  waits: waits[0].y });
+</script></body>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
+def test_attempts_in_a_browser(stopped, tmp_path):
+    found, cluster = stopped
+    write_report(tmp_path / "report.html", found, cluster)
+    seen, result = visited(tmp_path / "report.html", VISIT_ATTEMPTS), found.rows[0].outcomes[0]
+    most = int(np.bincount(result.attempts.job)[seen["job"]])
+    assert seen["told"] == [] and most > 3 and seen["attempts"] == str(most)
+    assert f"here attempt {most} of {most}, " in seen["hover"] and seen["hover"].endswith("restarting, done")
+    assert seen["key"].startswith("restarting") and min(seen["waits"]) == 0
+    assert seen["restarts"] == pytest.approx(result.interruptions.restarting_s.sum())
+    np.testing.assert_allclose(seen["ran"], result.run_s, rtol=1e-5)
+
+
 # Points at the busiest link in the middle of the run, asks for it by key, and for the second decision.
 VISIT_LINKS = """<pre id="seen"></pre><script>
 const told = []; window.onerror = message => told.push(String(message));
