@@ -1,6 +1,7 @@
 """Timelines: no GPU is held twice, and Perfetto's trace and the picture say what the run says."""
 
 import csv
+import dataclasses
 import json
 import xml.etree.ElementTree as ET
 
@@ -33,6 +34,23 @@ def test_no_gpu_is_held_twice_and_every_gpu_second_is_there(comparison, cluster)
             for key in np.unique(keys, axis=0):
                 own = (keys == key).all(-1)
                 assert (spans.start_s[own][1:] >= spans.end_s[own][:-1] - 1e-6).all()
+
+
+def test_jobs_that_share_a_gpu_are_on_one_line(comparison, cluster):
+    """Two halves are on the first GPU until 200 s; whole jobs are beside them."""
+    workers = np.zeros((4, cluster.group_gpus[0].size), np.int8)
+    workers[:, 0] = 1
+    result = dataclasses.replace(
+        comparison.rows[0].outcomes[0],
+        jobs=make_job_list(np.zeros(4), np.ones(4), np.ones(4, int), milli=np.array([500, 500, 1000, 1000])),
+        partition=np.zeros(4, np.int16),
+        start_s=np.array([0.0, 0.0, 0.0, 120.0]),
+        finish_s=np.array([100.0, 200.0, 110.0, 300.0]),
+        workers=workers,
+        gpu=np.array([0, 0, -1, -1], np.int32),
+    )
+    spans = spans_of(result, cluster)
+    assert spans.gpu.tolist() == [0, 0, 1, 1] and (spans.group == 0).all()
 
 
 def test_a_trace_for_perfetto_reads_back(comparison, cluster, tmp_path):
@@ -129,8 +147,6 @@ def test_the_parts_of_completion_times_add_up(comparison, cluster, tmp_path):
 
 
 def test_runs_without_placements_are_refused(comparison, cluster):
-    import dataclasses
-
     with pytest.raises(UserError, match="placements were not recorded"):
         result = comparison.rows[0].outcomes[0]
         params = params_for(cluster, result.jobs, SETTINGS)

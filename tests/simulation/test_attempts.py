@@ -17,12 +17,13 @@ CLUSTER = get_cluster("leaf-spine-2", 1)
 STOPS = dict(preemption=True, failures="20,0.5", checkpoint_s=600.0, interference="none")
 
 
-def played(count: int, **changes) -> list[Outcome]:
-    rng = np.random.default_rng(0)
-    submit_s, duration_s = np.sort(rng.uniform(0, 4e4, count)), rng.uniform(1e3, 2e4, count)
-    jobs = make_job_list(submit_s, duration_s, rng.choice([1, 2, 8], count))
+def played(count: int, lists: int = 1, **changes) -> list[Outcome]:
+    rng, jobs = np.random.default_rng(0), []
+    for _ in range(lists):
+        submit_s, duration_s = np.sort(rng.uniform(0, 4e4, count)), rng.uniform(1e3, 2e4, count)
+        jobs.append(make_job_list(submit_s, duration_s, rng.choice([1, 2, 8], count)))
     settings = Settings(**(dict(record_placements=True) | STOPS | changes))
-    return simulate([parse("pack:las+backfill+preempt")], CLUSTER, [jobs], settings)["pack:las+backfill+preempt"]
+    return simulate([parse("pack:las+backfill+preempt")], CLUSTER, jobs, settings)["pack:las+backfill+preempt"]
 
 
 def hold(result: Outcome) -> None:
@@ -55,6 +56,14 @@ def test_jax_reads_its_log_whenever_it_is_full(monkeypatch):
     (result,) = played(12, engine="jax")
     assert len(result.attempts.job) > 12
     hold(result)
+
+
+@pytest.mark.long
+def test_so_does_a_batch(monkeypatch):
+    monkeypatch.setattr(of_settings, "STARTS", 3)
+    for result in played(12, lists=2, engine="jax", batched=True):
+        assert len(result.attempts.job) > 12
+        hold(result)
 
 
 def test_what_still_runs_or_waits_at_the_horizon_is_told_apart():
