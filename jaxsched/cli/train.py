@@ -75,6 +75,9 @@ class Train:
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N; if there
     are not, all parts are computed on one, and that is said."""
+    hosts: Annotated[str | None, optional("auto|HOST:PORT,COUNT,NUMBER")] = None
+    """Train with other processes, each of which is started with the same command: the address of the first, how many
+    there are, which one this is; auto finds it out under Slurm. All must see the folder."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
     debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -90,12 +93,15 @@ class Train:
         from jaxsched.errors import UserError
         from jaxsched.files import check_folder
         from jaxsched.policies.checkpoint import read_card
+        from jaxsched.training import hosts
         from jaxsched.training.config import load_config, quickstart_config, to_dict
         from jaxsched.training.loop import STATE_FOLDER, train
         from jaxsched.training.shards import provide_devices, shared_devices
         from jaxsched.training.state import has_step, saved_config
         from jaxsched.training.trackers import tracked
 
+        if self.hosts is not None:
+            hosts.join(self.hosts)
         provide_devices()
         if self.resume is not None:
             given = [name for name in ("config", "out", *OVERRIDES) if getattr(self, name) is not None]
@@ -110,27 +116,33 @@ class Train:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
         state = folder / STATE_FOLDER
-        if said := shared_devices(config.ppo.shards):
+        hosts.check_shards(config.ppo.shards)
+        first = hosts.is_first()
+        if (said := shared_devices(config.ppo.shards)) and first:
             print(f"train: {said}", file=sys.stderr, flush=True)
         try:
             with (
-                tracked(self.track, folder, to_dict(config)) as track,
+                tracked(self.track if first else (), folder, to_dict(config)) as track,
                 Display(["train"], config.ppo.chunks, "chunks") as display,
             ):
-                report, begin = reporter(display, config, track), compiling(display)
-                resume, command = self.resume is not None, self.command()
                 policy = train(
                     config,
                     folder,
-                    resume=resume,
-                    report=report,
-                    command=command,
-                    begin=begin,
+                    resume=self.resume is not None,
+                    report=reporter(display, config, track) if first else None,
+                    command=self.command(),
+                    begin=compiling(display) if first else None,
                     debug_checks=self.debug_checks,
                 )
         except KeyboardInterrupt as stop:
-            hint = [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] if has_step(state) else []
+            hint = (
+                [f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"]
+                if self.hosts is None and has_step(state)
+                else []
+            )
             raise type(stop)(*hint) from None
+        if not first:
+            return
         if read_card(policy)["validation_jct_s"] is None:
             print(f"no validation run came to its end: the last weights are in {policy}; compare them with others:")
         else:

@@ -16,13 +16,13 @@ from jaxtyping import Float32, PyTree
 
 from jaxsched.errors import UserError
 from jaxsched.files import write_text
-from jaxsched.locks import locked
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.training.card import limits
 from jaxsched.training.chunk import Metrics, chunk, initial, placed
 from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.faults import stop_at_fault
+from jaxsched.training.hosts import is_first, locked_by_first, together
 from jaxsched.training.json_lines import append, read_rows, truncate
 from jaxsched.training.setting import Setting, make_setting
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
@@ -72,11 +72,14 @@ def train(
     right, before anything is compiled; `debug_checks` end the run at the first number that is not finite, and the first
     GPU or job that is lost. Raises UserError if there is nothing to resume, a run in the way, or another process at
     work in the folder.
+
+    Several processes (`training.hosts`) call it alike; the first writes all but its steps.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     setting = make_setting(config, debug_checks)
-    with locked(run_dir), _system_errors(run_dir):
+    together("looked")  # before another process puts a run there
+    with locked_by_first(run_dir), _system_errors(run_dir):
         if begin is not None:
             begin()
         _train(setting, run_dir, resume, report, save_every, programs or programs_of(setting), command)
@@ -104,14 +107,16 @@ def _train(
         if done % config.validation.every == 0 or done == chunks:
             row["validation_jct_s"] = float(programs.validate(state.weights))
             state = _best_of(run_dir, setting, state, row["validation_jct_s"])
-        append(run_dir / METRICS_FILE, row)
         timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-        append(run_dir / TIMING_FILE, timing)
+        if is_first():
+            append(run_dir / METRICS_FILE, row)
+            append(run_dir / TIMING_FILE, timing)
         if done % save_every == 0 or done == chunks:
             save(run_dir / STATE_FOLDER, state, config)
         if report:
             report(row | timing)
-    finish(run_dir, setting, state)
+    if is_first():
+        finish(run_dir, setting, state)
 
 
 @contextmanager
@@ -131,11 +136,14 @@ def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool,
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
-    else:
+    state = placed(state, config.ppo.shards)
+    if not resume:
         save(run_dir / STATE_FOLDER, state, config)
-        write_text(run_dir / COMMAND_FILE, command)
-    cut_logs(run_dir, int(state.chunk))
-    return placed(state, config.ppo.shards)
+    if is_first():
+        if not resume:
+            write_text(run_dir / COMMAND_FILE, command)
+        cut_logs(run_dir, int(state.chunk))
+    return state
 
 
 def cut_logs(run_dir: Path, chunks: int) -> None:
@@ -148,7 +156,9 @@ def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -
     """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
     if jct_s < float(state.best_jct_s):
         state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
-        write_policy(run_dir, setting, state)
+        state = placed(state, setting.config.ppo.shards)
+        if is_first():
+            write_policy(run_dir, setting, state)
     return state
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PRNGKeyArray, PyTree
@@ -29,9 +29,13 @@ Part = TypeVar("Part", bound=PyTree)
 
 
 def mesh_of(shards: int) -> Mesh | None:
-    """A mesh of the first `shards` devices of this process; None if there are not as many, or one shard needs none."""
-    devices = jax.local_devices()
-    return Mesh(np.array(devices[:shards]), (AXIS,)) if 1 < shards <= len(devices) else None
+    """A mesh of `shards` devices, as many of each process; None if there are not as many, or one shard needs none."""
+    each, count = shards // jax.process_count(), jax.process_count()
+    if shards == 1 or each * count != shards or each > jax.local_device_count():
+        return None
+    devices = [device for i in range(count) for device in jax.devices() if device.process_index == i]
+    there = len(devices) // count
+    return Mesh(np.array([devices[i * there + k] for i in range(count) for k in range(each)]), (AXIS,))
 
 
 def provide_devices() -> None:
@@ -44,7 +48,7 @@ def provide_devices() -> None:
 
 def shared_devices(shards: int) -> str | None:
     """What to tell who asked for more shards than there are devices; None if each has one."""
-    there = len(jax.local_devices())
+    there = jax.device_count()
     if shards <= there:
         return None
     devices = "1 device" if there == 1 else f"{there} devices"
@@ -81,7 +85,21 @@ def place(common: Common, own: Own, shards: int) -> tuple[Common, Own]:
     mesh = mesh_of(shards)
     if mesh is None:
         return common, own
-    return jax.device_put(common, NamedSharding(mesh, EVERYWHERE)), jax.device_put(own, NamedSharding(mesh, DIVIDED))
+    return _put(common, NamedSharding(mesh, EVERYWHERE)), _put(own, NamedSharding(mesh, DIVIDED))
+
+
+def _put(tree: T, sharding: NamedSharding) -> T:
+    """On these devices; of several processes each has the whole tree and puts its part, unless that is done."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, sharding)
+
+    def put(leaf: Array) -> Array:
+        if not leaf.is_fully_addressable:
+            return leaf
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(put, tree)
 
 
 def mean_over_shards(tree: T, shards: int) -> T:
