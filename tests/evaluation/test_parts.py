@@ -58,7 +58,7 @@ def random_stopped_run(seed: int, shape: str, **fixed) -> tuple[Outcome, Parts]:
     return played_in(settings, case.cluster, case.jobs, policy)
 
 
-def hold_stopped(runs: Iterable[tuple[Outcome, Parts]]) -> None:
+def hold_stopped(runs: Iterable[tuple[Outcome, Parts]], fewest: int = 10) -> None:
     """Parts add up, attempts are what the engine counted, and there was something to count."""
     ended = np.zeros(len(ENDED))
     for result, found in runs:
@@ -75,7 +75,7 @@ def hold_stopped(runs: Iterable[tuple[Outcome, Parts]]) -> None:
         ):
             own = np.bincount(attempts.job, seconds, len(counted))
             np.testing.assert_allclose(own[done], counted[done], rtol=1e-6, atol=1e-3)
-    assert ended[STOPPED] > 10 and ended[FAILED] > 10
+    assert ended[STOPPED] > fewest and ended[FAILED] > fewest
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_they_add_up_in_a_hundred_runs_with_stops():
 
 @pytest.mark.long
 def test_they_add_up_where_jobs_that_share_gpus_are_stopped():
-    hold_stopped([random_stopped_run(7, "two", fractions=0.6)])
+    hold_stopped([random_stopped_run(7, "two", fractions=0.6)], fewest=3)
 
 
 @pytest.mark.slow
