@@ -272,6 +272,7 @@ class FakeServer:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
             def serve(self) -> None:
                 url = urlsplit(self.path)

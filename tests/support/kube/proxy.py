@@ -67,6 +67,7 @@ class Proxy:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
             def serve(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
