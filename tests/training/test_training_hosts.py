@@ -18,6 +18,7 @@ from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.json_lines import read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, Programs, programs_of, train
 from jaxsched.training.setting import make_setting
+from tests.support.cases import TIMES
 from tests.support.kube.server import free_port
 
 CHUNKS, HALF, PATIENCE_S = 4, 2, 600
@@ -65,6 +66,7 @@ def close(run: Path, other: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(TIMES == 1, reason="a minute of CPU: CASES=2 make test-long")
 def test_two_processes_train_as_one_and_each_resumes_what_the_other_saved(config, tmp_path):
     flat = dataclasses.replace(config, network=dataclasses.replace(config.network, kind="flat"))  # compiles sooner
     config = dataclasses.replace(flat, ppo=dataclasses.replace(flat.ppo, shards=2, chunks=CHUNKS))
