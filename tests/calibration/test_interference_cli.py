@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxsched.cli.main import main
+from tests.support.commands import refused
 from tests.support.interference_files import GPU_HEADER, NETWORK_HEADER
 
 PAIRS = GPU_HEADER + "v100,ResNet-18 (batch size 64),LM (batch size 20),10,20,8,12\nk80,A3C,CycleGAN,1,1,0.5,0.6\n"
@@ -13,14 +14,6 @@ PAIRS = GPU_HEADER + "v100,ResNet-18 (batch size 64),LM (batch size 20),10,20,8,
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch):
     monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
-
-
-def refused(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(["interference", *map(str, arguments)])
-    lines = capsys.readouterr().err.splitlines()
-    assert end.value.code == 2 and len(lines) == 1
-    return lines[0]
 
 
 def test_evaluate_writes_the_errors(tmp_path):
@@ -49,12 +42,16 @@ def test_mistakes(tmp_path, capsys):
     (tmp_path / "net.csv").write_text(NETWORK_HEADER + "A,8,2,B,4,4,0.7\n")
     (tmp_path / "bad.csv").write_text(PAIRS + "k80,A3C,CycleGAN,1,0,0.5,0.6\n")
     bad = tmp_path / "bad.csv"
-    assert "bad.csv, line 4, solo_b: '0' should be" in refused(capsys, "evaluate", "--data", bad)
-    assert "bad.csv, line 4" in refused(capsys, "fit", "--data", bad, "--out", tmp_path / "m")
-    assert "no/such.csv: no such file" in refused(capsys, "evaluate", "--data", "no/such.csv")
-    assert "no file card.json" in refused(capsys, "evaluate", "--model", tmp_path, "--data", tmp_path / "net.csv")
-    assert "should be one of k80, p100, v100" in refused(capsys, "predict", "A3C", "A3C", "--gpu", "a100")
-    assert "unknown model 'nix'" in refused(capsys, "predict", "A3C", "nix")
-    assert "at least two models" in refused(capsys, "predict", "A3C")
-    assert "does not exist" in refused(capsys, "fit", "--data", bad, "--out", tmp_path / "no" / "m")
+    assert "bad.csv, line 4, solo_b: '0' should be" in refused(capsys, "interference", "evaluate", "--data", bad)
+    assert "bad.csv, line 4" in refused(capsys, "interference", "fit", "--data", bad, "--out", tmp_path / "m")
+    assert "no/such.csv: no such file" in refused(capsys, "interference", "evaluate", "--data", "no/such.csv")
+    assert "no file card.json" in refused(
+        capsys, "interference", "evaluate", "--model", tmp_path, "--data", tmp_path / "net.csv"
+    )
+    assert "should be one of k80, p100, v100" in refused(
+        capsys, "interference", "predict", "A3C", "A3C", "--gpu", "a100"
+    )
+    assert "unknown model 'nix'" in refused(capsys, "interference", "predict", "A3C", "nix")
+    assert "at least two models" in refused(capsys, "interference", "predict", "A3C")
+    assert "does not exist" in refused(capsys, "interference", "fit", "--data", bad, "--out", tmp_path / "no" / "m")
     assert not (tmp_path / "m").exists()

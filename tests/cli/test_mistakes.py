@@ -15,21 +15,10 @@ from jaxsched.cluster.presets import preset_names
 from jaxsched.env.queues import ORDERS, SWITCHES
 from jaxsched.policies.base import FORWARDS
 from jaxsched.policies.registry import NAMES
+from tests.support.commands import refused
 
 HEADER = "job_id,submit_time_s,num_gpus,duration_s,model\n"
 GOOD = HEADER + "a,0,1,60,vgg16\nb,30,2,60,vgg16\n"
-
-
-def refused(capsys, *arguments: object) -> str:
-    """The error of a command line that must be refused."""
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert end.value.code == 2
-    assert said.out == ""
-    lines = said.err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("jaxsched: error: "), said.err
-    return lines[0].removeprefix("jaxsched: error: ")
 
 
 @pytest.fixture(autouse=True)

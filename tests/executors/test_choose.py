@@ -6,10 +6,10 @@ import sys
 import pytest
 import yaml
 
-from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.executors.choose import executor_for
 from tests.executors.conftest import needs
+from tests.support.commands import refused
 from tests.training.test_training_sweep import BASE, TESTS
 
 MISTAKES = [  # --on, --ask, what the message must say
@@ -40,14 +40,6 @@ def sweep(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump({"base": "base.yaml", "out": str(tmp_path / "out"), "evaluate": TESTS}))
     return path
-
-
-def refused(capsys, *arguments: object) -> str:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert end.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said.err
-    return said.err
 
 
 @pytest.mark.parametrize(("on", "asks", "words"), MISTAKES, ids=[f"{on} {asks}" for on, asks, _ in MISTAKES])

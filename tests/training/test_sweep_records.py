@@ -10,6 +10,7 @@ from jaxsched.cli.main import main
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.training.sweep_ranking import along, curves, ranked
 from jaxsched.training.sweep_records import VALIDATION, figures_of, read_records, record_of
+from tests.support.commands import refused
 
 RATIO = "philly-like at 0.9: ratio"
 RATIOS = {0.9: [0.8, 0.7, 0.9], 0.95: [0.75, 0.65, 0.85], 0.99: [0.8, None, 0.8]}
@@ -42,14 +43,6 @@ def rows(tmp_path):
     lines = [row(gamma, seed, ratio) for gamma, ratios in RATIOS.items() for seed, ratio in enumerate(ratios)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-def refused(capsys, *arguments: object) -> str:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert end.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said.err
-    return said.err
 
 
 def test_groups_are_ranked_and_compared_seed_by_seed(rows):
