@@ -17,15 +17,15 @@ from jaxsched.evaluation.tables import aligned, markdown_table, plus_minus
 from jaxsched.training.sweep_records import Record, figures_of
 
 
-class Spot(NamedTuple):
-    """A spot of a line: where, the mean there, and its interval."""
+class LinePoint(NamedTuple):
+    """A point of a line: where, the mean there, and its interval."""
 
     x: float
     mean: float
     interval: Interval
 
 
-class Place(NamedTuple):
+class RankedGroup(NamedTuple):
     """A group of points, which differ in the seed only, in the order of a figure; less is better."""
 
     group: str
@@ -47,7 +47,7 @@ def figure_named(records: Sequence[Record], by: str | None) -> str:
     return by
 
 
-def ranked(records: Sequence[Record], figure: str) -> list[Place]:
+def ranked(records: Sequence[Record], figure: str) -> list[RankedGroup]:
     """All groups, best first and those without the figure last."""
     groups: dict[str, dict[int, float]] = {}
     changes = {record["group"]: json.loads(record["changes"]) for record in records}
@@ -61,7 +61,7 @@ def ranked(records: Sequence[Record], figure: str) -> list[Place]:
         values = np.array(list(groups[group].values()))
         interval = UNKNOWN if math.isnan(means[group]) else mean_interval(values)
         difference = _against(groups[group], groups[order[0]])
-        places.append(Place(group, changes[group], values, means[group], interval, *difference))
+        places.append(RankedGroup(group, changes[group], values, means[group], interval, *difference))
     return places
 
 
@@ -91,11 +91,11 @@ def cells(records: Sequence[Record], figure: str) -> tuple[list[str], list[list[
     return names, lines
 
 
-def _with_interval(place: Place, figure: str) -> str:
+def _with_interval(place: RankedGroup, figure: str) -> str:
     return plus_minus(place.mean, place.interval, 3 if figure.endswith("ratio") else 1)
 
 
-def along(places: Sequence[Place], axis: str) -> dict[str, list[Spot]]:
+def along(places: Sequence[RankedGroup], axis: str) -> dict[str, list[LinePoint]]:
     """The places by the value of an axis, a line for each value of the other axes and variant.
 
     UserError if there is no such axis, or its values are no numbers.
@@ -103,27 +103,27 @@ def along(places: Sequence[Place], axis: str) -> dict[str, list[Spot]]:
     known = dict.fromkeys(key for place in places for key in place.changes)
     if axis not in known:
         raise UserError(f"--x {axis!r}: should be an axis of the sweep, {', '.join(map(repr, known)) or 'it has none'}")
-    series: dict[str, list[Spot]] = {}
+    series: dict[str, list[LinePoint]] = {}
     for place in places:
         x = place.changes[axis]
         if isinstance(x, bool) or not isinstance(x, int | float):
             raise UserError(f"--x {axis!r}: its value {x!r} is no number; leave --x out")
         short = axis.rpartition(".")[2]
         rest = [word for word in place.group.split(" ") if not word.startswith(f"{short}=")]
-        series.setdefault(" ".join(rest), []).append(Spot(float(x), place.mean, place.interval))
+        series.setdefault(" ".join(rest), []).append(LinePoint(float(x), place.mean, place.interval))
     return {name: sorted(spots, key=lambda spot: spot.x) for name, spots in series.items()}
 
 
-def curves(records: Sequence[Record]) -> dict[str, list[Spot]]:
+def curves(records: Sequence[Record]) -> dict[str, list[LinePoint]]:
     """Validation JCTs over chunks of every group, of those chunks that all its seeds have."""
-    series: dict[str, list[Spot]] = {}
+    series: dict[str, list[LinePoint]] = {}
     for group in dict.fromkeys(record["group"] for record in records):
         own = [
             dict(zip(record["curve_chunk"], record["curve_jct_s"])) for record in records if record["group"] == group
         ]
         chunks = sorted(set.intersection(*(set(one) for one in own)))
         values = {chunk: np.array([one[chunk] for one in own]) for chunk in chunks}
-        series[group] = [Spot(chunk, float(all_.mean()), mean_interval(all_)) for chunk, all_ in values.items()]
+        series[group] = [LinePoint(chunk, float(all_.mean()), mean_interval(all_)) for chunk, all_ in values.items()]
     return series
 
 
