@@ -1,6 +1,7 @@
 """What became of every job of a run, in exact seconds on the host."""
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class Outcome:
         """When the run ended."""
         return max(self.stats.simulated_s, float(np.nanmax(self.finish_s, initial=0.0)))
 
-    @property
+    @functools.cached_property
     def attempts(self) -> Attempts:
         """Every time that a job held GPUs. UserError unless placements were recorded."""
         if self.workers is None or (self.interruptions is not None and self.logged is None):

@@ -14,12 +14,11 @@ def group_states(snapshot: Snapshot, plan: Plan, scheduler: str) -> Iterator[tup
 
     A PodGroup of which neither is true, whose pods are about to be bound or are done, is left out.
     """
-    own = [pod for pod in snapshot.pods if pod.scheduler == scheduler]
+    groups = [group for group in snapshot.groups if group.api == UPSTREAM]
+    own = [pod for pod in snapshot.pods if pod.scheduler == scheduler] if groups else []
     bound = Counter(gang_key(pod) for pod in own if pod.node)
     waiting = {gang_key(pod) for pod in own if not pod.node}
-    for group in snapshot.groups:
-        if group.api != UPSTREAM:
-            continue
+    for group in groups:
         if bound[group.key] >= group.minimum:
             yield group, ""
         elif group.key in waiting and group.key in plan.reasons:
