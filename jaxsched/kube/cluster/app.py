@@ -27,6 +27,7 @@ from jaxsched.kube.planning.objects import mapping
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.shadow import Shadow
 from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.planning.volcano import volcano_phases
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -196,6 +197,8 @@ class Scheduler:
         if self.options.mode == "bind":
             for group, why in group_states(snapshot, plan, self.settings.scheduler_name):
                 self.reporter.group(group, why)
+            for group, phase in volcano_phases(snapshot, self.settings.scheduler_name):
+                self.reporter.phase(group, phase)
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)

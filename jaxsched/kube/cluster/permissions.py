@@ -26,6 +26,7 @@ WRITES = (
     ("create", "", "pods/binding"),
     ("patch", "", "pods/status"),
     ("patch", UPSTREAM, "podgroups/status"),
+    ("patch", VOLCANO, "podgroups"),
     ("create", "", "events"),
 )
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))

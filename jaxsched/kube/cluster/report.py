@@ -6,6 +6,7 @@ has been said once the server has taken it. Pods without any condition come firs
 
 import datetime
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.planning.objects import Pod
-from jaxsched.kube.planning.pod_groups import SCHEDULED, UPSTREAM, PodGroup
+from jaxsched.kube.planning.pod_groups import SCHEDULED, UPSTREAM, VOLCANO, PodGroup
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -21,6 +22,7 @@ EVERY_S = 300.0  # at most one event per pod and reason in this time
 PER_SECOND = 50.0  # writes of all threads
 THREADS = 4
 REST_S = (1.0, 30.0)  # after a write that was not taken, doubled each time
+AGAIN_S = 10.0  # a phase that was set and is another again is set once more after this
 REMEMBERED = 20_000  # pods; the oldest are forgotten, and are told again
 LONGEST_MESSAGE = 900  # events are cut at 1024 by the server
 
@@ -92,6 +94,10 @@ class Reporter:
         if group.said != (scheduled, text):
             self._want(_Report(group, "", text, scheduled))
 
+    def phase(self, group: PodGroup, phase: str) -> None:
+        """The phase of a Volcano PodGroup, once more if somebody puts another in its place."""
+        self._want(_Report(group, "", phase), AGAIN_S)
+
     def withdraw(self, pods: list[Pod]) -> None:
         """These are no longer unschedulable: a condition that says so must not follow their Bindings."""
         with self._news:
@@ -101,10 +107,11 @@ class Reporter:
                     wanted.pop((pod.uid, "FailedScheduling"), None)
                 self._said.pop((pod.uid, ""), None)
 
-    def _want(self, report: _Report) -> None:
+    def _want(self, report: _Report, again_s: float = math.inf) -> None:
         with self._news:
             said, at = self._said.get(report.key, (None, 0.0))
-            is_said = said == report.message if not report.event else said is not None and _lately(at)
+            is_said = said == report.message and time.monotonic() - at < again_s
+            is_said = is_said if not report.event else said is not None and _lately(at)
             under_way = self._under_way.get(report.key)
             is_said |= under_way == report.message or (under_way is not None and report.event != "")
             wanted = self._wanted[2 if report.event else 0 if said is None else 1]
@@ -161,6 +168,10 @@ class Reporter:
 
     def _patch(self, report: _Report) -> Response:
         about, now = report.about, _now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        if isinstance(about, PodGroup) and about.api == VOLCANO:  # its status is no subresource
+            path = f"/apis/{VOLCANO}/{about.version}/namespaces/{about.namespace}/podgroups/{about.name}"
+            body = {"metadata": {"uid": about.uid}, "status": {"phase": report.message}}
+            return self.api.request("PATCH", path, body=body, content="application/merge-patch+json")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": report.message}
         if isinstance(about, PodGroup):
             scheduled = report.kind == "True"

@@ -40,6 +40,23 @@ def domains(capacity: FreeCapacity, gang: Gang) -> list[Gang]:
     return [one for _, _, one in sorted(fitting, key=lambda entry: entry[:2])]
 
 
+def domains_of_mixed(capacity: FreeCapacity, gang: Gang) -> list[Gang]:
+    """A gang whose workers differ, in each domain that some of them may use: the fewest free GPUs that suffice first.
+
+    Domains with too few come last, the one with most of them first.
+    """
+    needed = sum(pod.units(capacity.settings.gpu_resource) for pod in gang.workers)
+    allowed = np.any([capacity.allowed(pod) for pod in gang.workers], axis=0)
+    free = np.where(allowed, np.maximum(capacity.free_gpus(), 0), 0)[: len(capacity.fleet.nodes)]
+    by_value: dict[str, int] = {}
+    for row in np.flatnonzero(allowed[: len(free)]):
+        value = capacity.nodes[row].labels.get(gang.topology, "")
+        by_value[value] = by_value.get(value, 0) + int(free[row])
+    by_value.pop("", None)
+    order = sorted(by_value, key=lambda one: (by_value[one] < needed, abs(by_value[one] - needed), one))
+    return [in_domain(gang, value) for value in order]
+
+
 def why_in_no_domain(capacity: FreeCapacity, gang: Gang, policy: str) -> tuple[Gang | None, Refusal]:
     """The gang in the domain that comes nearest to holding it, None if there is no domain, and why it does not."""
     ranked = []

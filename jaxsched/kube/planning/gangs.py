@@ -127,9 +127,8 @@ def _gang(
     needed = max(min(size.pods, len(members)) - len(bound), 0) if size.elastic else len(pending)
     together = _needed_first(pending, needed, gpu)
     workers = tuple(pod for pod in together if pod.units(gpu))
-    topology = group.topology if group is not None else ""
     model, duration = profile_of(members, settings)
-    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu, topology)
+    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu)
     stated = group.priority if group is not None else None
     return Gang(
         key=key,
@@ -148,7 +147,7 @@ def _gang(
         refusal=refusal,
         waiting=None if refusal or not pending or bound else size.missing(key, members, settings.settle_s, now_s),
         gpu_resource=gpu,
-        topology=topology,
+        topology=group.topology if group is not None else "",
     )
 
 
@@ -164,17 +163,10 @@ def _needed_first(pending: tuple[Pod, ...], needed: int, gpu: str) -> tuple[Pod,
     return tuple(pod for pod in pending if pod.uid in chosen)
 
 
-def _refusal(
-    pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str, topology: str
-) -> Refusal | None:
+def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str) -> Refusal | None:
     for pod in pending:
         if pod.refusal is not None:
             return Refusal(pod.refusal.reason, f"pod {pod.key}: {pod.refusal.message}")
     if pending and not workers and not bound:
         return Refusal("NoGpuRequested", f"none of its pods asks for {gpu}; use the default scheduler for them")
-    kinds = {(pod.units(gpu), node_rights(pod)) for pod in workers}
-    if topology and len(kinds) > 1 and not bound:
-        return Refusal(
-            "MixedWorkers", "its workers must share a topology domain, and are not alike in GPUs and node rights"
-        )
     return None

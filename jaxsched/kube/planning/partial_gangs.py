@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxsched.kube.planning.domains import domains_of_mixed
 from jaxsched.kube.planning.explain import fits_nowhere
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
@@ -43,6 +44,23 @@ def place_each(capacity: FreeCapacity, gang: Gang, keep: bool) -> Placement | Re
     if keep:
         _keep_nodes(capacity, gang)
     return Refusal("Insufficient", f"its workers differ; {len(targets)} of {len(gang.together)} pods fit, {problem}")
+
+
+def place_each_in_domain(capacity: FreeCapacity, gang: Gang, keep: bool) -> tuple[Gang, Placement | Refusal]:
+    """The same in the first domain that holds it, and the gang in that domain. `keep`: else nodes of the nearest."""
+    found = domains_of_mixed(capacity, gang)
+    if not found:
+        return gang, Refusal("NoNodeAllowed", f"no node that it may use has the label {gang.topology}")
+    for there in found:
+        placed = place_each(capacity, there, keep=False)
+        if isinstance(placed, Placement):
+            return there, placed
+    why = place_each(capacity, found[0], keep)
+    if isinstance(why, Refusal):
+        value = found[0].workers[0].selector[gang.topology]
+        text = f"{gang.topology}: no one of {len(found)} domains holds it; in {value}: {why.message}"
+        why = Refusal(why.reason, text)
+    return found[0], why
 
 
 def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) -> Placement | Refusal | None:

@@ -17,7 +17,7 @@ from jaxsched.kube.planning.fleet import Fleet, array_inputs, gpu_nodes, nodes_w
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
-from jaxsched.kube.planning.partial_gangs import place_each, place_extra, place_rest
+from jaxsched.kube.planning.partial_gangs import place_each, place_each_in_domain, place_extra, place_rest
 from jaxsched.kube.planning.placement import Placement
 from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
 from jaxsched.kube.planning.running import running_parts
@@ -179,6 +179,8 @@ class _PlanInProgress:
         late, policy = self._is_late(gang), self.policy.main.name
         if not gang.topology:
             found = place_each(self.capacity, gang, keep=late)
+        elif not gang.uniform:
+            self.settled[gang.key], found = place_each_in_domain(self.capacity, gang, keep=late)
         else:
             found = None
             for there in domains(self.capacity, gang):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_node, make_pod
 from tests.support.kube.server import RealServer, binaries
 
@@ -53,6 +54,21 @@ class World:
         response = self.api.request("PATCH", f"{path}/status", body={"status": raw["status"]}, content=kind)
         assert response.ok, response
         return response.body
+
+    def custom(self, group: str, version: str, kind: str, plural: str) -> str:
+        """Serve a custom resource with any fields and no subresource; the path of its objects in `default`."""
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+        body["metadata"] = {"name": f"{plural}.{group}"}
+        version_of = {"name": version, "served": True, "storage": True, "schema": schema}
+        names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+        body["spec"] = {"group": group, "scope": "Namespaced", "names": names, "versions": [version_of]}
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        eventually(lambda: self.api.request("GET", f"{definitions}/{plural}.{group}").status == 404)  # of a test before
+        self.make(definitions, body)
+        path = f"/apis/{group}/{version}/namespaces/default/{plural}"
+        eventually(lambda: self.api.request("GET", path).ok)
+        return path
 
     def get(self, pod: dict) -> dict:
         meta = pod["metadata"]

@@ -26,6 +26,31 @@ def test_a_job_throttled_by_a_quota_is_not_half_started(world, start, monkeypatc
     turn(scheduler, lambda: bound(world, pods) == 8)
 
 
+def test_groups_of_a_leader_worker_set_start_by_themselves(world, start) -> None:
+    """A leader without many GPUs and its workers are one gang; what the next group lacks does not hold them up."""
+    world.node()
+    world.node()
+    name, label = world.name("l"), "leaderworkerset.sigs.k8s.io/"
+    path = world.custom("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
+    body = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": name}}
+    world.make(path, body | {"spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3}}})
+
+    def member(group: int, number: int) -> dict:
+        labels = {f"{label}name": name, f"{label}group-index": str(group), f"{label}worker-index": str(number)}
+        return world.pod(f"{name}-{group}-{number}", gpus=3 if number else 1, labels=labels)
+
+    scheduler = start()
+    second = [member(1, 0)]
+    first = [member(0, number) for number in range(3)]
+    turn(scheduler, lambda: bound(world, first) == 3)
+    second.append(member(1, 1))
+    for _ in range(3):
+        scheduler.step()
+    assert bound(world, second) == 0
+    second.append(member(1, 2))
+    turn(scheduler, lambda: bound(world, second) == 3)
+
+
 def eight_pods(name: str) -> dict:
     template = {"spec": make_pod("p")["spec"] | {"restartPolicy": "Never"}}
     spec = {"parallelism": 8, "completions": 8, "template": template}

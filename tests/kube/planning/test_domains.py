@@ -144,6 +144,26 @@ def test_workers_of_different_sizes_start_together(planner: Planner) -> None:
     assert not made.placements and "its workers differ; 2 of 4 pods fit" in next(iter(made.reasons.values())).message
 
 
+def test_workers_of_different_sizes_share_a_domain(planner: Planner) -> None:
+    """Racks hold two nodes each. Fifteen GPUs: of the racks with enough the fullest is taken."""
+
+    def mixed(*sizes: int, **more) -> list[dict]:
+        pods = [make_pod(f"a-{i}", gpus, uid=f"a-{i}", **more) for i, gpus in enumerate(sizes)]
+        return [{**pod, "spec": pod["spec"] | {"schedulingGroup": {"podGroupName": "a"}}} for pod in pods]
+
+    busy = [make_pod("b0", 1, node="n0", uid="b0"), make_pod("b1", 2, node="n2", uid="b1")]
+    made = plan(planner, [*busy, *mixed(4, 8, 3)], group("a", 3, **WITHIN))
+    assert racks(made) == [{"0"}] and made.placements[0].by == "each"
+    made = plan(planner, mixed(4, 8, 8), group("a", 3, **WITHIN))
+    (reason,) = made.reasons.values()
+    assert reason.reason == "Insufficient" and f"{RACK}: no one of 4 domains holds it" in reason.message
+    running = mixed(4, 8, 3)
+    running[1]["spec"]["nodeName"] = "n5"
+    (placement,) = plan(planner, running, group("a", 3, **WITHIN)).placements
+    assert {one.node for one in placement.assignments} == {"n4"}
+    assert plan(planner, mixed(4, 8), group("a", 2, schedulingConstraints={"topology": [{"key": "none"}]})).reasons
+
+
 def test_workers_with_different_node_rights_start_together(planner: Planner) -> None:
     machines = [*nodes(3), *(make_node_of(kind) for kind in "ab")]
     pods = [make_pod(f"m-{i}", 8, "m", 3, uid=f"m-{i}") for i in range(3)]

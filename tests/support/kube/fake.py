@@ -15,14 +15,18 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 HISTORY = 1000
-CLUSTER_WIDE = ("nodes", "persistentvolumes", "clusterroles", "clusterrolebindings", "namespaces")
-GROUPS = {
+CLUSTER_WIDE = (
+    *("nodes", "persistentvolumes", "clusterroles", "clusterrolebindings", "namespaces"),
+    "customresourcedefinitions",
+)
+GROUPS: dict[str, tuple[str, ...]] = {
     "": ("pods", "nodes", "persistentvolumeclaims", "persistentvolumes", "events", "namespaces"),
     "coordination.k8s.io": ("leases",),
     "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
     "scheduling.k8s.io": ("podgroups",),
     "scheduling.x-k8s.io": ("podgroups",),
     "batch": ("jobs",),
+    "apiextensions.k8s.io": ("customresourcedefinitions",),
 }
 PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/(?P<version>[^/]+))(?:/namespaces/(?P<ns>[^/]+))?"
@@ -85,7 +89,7 @@ class FakeServer:
         if not self.allowed(user, wanted):
             full = f"{resource}/{part}" if part else resource
             raise Problem(403, "Forbidden", f'User "{user}" cannot {verb} resource "{full}" in API group "{group}"')
-        if resource not in GROUPS.get(group, ()):
+        if resource not in GROUPS.get(group, ()) and not self._is_custom(group, resource):
             raise Problem(404, "NotFound", "the server could not find the requested resource")
         key = (group, resource, "" if resource in CLUSTER_WIDE else ns, name)
         dry = query.get("dryRun") == "All"
@@ -133,6 +137,10 @@ class FakeServer:
                 if hit and user in subjects and named:
                     return True
         return False
+
+    def _is_custom(self, group: str, resource: str) -> bool:
+        key = ("apiextensions.k8s.io", "customresourcedefinitions", "", f"{resource}.{group}")
+        return key in self.objects
 
     def _get(self, key: tuple) -> dict:
         if key not in self.objects:
