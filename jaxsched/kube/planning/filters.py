@@ -17,13 +17,13 @@ def filter_reason(pod: Pod, node: Node) -> str:
 def rights_reason(pod: Pod, node: Node) -> str:
     """The same for a node that is usable, whether it is or not."""
     for taint in node.taints:
-        if not any(_tolerates(toleration, taint) for toleration in pod.tolerations):
+        if not tolerated(pod, taint):
             return f"taint {taint.get('key', '')}"
     if any(node.labels.get(key) != value for key, value in pod.selector.items()):
         return "node selector"
-    if pod.affinity and not any(_term_holds(term, node) for term in pod.affinity):
+    if pod.affinity and not any(term_holds(term, node) for term in pod.affinity):
         return "node affinity"
-    if any(not any(_term_holds(term, node) for term in terms) for terms in pod.volume_affinity):
+    if any(not any(term_holds(term, node) for term in terms) for terms in pod.volume_affinity):
         return "volume node affinity"
     if any(node.labels.get(key) == value for key, value in pod.closed_domains):
         return "anti-affinity of running pods"
@@ -36,6 +36,11 @@ def selector_holds(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bo
     if any(labels.get(str(key)) != str(value) for key, value in exact.items()):
         return False
     return all(_holds(one, labels) for one in mappings(selector, "matchExpressions"))
+
+
+def tolerated(pod: Pod, taint: Mapping[str, Any]) -> bool:
+    """Some toleration of the pod is about the taint."""
+    return any(_tolerates(toleration, taint) for toleration in pod.tolerations)
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
@@ -51,7 +56,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return False
 
 
-def _term_holds(term: Mapping[str, Any], node: Node) -> bool:
+def term_holds(term: Mapping[str, Any], node: Node) -> bool:
     """All expressions of a term hold; a term without any matches nothing."""
     expressions = mappings(term, "matchExpressions")
     fields = mappings(term, "matchFields")

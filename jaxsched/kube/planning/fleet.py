@@ -85,14 +85,14 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
     """
     tiers = topology_labels(nodes, settings)
-    ordered = sorted(nodes, key=lambda node: (_position(node, tiers), natural(node.name)))
+    ordered = sorted(nodes, key=lambda node: (position(node, tiers), natural(node.name)))
     servers = [_server(node, settings) for node in ordered]
     if not servers:
         shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, all_links=4)
         padding = _without_gpus(shape)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
     rows = _partitions(ordered, settings, keep)
-    positions = [_position(node, tiers) for node in ordered]
+    positions = [position(node, tiers) for node in ordered]
     topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
     split = build_rows(servers, topology, rows)
     merged = build_rows([_merge(server) for server in servers], topology, rows)
@@ -111,7 +111,7 @@ def _read_labels(settings: PlanSettings) -> tuple[str, ...]:
     return (*settings.topology, *presets, PRODUCT_LABEL, GPU_GROUPS, settings.partition_label)
 
 
-def _position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
+def position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
     """(core, pod, rack) of a node, as `from_host_map` wants it; further tiers are folded into the core."""
     names = [node.labels.get(label, "") for label in tiers]
     rack, pod = (names + ["", ""])[:2]

@@ -14,6 +14,7 @@ from jaxsched.kube.planning.gangs import Gang, node_rights
 from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import Node, Pod
 from jaxsched.kube.planning.placement import Assignment, Placement, decision_id
+from jaxsched.kube.planning.preferences import Preferences
 from jaxsched.kube.planning.settings import PlanSettings
 
 Target = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, near the others), its GPU groups ((): any)
@@ -31,6 +32,7 @@ class FreeCapacity:
         self._sizes = {(max(groups), sum(groups)) for groups in fleet.groups}
         self._others, self._pods = others, pods
         self.ledger = self.ledger_of(pods)
+        self.preferences = Preferences(self.nodes, self.ledger)
         self.kept: dict[int, Gang] = {}  # rows of nodes that are kept free, and for which gang
         self._filtered_out: dict[str, dict[int, str]] = {}
 
@@ -112,12 +114,14 @@ class FreeCapacity:
     def node_near(self, pod: Pod, near: Iterable[int]) -> int:
         """The node for a pod that the policy does not place.
 
-        One of `near`, else one of the partitions of these, of those the one with least free GPUs; -1 if none fits.
+        One of `near`, else one of the partitions of these, of those the one with least free GPUs, of those the one that
+        it prefers; -1 if none fits.
         """
         fits = [row for row in np.flatnonzero(self.eligible(pod)) if self.ledger.fits(pod, int(row))]
         near, free = set(near), self.free_gpus()
         close = {self._partition(row) for row in near}
-        rank = lambda row: (row not in near, self._partition(row) not in close, free[row], row)
+        score = self.preferences.scores(pod, self.allowed(pod))
+        rank = lambda row: (row not in near, self._partition(row) not in close, free[row], -score[row], row)
         return int(min(fits, key=rank, default=-1))
 
     def _partition(self, row: int) -> int:

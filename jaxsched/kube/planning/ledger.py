@@ -32,6 +32,7 @@ class Ledger:
             self.group_gpus[row, : len(groups)] = groups
         self.group_free = self.group_gpus.copy()
         self.reserved: dict[str, tuple[int, np.ndarray]] = {}  # pod uid -> node row, GPUs of each group
+        self.pods: dict[str, Pod] = {}  # those that are reserved for, by uid
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
         for pod in sorted(bound, key=lambda pod: (not pod.hints.gpu_groups, pod.uid)):  # known groups first
             self.reserve(pod, self.row[pod.node], pod.hints.gpu_groups)
@@ -69,12 +70,13 @@ class Ledger:
                 taken[group] += max(part, 0)
                 left -= max(part, 0)
         self.group_free[row] -= taken
-        self.reserved[pod.uid] = row, taken
+        self.reserved[pod.uid], self.pods[pod.uid] = (row, taken), pod
         return tuple(int(group) for group in np.flatnonzero(taken))
 
     def release(self, pod: Pod) -> None:
         """Undo `reserve`."""
         row, taken = self.reserved.pop(pod.uid)
+        del self.pods[pod.uid]
         for name, units in pod.requests:
             if name in self.column:
                 self.free[row, self.column[name]] += units

@@ -17,6 +17,7 @@ DONE_PHASES = ("Succeeded", "Failed")
 KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT, LWS_SIZE)
 MOST_PRIORITY = 2**31 - 1
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class Refusal(NamedTuple):
@@ -56,6 +57,9 @@ class Pod:
     anti_affinity: tuple = ()  # required terms of pod anti-affinity, raw
     closed_domains: tuple[tuple[str, str], ...] = ()  # labels and values of nodes from which other pods keep it away
     nominated: str = ""  # the node on which a preempting scheduler makes room for it
+    preferred_nodes: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # weight and term of preferred node affinity, raw
+    preferred_pods: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # of pod affinity; anti-affinity: negative weights
+    spread: tuple = ()  # topology spread constraints with ScheduleAnyway, raw
 
     @property
     def key(self) -> str:
@@ -79,6 +83,7 @@ class Node:
     labels: Mapping[str, str]
     taints: tuple  # raw, those that keep pods away
     refusal: Refusal | None
+    soft_taints: tuple = ()  # raw, PreferNoSchedule
 
 
 def parse_time(value: Any) -> float | None:
@@ -129,6 +134,12 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         owner_kind=f"{controller.get('kind', '')}.{str(controller.get('apiVersion', '')).rpartition('/')[0]}",
         anti_affinity=tuple(mappings(mapping(affinity, "podAntiAffinity"), REQUIRED)),
         nominated=str(status.get("nominatedNodeName") or ""),
+        preferred_nodes=_preferred(mapping(affinity, "nodeAffinity"), "preference"),
+        preferred_pods=(
+            *_preferred(mapping(affinity, "podAffinity"), "podAffinityTerm"),
+            *_preferred(mapping(affinity, "podAntiAffinity"), "podAffinityTerm", sign=-1),
+        ),
+        spread=tuple(one for one in mappings(spec, "topologySpreadConstraints") if _is_wish(one)),
     )
 
 
@@ -152,6 +163,7 @@ def read_node(raw: Mapping[str, Any]) -> Node:
         labels=_strings(meta, "labels"),
         taints=tuple(t for t in mappings(spec, "taints") if t.get("effect") in ("NoSchedule", "NoExecute")),
         refusal=refusal,
+        soft_taints=tuple(t for t in mappings(spec, "taints") if t.get("effect") == "PreferNoSchedule"),
     )
 
 
@@ -248,7 +260,7 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
         if mappings(mapping(affinity, kind), REQUIRED):
             return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
     spread = mappings(spec, "topologySpreadConstraints")
-    if any(one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for one in spread):
+    if not all(map(_is_wish, spread)):
         return Refusal(
             "TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported"
         )
@@ -263,6 +275,17 @@ def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
     if not containers:
         return Refusal("MalformedPod", "spec.containers is empty")
     return None
+
+
+def _is_wish(constraint: Mapping[str, Any]) -> bool:
+    """A topology spread constraint that keeps no pod from starting."""
+    return constraint.get("whenUnsatisfiable") == "ScheduleAnyway"
+
+
+def _preferred(affinity: Mapping[str, Any], key: str, sign: int = 1) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+    """Weights (of 1 to 100, as upstream) and terms; what has no such weight is left out."""
+    terms = ((one.get("weight"), mapping(one, key)) for one in mappings(affinity, PREFERRED))
+    return tuple((sign * weight, term) for weight, term in terms if isinstance(weight, int) and 0 < weight <= 100)
 
 
 def _volume_claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:

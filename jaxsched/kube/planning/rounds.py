@@ -11,6 +11,7 @@ from jaxtyping import Int
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
 from jaxsched.kube.planning.decision import Decision, PolicyError
 from jaxsched.kube.planning.encode import build_arrays
+from jaxsched.kube.planning.equal_nodes import preferred
 from jaxsched.kube.planning.faults import about
 from jaxsched.kube.planning.free_capacity import FreeCapacity, Target
 from jaxsched.kube.planning.gangs import Gang
@@ -80,6 +81,7 @@ class Rounds:
         placed: list[Placement] = []
         rest: list[Gang] = []
         failed: set[str] = set()
+        swapped = False
         slots = (arrays.running_row < 0).sum(1)
         try:
             moment = self.policy.begin(capacity.fleet, arrays, merged, fallback)
@@ -90,24 +92,44 @@ class Rounds:
                 for partition in np.flatnonzero(decision.placed):
                     gang = rows[decision.row[partition]]
                     targets = _targets(capacity, gang, int(partition), decision, merged)
-                    placement = None if targets is None else capacity.reserve(gang, targets, by)
+                    placement, elsewhere = self._reserve(gang, targets, by, running, placed)
+                    swapped |= elsewhere
                     if placement is None:
                         failed.add(gang.key)
                     else:
                         placed.append(placement)
                         slots[partition] -= 1
-                if failed or not decision.moved:
-                    break  # after a failure the state shows what is not there
+                if failed or swapped or not decision.moved:
+                    break  # the state shows a gang where it is not
         except PolicyError as error:
             self.failures.append(str(error))
             done = {placement.gang.key for placement in placed}
             rest = [gang for gang in gangs if gang.key not in done]
         self.decision_s += time.perf_counter() - start
-        full = full or bool((slots <= 0).any())
+        full = full or swapped or bool((slots <= 0).any())
         if rest:
             others, wrong, fuller = self._fill(rest, [*before, *placed], fallback=True)
             placed, failed, full = placed + others, failed | wrong, full or fuller
         return placed, failed, full
+
+    def _reserve(
+        self,
+        gang: Gang,
+        targets: list[Target] | None,
+        by: str,
+        running: list[RunningPart],
+        placed: Sequence[Placement],
+    ) -> tuple[Placement | None, bool]:
+        """Reserve what was decided, or what is equal to it and the gang prefers; whether it was the latter."""
+        capacity = self.capacity
+        if targets is None:
+            return None, False
+        if capacity.preferences.wanted([pod for pod, _, _ in targets]):
+            better = preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
+            placement = None if better is None else capacity.reserve(gang, better, by)
+            if placement is not None:
+                return placement, True
+        return capacity.reserve(gang, targets, by), False
 
 
 def _queues(

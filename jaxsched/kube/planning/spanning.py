@@ -35,7 +35,9 @@ def span_partitions(capacity: FreeCapacity, gangs: Sequence[Gang], is_late: Call
 def span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> Placement | None:
     """Fill nodes of the partition with most room first; None if the gang does not fit. `workers`: so many fit now."""
     by_partition, place = capacity.by_partition(workers), capacity.fleet.place
-    order = sorted(range(len(workers)), key=lambda row: (-by_partition[place[row, 0]], -workers[row].sum(), row))
+    score = capacity.preferences.of_all(gang.workers, capacity.allowed(gang.workers[0]))
+    rank = lambda row: (-by_partition[place[row, 0]], -workers[row].sum(), -score[row], row)
+    order = sorted(range(len(workers)), key=rank)
     merged = capacity.merged(gang)
     targets = [
         (row, () if merged else (group,))

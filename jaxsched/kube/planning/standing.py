@@ -35,7 +35,7 @@ def with_closed_domains(pods: Sequence[Pod], nodes: Iterable[Node], scheduler: s
             return pod
         closed: set[Closed] = set()
         for namespace, term, domains in by_term:
-            if _term_matches(term, namespace, pod):
+            if term_matches(term, namespace, pod):
                 closed |= domains
         return dataclasses.replace(pod, closed_domains=tuple(sorted(closed)))
 
@@ -56,7 +56,7 @@ def _closing_terms(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> list[tuple
     return list(found.values())
 
 
-def _term_matches(term: Mapping[str, Any], namespace: str, pod: Pod) -> bool:
+def term_matches(term: Mapping[str, Any], namespace: str, pod: Pod) -> bool:
     """A term of a pod in `namespace` is about the pod. Labels of namespaces are not read: a selector of them holds."""
     listed = term.get("namespaces")
     listed = [str(name) for name in listed] if isinstance(listed, list) else []
