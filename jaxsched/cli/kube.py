@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -58,6 +58,10 @@ class Run:
     """Port of /metrics, /livez and /readyz; 0: any free one."""
     metrics_address: Annotated[str, tyro.conf.arg(metavar="IP")] = "127.0.0.1"
     """Where they are served; 0.0.0.0 or :: for all addresses, as the kubelet's probes need it."""
+    metrics_auth: Switch = False
+    """Ask the API server who may read /metrics: a bearer token of a user that may `get` it is needed."""
+    metrics_certificate: Annotated[Path | None, optional("DIR")] = None
+    """Serve them over TLS, with tls.crt and tls.key of this folder (default: plain HTTP)."""
     record: Output = None
     """Append every change and plan to this file, for `jaxsched kube replay`."""
     gpu_resource: str = "nvidia.com/gpu"
@@ -90,8 +94,9 @@ class Run:
 
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Scheduler
-        from jaxsched.kube.cluster.health import serve
+        from jaxsched.kube.cluster.health import read_certificate, serve
         from jaxsched.kube.cluster.metrics import Metrics
+        from jaxsched.kube.cluster.metrics_access import MetricsAccess
         from jaxsched.kube.planning.compiled_policy import CompiledPolicy
         from jaxsched.kube.planning.plan import Planner
 
@@ -104,7 +109,10 @@ class Run:
         policy = CompiledPolicy(name, settings, self.decision_timeout_s, beside=True)
         planner = Planner(policy, settings, self.patience_s)
         scheduler = Scheduler(api, planner, self._options(), metrics)
-        server = serve(self.metrics_address, self.metrics_port, metrics, scheduler.livez, scheduler.readyz)
+        more: dict[str, Any] = {"check": MetricsAccess(api).check} if self.metrics_auth else {}
+        if self.metrics_certificate is not None:
+            more["tls"] = read_certificate(self.metrics_certificate)
+        server = serve(self.metrics_address, self.metrics_port, metrics, scheduler.livez, scheduler.readyz, **more)
         for number in (signal.SIGTERM, signal.SIGINT):
             # In a thread: the handler may interrupt the very lock that `stop` needs.
             signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
@@ -158,6 +166,7 @@ class Run:
             namespace=self.namespace,
             identity=self.identity or f"{socket.gethostname()}-{os.getpid()}",
             record=self.record,
+            metrics_auth=self.metrics_auth,
         )
 
 

@@ -47,6 +47,7 @@ class Options:
     identity: str = "jaxsched"
     bind_threads: int = 16
     record: Path | None = None
+    metrics_auth: bool = False
     idle_s: float = IDLE_S
     resync_s: float = 10.0
 
@@ -78,7 +79,8 @@ class Scheduler:
 
     def start(self) -> None:
         """Check permissions and read the cluster. UserError if the cluster cannot be used."""
-        wanted = needed(writes=self.options.mode != "shadow", lease=self.elector is not None)
+        writes = self.options.mode != "shadow"
+        wanted = needed(writes, lease=self.elector is not None, reviews=self.options.metrics_auth)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
         self.reporter.start()

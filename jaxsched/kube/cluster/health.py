@@ -8,9 +8,11 @@ import contextlib
 import http.server
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
@@ -28,7 +30,14 @@ class HealthServer(http.server.HTTPServer):
 
     request_queue_size = 2 * MOST_CLIENTS
 
-    def __init__(self, address: str, port: int, handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        handler: type[http.server.BaseHTTPRequestHandler],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._places = threading.Semaphore(MOST_CLIENTS)
         self._open: dict[socket.socket, float] = {}  # since when (monotonic), oldest first
@@ -48,6 +57,8 @@ class HealthServer(http.server.HTTPServer):
             self._cut(most=1)
             if not self._places.acquire(timeout=1.0):
                 return self.shutdown_request(request)
+        if self._tls is not None:  # the handshake is made by the thread that serves it
+            request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._open[request] = time.monotonic()
         threading.Thread(target=self._serve, args=(request, client_address), name="metrics client", daemon=True).start()
@@ -62,6 +73,9 @@ class HealthServer(http.server.HTTPServer):
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
+            if isinstance(request, ssl.SSLSocket):
+                request.settimeout(SILENT_S)
+                request.do_handshake()
             self.finish_request(request, client_address)
         except OSError:
             pass  # it went away, was silent, or was cut
@@ -83,9 +97,31 @@ class HealthServer(http.server.HTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
 
-def serve(address: str, port: int, metrics: Metrics, live: Callable[[], str], ready: Callable[[], str]) -> HealthServer:
+def read_certificate(folder: Path) -> ssl.SSLContext:
+    """TLS with `tls.crt` and `tls.key`, as a Secret of that type is mounted. UserError if they cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key", password="")  # of an encrypted key: refused
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"--metrics-certificate {folder}: tls.crt and tls.key cannot be used: {why}; give a folder with both"
+        ) from None
+    return context
+
+
+def serve(
+    address: str,
+    port: int,
+    metrics: Metrics,
+    live: Callable[[], str],
+    ready: Callable[[], str],
+    check: Callable[[str], tuple[int, str]] = lambda authorization: (200, ""),
+    tls: ssl.SSLContext | None = None,
+) -> HealthServer:
     """Serve until `shutdown`; `live` and `ready` say what is wrong, or "". Port 0: any free one.
 
+    `check` says of the header Authorization whether it may have /metrics: 200, else a status and why.
     UserError if the address or the port cannot be used.
     """
 
@@ -95,6 +131,9 @@ def serve(address: str, port: int, metrics: Metrics, live: Callable[[], str], re
         def do_GET(self) -> None:
             page = self.path.partition("?")[0]
             if page == "/metrics":
+                status, why = check(self.headers.get("Authorization") or "")
+                if status != 200:
+                    return self._answer(status, f"{why}\n".encode())
                 return self._answer(200, metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
             checks = {"/livez": live, "/healthz": live, "/readyz": ready}
             if page not in checks:
@@ -104,6 +143,8 @@ def serve(address: str, port: int, metrics: Metrics, live: Callable[[], str], re
 
         def _answer(self, status: int, body: bytes, kind: str = "text/plain") -> None:
             self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -113,7 +154,7 @@ def serve(address: str, port: int, metrics: Metrics, live: Callable[[], str], re
             """Probes are not news."""
 
     try:
-        server = HealthServer(address, port, Handler)
+        server = HealthServer(address, port, Handler, tls)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UserError(

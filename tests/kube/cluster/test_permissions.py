@@ -31,7 +31,7 @@ class As(ApiClient):
 
 
 USER = "system:serviceaccount:jaxsched:jaxsched"
-NEEDED = needed(writes=True, lease=True)
+NEEDED = needed(writes=True, lease=True, reviews=True)
 
 
 def shipped() -> list[dict]:
@@ -90,7 +90,7 @@ def test_the_shipped_rbac_is_exactly_what_is_needed() -> None:
 def test_the_shipped_rbac_is_enough(world, start) -> None:
     grant(world)
     world.node()
-    scheduler = start(As(world.proxy.api, USER), leader_election=True)
+    scheduler = start(As(world.proxy.api, USER), leader_election=True, metrics_auth=True)
     pods = gang(world, 2, 1)
     turn(scheduler, lambda: bound(world, pods) == 2)
     waiting = gang(world, 2, 1, count=1)
@@ -102,7 +102,8 @@ def test_the_shipped_rbac_is_enough(world, start) -> None:
 )
 def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> None:
     grant(world, less)
-    scheduler = Scheduler(As(world.api, USER), planner, Options(namespace="default", leader_election=True), Metrics())
+    options = Options(namespace="default", leader_election=True, metrics_auth=True)
+    scheduler = Scheduler(As(world.api, USER), planner, options, Metrics())
     with pytest.raises(UserError, match=f"not permitted to {less[0]} {less[2]}(,| \\({less[1]}\\))?;?"):
         scheduler.start()
     scheduler.close()

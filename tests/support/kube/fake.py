@@ -20,7 +20,7 @@ CLUSTER_WIDE = (
     "customresourcedefinitions",
 )
 GROUPS: dict[str, tuple[str, ...]] = {
-    "": ("pods", "nodes", "persistentvolumeclaims", "persistentvolumes", "events", "namespaces"),
+    "": ("pods", "nodes", "persistentvolumeclaims", "persistentvolumes", "events", "namespaces", "serviceaccounts"),
     "coordination.k8s.io": ("leases",),
     "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
     "scheduling.k8s.io": ("podgroups",),
@@ -74,6 +74,10 @@ class FakeServer:
         if resource in ("selfsubjectaccessreviews",):
             wanted = body["spec"]["resourceAttributes"]
             return 201, {**body, "status": {"allowed": self.allowed(user, wanted)}}
+        if resource == "tokenreviews":
+            return 201, {**body, "status": self._review(body["spec"]["token"])}
+        if resource == "subjectaccessreviews":
+            return 201, {**body, "status": {"allowed": self.allowed(body["spec"]["user"], body["spec"])}}
         if method == "GET":
             verb = "get" if name else "watch" if query.get("watch") else "list"
         else:
@@ -98,6 +102,9 @@ class FakeServer:
                 return 200, self._get(key)
             if method == "GET":
                 return 200, self._list(group, resource, ns, query)
+            if part == "token":
+                self._get(key)
+                return 201, {"status": {"token": f"token-of.{ns}.{name}"}}
             if part == "binding":
                 return 201, self._bind(key, body, dry)
             if method == "POST":
@@ -111,7 +118,8 @@ class FakeServer:
     def allowed(self, user: str, wanted: dict) -> bool:
         if not user:
             return True
-        full = wanted["resource"] + (f"/{wanted['subresource']}" if wanted.get("subresource") else "")
+        where = wanted.get("nonResourceAttributes")
+        full = "" if where else wanted["resource"] + (f"/{wanted['subresource']}" if wanted.get("subresource") else "")
         for (_, kind, ns, _), bound in list(self.objects.items()):
             if kind not in ("clusterrolebindings", "rolebindings"):
                 continue
@@ -128,6 +136,11 @@ class FakeServer:
                 )
             )
             for rule in (role or {}).get("rules") or []:
+                if where or "resources" not in rule:
+                    urls = rule.get("nonResourceURLs", ()) if where else ()
+                    if user in subjects and where and where["path"] in urls and where["verb"] in rule["verbs"]:
+                        return True
+                    continue
                 hit = (
                     wanted["verb"] in rule["verbs"]
                     and full in rule["resources"]
@@ -137,6 +150,13 @@ class FakeServer:
                 if hit and user in subjects and named:
                     return True
         return False
+
+    def _review(self, token: str) -> dict:
+        kind, _, rest = token.partition(".")
+        namespace, _, name = rest.partition(".")
+        if kind != "token-of" or ("", "serviceaccounts", namespace, name) not in self.objects:
+            return {"error": "invalid bearer token"}
+        return {"authenticated": True, "user": {"username": f"system:serviceaccount:{namespace}:{name}"}}
 
     def _is_custom(self, group: str, resource: str) -> bool:
         key = ("apiextensions.k8s.io", "customresourcedefinitions", "", f"{resource}.{group}")
