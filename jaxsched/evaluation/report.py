@@ -1,11 +1,9 @@
 """A comparison as one page that needs nothing else: figures, distributions, the cluster over time, every job.
 
-The page (`report_page.html`) is a script of our own and plain HTML. The runs travel in it as packed arrays.
+The page (`report_page.html`) is a script of our own and plain HTML. The runs travel in it as `report_data` packs them.
 """
 
-import base64
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Num
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvParams
@@ -24,9 +21,10 @@ from jaxsched.evaluation.decisions import Decision
 from jaxsched.evaluation.links import link_use
 from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.replay import footprints_of
+from jaxsched.evaluation.report_data import SCRIPT, embedded, packed
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.files import write_text
-from jaxsched.simulation.attempts import Attempts
+from jaxsched.simulation.attempts import DONE, Attempts
 from jaxsched.simulation.settings import Settings, params_for
 
 PAGE = Path(__file__).with_name("report_page.html")
@@ -85,11 +83,11 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
         ],
         "jobs": {
             "id": jobs.job_id.tolist(),
-            "submit_s": _packed(jobs.submit_s, np.float64),
-            "ideal_s": _packed(jobs.duration_s, np.float64),
-            "gpus": _packed(jobs.gpu_demand, np.float32),
-            "model": _packed(jobs.model, np.uint8),
-            "user": _packed(jobs.tenant, np.uint16),
+            "submit_s": packed(jobs.submit_s, np.float64),
+            "ideal_s": packed(jobs.duration_s, np.float64),
+            "gpus": packed(jobs.gpu_demand, np.float32),
+            "model": packed(jobs.model, np.uint8),
+            "user": packed(jobs.tenant, np.uint16),
         },
         "models": list(first.models),
         "servers": servers,
@@ -112,7 +110,8 @@ def page(title: str, summaries: Sequence[tuple[str, Mapping[str, Any]]], data: M
     parts = {
         "TITLE": escape(title),
         "SUMMARY": "".join(_section(name if several else "", found) for name, found in summaries),
-        "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "UNPACK": SCRIPT.read_text(encoding="utf-8"),
+        "DATA": "" if data is None else embedded(data),
         "RUNS": "",
         "END": "",
     }
@@ -157,23 +156,26 @@ def _run(
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
     return {
         "name": row.name,
-        "start_s": _packed(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
-        "finish_s": _packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
+        "start_s": packed(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
+        "finish_s": packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
         "attempts": None if result.logged is None else _attempts(attempts, settings),
-        "gpu": _packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
-        "parts": {name: _packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
-        "links": {"names": links.names[:MOST_LINKS], "end_s": end_s, "percent": _packed(percent.reshape(-1), np.uint8)},
+        "gpu": packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
+        "parts": {name: packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
+        "links": {"names": links.names[:MOST_LINKS], "end_s": end_s, "percent": packed(percent.reshape(-1), np.uint8)},
     }
 
 
 def _attempts(attempts: Attempts, settings: Settings) -> dict[str, Any]:
-    """Every attempt, in order of start; where jobs have one each the page makes them of starts and ends."""
+    """Every attempt, in order of start; where jobs have one each the page makes them of starts and ends.
+
+    Of an attempt that ends its job only the start stands here; the end is the job's `finish_s`.
+    """
     return {
-        "job": _packed(attempts.job, np.int32),
-        "start": _packed(np.rint(attempts.start_s / settings.interval_s), np.int32),
+        "job": packed(attempts.job, np.int32),
+        "start": packed(np.rint(attempts.start_s / settings.interval_s), np.int32),
         "interval_s": settings.interval_s,
-        "held_s": _packed(attempts.end_s - attempts.start_s, np.float32),
-        "ended": _packed(attempts.ended, np.uint8),
+        "held_s": packed(np.where(attempts.ended == DONE, 0.0, attempts.end_s - attempts.start_s), np.float32),
+        "ended": packed(attempts.ended, np.uint8),
         "restart_s": settings.restart_s,
     }
 
@@ -197,13 +199,6 @@ def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         }
         for decision in decisions
     ]
-
-
-def _packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int]:
-    """Bytes as text; of nothing but zeros their number."""
-    if not values.any():
-        return {"kind": np.dtype(kind).name, "zeros": len(values)}
-    return {"kind": np.dtype(kind).name, "base64": base64.b64encode(values.astype(kind).tobytes()).decode("ascii")}
 
 
 def _about(comparison: Comparison) -> str:

@@ -158,7 +158,9 @@ def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
     order = sorted(result.policies.items(), key=lambda item: _or_nan(item[1].jct_mean_s, largest=True))
     about = [f"{name.replace('_', ' ')} {_short(result.config.get(name))}" for name in differing]
     known = [f"{name} {result.config[name]}" for name in ("cluster", "workload", "load") if result.config.get(name)]
-    bound = f"No policy that never stops a job is under {_minutes(result.bound_s)} {_UNIT}."
+    stopped = any(result.config.get(name) for name in ("preemption", "failures", "outages"))  # docs/bound.md
+    whom = "No policy" if stopped else "No policy that never stops a job"
+    bound = f"{whom} is under {_minutes(result.bound_s)} {_UNIT}."
     return {
         "about": ", ".join(about or known),
         "names": [f"{name} ({_UNIT})" if name == "mean JCT" else name for name in _NAMES],

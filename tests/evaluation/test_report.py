@@ -3,10 +3,13 @@
 import base64
 import dataclasses
 import json
+import math
 import re
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +19,10 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.decisions import decisions_of
 from jaxsched.evaluation.report import ADDED, report_html, runs, write_report
+from jaxsched.evaluation.report_data import SCRIPT, embedded, packed
 from jaxsched.evaluation.saved import read_result, saved_page
 from jaxsched.policies.registry import parse
+from jaxsched.simulation.attempts import DONE
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import make_job_list
 
@@ -27,14 +32,25 @@ BROWSER = next(
 
 
 def data_of(page: str) -> dict:
-    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
-    return json.loads(text)
+    """What a page holds, its columns as lists of numbers that `unpacked` reads."""
+    (text,) = re.findall(r'<script id="data" type="text/plain">(.*?)</script>', page, re.S)
+    content = zlib.decompress(base64.b64decode(text), wbits=-15)
+    size, head = np.frombuffer(content[:8], "<u4").tolist()
+    assert size == len(content)
+
+    def found(value: dict) -> dict:
+        if {"kind", "at", "count"} <= set(value):
+            wide = np.dtype(value["kind"]).itemsize
+            begin = 8 + head + value["at"]
+            planes = np.frombuffer(content[begin : begin + value["count"] * wide], np.uint8).reshape(wide, -1)
+            return {"kind": value["kind"], "values": np.frombuffer(planes.T.tobytes(), value["kind"])}
+        return value
+
+    return json.loads(content[8 : 8 + head], object_hook=found)
 
 
-def unpacked(packed: dict) -> np.ndarray:
-    if "zeros" in packed:
-        return np.zeros(packed["zeros"], packed["kind"])
-    return np.frombuffer(base64.b64decode(packed["base64"]), packed["kind"])
+def unpacked(column: dict) -> np.ndarray:
+    return np.zeros(column["zeros"], column["kind"]) if "zeros" in column else column["values"]
 
 
 def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
@@ -52,6 +68,20 @@ def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
         alone_s = result.jct_s - result.queue_s - result.jobs.duration_s
         np.testing.assert_allclose(added, np.nan_to_num(alone_s), atol=1e-5 * np.nanmax(result.jct_s))
     np.testing.assert_array_equal(unpacked(data["jobs"]["submit_s"]), comparison.rows[0].outcomes[0].jobs.submit_s)
+
+
+def test_a_page_takes_less_room_than_its_numbers(comparison, cluster):
+    kept = runs(comparison, cluster)
+    again = kept | {"policies": [run | {"name": f"{run['name']} again"} for run in kept["policies"]] + kept["policies"]}
+    once, twice = embedded(kept), embedded(again)
+    assert len(once) < 0.5 * len(json.dumps(kept))
+    assert len(twice) < 1.05 * len(once)  # columns that are alike stand in it once
+
+
+def test_a_column_that_is_none_is_refused():
+    for text in ("?", "AAAA", 5):
+        with pytest.raises(UserError, match="a column of numbers cannot be read, should be the base64 of float64"):
+            embedded({"start_s": {"kind": "float64", "base64": text}})
 
 
 def test_names_cannot_break_out_of_the_page(comparison, cluster):
@@ -84,6 +114,9 @@ def test_saved_results_stand_side_by_side(saved, comparison):
     assert page.count(f"<td>{mean}</td>") >= 2
     names = [run["name"] for run in data_of(page)["policies"]]
     assert names == ["pack (kept)", "random (kept)"]
+    assert page.count("No policy that never stops a job is under") == 2
+    stopping = dataclasses.replace(saved["figures"], config=saved["figures"].config | {"preemption": True})
+    assert "<li>No policy is under" in saved_page({"stopping": stopping})
     only = saved_page({"figures": saved["figures"]})
     assert "<script" not in only and "<!--" not in only and mean in only
 
@@ -153,7 +186,7 @@ document.getElementById("seen").textContent = JSON.stringify({ told, zoomed, mov
 </script></body>"""
 
 
-def visited(path: Path, script: str) -> dict:
+def visited(path: Path, script: str) -> Any:
     """What `script` has left in the element `seen` of a page, after it ran in a browser without complaints."""
     page = path.read_text().replace("</body>", script)
     path.write_text(page)
@@ -199,10 +232,46 @@ def test_a_page_holds_every_attempt_and_all_parts(stopped, tmp_path):
         np.testing.assert_array_equal(unpacked(run["attempts"]["ended"]), attempts.ended)
         start_s = unpacked(run["attempts"]["start"]) * run["attempts"]["interval_s"]
         np.testing.assert_allclose(start_s, attempts.start_s)
-        np.testing.assert_allclose(unpacked(run["attempts"]["held_s"]), attempts.end_s - attempts.start_s, rtol=1e-6)
+        held_s, done = unpacked(run["attempts"]["held_s"]), attempts.ended == DONE
+        np.testing.assert_allclose(held_s[~done], (attempts.end_s - attempts.start_s)[~done], rtol=1e-6)
+        np.testing.assert_array_equal(result.finish_s[attempts.job[done]], attempts.end_s[done])  # so it needs none
+        assert done.any() and not held_s[done].any()
         assert len(unpacked(run["gpu"])) == result.jobs.num_gpus[attempts.job].sum()
         added = sum(unpacked(run["parts"][name]) for name in ADDED)
         np.testing.assert_allclose(result.queue_s + result.jobs.duration_s + added, result.jct_s, rtol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
+def test_numbers_reach_a_browser(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {
+        "few": (np.arange(3), np.int32),  # a block with fixed codes
+        "alike": (np.full(100_000, 1e9), np.float64),  # the longest copies
+        "noise": (rng.normal(size=20_000), np.float64),  # planes that do not deflate stand as they are
+        "mixed": (np.sort(rng.integers(0, 60_000, 50_000)), np.uint16),  # far copies
+        "floats": (rng.exponential(size=9_999).astype(np.float32), np.float32),
+        "bytes": (rng.integers(0, 4, 777), np.uint8),
+        "none": (np.zeros(5), np.float32),
+    }
+    parts = [columns, *({name: column} for name, column in columns.items())]
+    texts = [embedded({"name": "Zoë", **{name: packed(*column) for name, column in part.items()}}) for part in parts]
+    script = f"""<pre id="seen"></pre><script>{SCRIPT.read_text()}
+const check = values => values.reduce((sum, value, i) => (sum + value * (i % 97)) % 1e6, 0);
+document.getElementById("seen").textContent = JSON.stringify({json.dumps(texts)}.map(text => {{
+  const [{{ name, ...columns }}, unpacked] = embedded(text);
+  const told = Object.entries(columns).map(([name, column]) => [name, unpacked(column)]);
+  return [name, Object.fromEntries(told.map(([name, x]) => [name, [x.constructor.name, x.length, check(x)]]))];
+}}));
+</script></body>"""
+    (tmp_path / "page.html").write_text("<!doctype html><html><body></body></html>")
+    for part, (text, seen) in zip(parts, visited(tmp_path / "page.html", script), strict=True):
+        assert text == "Zoë" and set(seen) == set(part)
+        for name, (values, kind) in part.items():
+            numbers, check = values.astype(kind), 0.0
+            for i, value in enumerate(numbers.tolist()):
+                check = math.fmod(check + value * (i % 97), 1e6)
+            assert seen[name] == [f"{numbers.dtype.name.capitalize()}Array", len(numbers), check]
 
 
 # Points at the last attempt of the job that had most of them.
