@@ -36,6 +36,7 @@ from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import is_finished, restart
 from jaxsched.env.rollout import one_round, play_rounds
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, start_anew, turn
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
@@ -49,6 +50,7 @@ LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
 POOL = 64  # job lists that environments draw from when they start anew
 ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
+TURNS_BETWEEN_STARTS = 16  # of environments in step with each other; one that has finished waits for so long at most
 CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
 
 
@@ -259,6 +261,44 @@ def program_of_rounds(
         keys = jax.random.split(key, parts)
         states, turns, jobs = jax.lax.map(lambda part: together(part[0], params, pool, part[1]), (states, keys))
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
+
+    return run
+
+
+def program_of_turns(
+    config: EnvConfig, policy: Policy, turns: int
+) -> Callable[[Playing, EnvParams, State, PRNGKeyArray], tuple[Playing, Int32[Array, ""], Int32[Array, ""]]]:
+    """As `program_of_rounds`, in turns of environments that are in step with each other: for accelerators.
+
+    Environments start anew after every `TURNS_BETWEEN_STARTS` turns, of which `turns` is a multiple.
+    """
+
+    def finished(states: State) -> Int32[Array, "envs"]:
+        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
+
+    def play(playing: Playing, key: PRNGKeyArray, params: EnvParams) -> tuple[Playing, Int32[Array, ""]]:
+        made = jnp.where(playing.decides, (~playing.state.waited).sum(dtype=jnp.int32), 0)
+        return turn(config, params, policy, playing, key)[0], made
+
+    def run(
+        all_playing: Playing, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[Playing, Int32[Array, ""], Int32[Array, ""]]:
+        count = all_playing.intervals.shape[0]
+
+        def some(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, tuple[Int32[Array, ""], Int32[Array, ""]]]:
+            act, again = jax.random.split(key)
+            before = finished(playing.state).sum()
+
+            def one(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, Int32[Array, ""]]:
+                return jax.vmap(play, in_axes=(0, 0, None))(playing, jax.random.split(key, count), params)
+
+            playing, _, made = play_rounds(one, playing, jax.random.split(act, TURNS_BETWEEN_STARTS))
+            jobs = finished(playing.state).sum() - before
+            return start_anew(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
+
+        keys = jax.random.split(key, turns // TURNS_BETWEEN_STARTS)
+        all_playing, _, (made, jobs) = play_rounds(some, all_playing, keys)
+        return all_playing, made.sum(), jobs.sum()
 
     return run
 

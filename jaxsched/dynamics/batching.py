@@ -2,11 +2,14 @@
 
 On a CPU one environment fits the cache and its loops end when they should; vmapped, every inner loop runs until the
 last environment is through and selects between whole states in every turn (docs/performance.md has the measurement).
-The backend is looked up when a function is traced.
+Which of the two is looked up when a function is traced: by the backend, unless `traced_for` says otherwise.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import TypeVar, TypeVarTuple
 
 import jax
@@ -18,9 +21,26 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
+CPU, ACCELERATOR = PATHS = ("cpu", "accelerator")
+_path: contextvars.ContextVar[str | None] = contextvars.ContextVar("path", default=None)
+
+
 def on_cpu() -> bool:
-    """Whether what is traced now will run on a CPU."""
-    return jax.default_backend() == "cpu"
+    """Whether what is traced now is made for a CPU."""
+    return (_path.get() or jax.default_backend()) == CPU
+
+
+@contextlib.contextmanager
+def traced_for(path: str | None) -> Iterator[None]:
+    """What is traced within is made for one of `PATHS`, whatever it runs on; None: for JAX's default backend.
+
+    Functions that were traced before, by the same `jax.jit` for the same shapes, stay as they are.
+    """
+    before = _path.set(path)
+    try:
+        yield
+    finally:
+        _path.reset(before)
 
 
 def lane_by_lane(function: Callable[[*Args], T]) -> Callable[[*Args], T]:
@@ -84,16 +104,28 @@ def _explicit(function: Callable, *args: PyTree) -> tuple[Callable, list[Array]]
     return call, closed.consts
 
 
-def only_where(needed: Bool[Array, "S"], compute: Callable[[Array], T], otherwise: Callable[[Array], T]) -> T:
-    """`compute(i)` where `needed`, else `otherwise(i)`, stacked; on a CPU the rest is not computed."""
-    index = jnp.arange(needed.shape[0])
+def only_where(needed: Bool[Array, "*S"], compute: Callable[..., T], otherwise: Callable[..., T]) -> T:
+    """`compute(*index)` where `needed`, else `otherwise(*index)`, stacked; on a CPU the rest is not computed."""
     if not on_cpu():
-        return jax.vmap(lambda i: lax.cond(needed[i], compute, otherwise, i))(index)
+        turn, axes = _either, needed.ndim
+        for axis in reversed(range(axes)):  # the last axis innermost: what the others look up is not copied along it
+            places = [0 if other == axis else None for other in range(axes)]
+            turn = jax.vmap(turn, in_axes=(None, None, 0, *places))
+        return turn(compute, otherwise, needed, *(jnp.arange(size) for size in needed.shape))
+    count = math.prod(needed.shape)
+    places = jnp.unravel_index(jnp.arange(count), needed.shape)
 
     def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:
         left, results = carry
         i = jnp.argmax(left)
-        results = jax.tree.map(lambda leaf, new: leaf.at[i].set(new), results, compute(i))
+        index = (i,) if needed.ndim == 1 else jnp.unravel_index(i, needed.shape)
+        results = jax.tree.map(lambda leaf, new: leaf.at[i].set(new), results, compute(*index))
         return left.at[i].set(False), results
 
-    return lax.while_loop(lambda carry: carry[0].any(), next_one, (needed, jax.vmap(otherwise)(index)))[1]
+    start = (needed.reshape(-1), jax.vmap(otherwise)(*places))
+    _, results = lax.while_loop(lambda carry: carry[0].any(), next_one, start)
+    return jax.tree.map(lambda leaf: leaf.reshape(*needed.shape, *leaf.shape[1:]), results)
+
+
+def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Array, *index: Array) -> T:
+    return lax.cond(needed, compute, otherwise, *index)

@@ -1,6 +1,7 @@
 """How fast placed jobs run: the footprint of a placement, and slowdowns under the totals of a moment."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
@@ -167,9 +169,11 @@ def slowdown(
     rows: Footprint,
     total: Float32[Array, "M *#jobs"],
     stretch: Float32[Array, "*#jobs"] | None = None,
+    *,
+    at_once: bool = False,
 ) -> Float32[Array, "*#jobs"]:
     """Step time over ideal step time; arguments as of `step_time` and `slowdown_of`."""
-    return slowdown_of(step_time(interference, rows, total), rows, stretch)
+    return slowdown_of(step_time(interference, rows, total, at_once=at_once), rows, stretch)
 
 
 def slowdown_of_some(
@@ -205,32 +209,45 @@ def users_of(use: Float32[Array, "M R"], resources: Bool[Array, "M"]) -> Bool[Ar
     return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), jnp.zeros(use.shape[1], bool)))[1]
 
 
-def step_time(interference: Interference, rows: Footprint, total: Float32[Array, "M *#jobs"]) -> StepTime:
+def step_time(
+    interference: Interference, rows: Footprint, total: Float32[Array, "M *#jobs"], *, at_once: bool = False
+) -> StepTime:
     """Step times of jobs `rows` under the summed utilisation `total`, of which the rows' own use is part.
 
-    The result has the broadcast shape of the rows' jobs and `total`'s.
+    The result has the broadcast shape of the rows' jobs and `total`'s. `at_once`: all resources in one reduction, else
+    one after the other, which XLA makes into one kernel if the jobs are few.
     """
     layout, shape = rows.layout, jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
 
-    def on_group(slowest: Array, group: tuple[Array, ...]) -> tuple[Array, None]:
+    def on_group(group: tuple[Array, ...]) -> Array:
         cpu, pcie, compute, all_cpu, all_pcie = group
-        return jnp.maximum(slowest, compute * _factor(interference, rows, cpu, pcie, all_cpu, all_pcie)), None
+        return compute * _factor(interference, rows, cpu, pcie, all_cpu, all_pcie)
 
     cpu, pcie = layout.cpu, layout.pcie
     groups = (rows.use[cpu], rows.use[pcie], rows.compute, total[cpu], total[pcie])
-    compute, _ = lax.scan(on_group, jnp.zeros(shape), groups, unroll=UNROLL)
+    compute = _longest(on_group, jnp.zeros(shape), groups, at_once)
 
     comm = jnp.zeros(shape)
     for channel, part in layout.wires:
 
-        def on_resource(slowest: Array, resource: tuple[Array, ...], channel: int = channel) -> tuple[Array, None]:
+        def on_resource(resource: tuple[Array, ...], channel: int = channel) -> Array:
             use, base, all_use = resource
-            stretch = interference(channel, rows.model, use, jnp.maximum(all_use - use, 0.0))
-            return jnp.maximum(slowest, base * stretch), None
+            return base * interference(channel, rows.model, use, jnp.maximum(all_use - use, 0.0))
 
         base = rows.base[part.start - layout.nk : part.stop - layout.nk]
-        comm, _ = lax.scan(on_resource, comm, (rows.use[part], base, total[part]), unroll=UNROLL)
+        comm = _longest(on_resource, comm, (rows.use[part], base, total[part]), at_once)
     return StepTime(compute=compute, comm=comm)
+
+
+def _longest(seconds: Callable[..., Array], least: Array, resources: tuple[Array, ...], at_once: bool) -> Array:
+    """The longest of `seconds` of each of `resources` (leading axis), and at least `least`; see `step_time`."""
+    if at_once:
+        return jnp.maximum(least, seconds(resources).max(0, initial=0.0))
+
+    def turn(longest: Array, resource: tuple[Array, ...]) -> tuple[Array, None]:
+        return jnp.maximum(longest, seconds(resource)), None
+
+    return lax.scan(turn, least, resources, unroll=UNROLL)[0]
 
 
 def step_time_with(
@@ -247,6 +264,9 @@ def step_time_with(
 
     Args: `now`, leaves [R], under `total`; `added`: use of the placements.
     """
+    if not on_cpu():
+        beside = jax.tree.map(lambda leaf: leaf[..., None, :], rows)
+        return step_time(interference, beside, total[:, None, None] + added[..., None], at_once=True)
     layout, count = rows.layout, added.shape[1]
     nk, columns = layout.nk, jnp.arange(count)
 

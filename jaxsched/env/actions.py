@@ -6,6 +6,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Int
 
 from jaxsched.cluster.hardware import group_capacity, partition_axes
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.speed import best_hardware, footprint
 from jaxsched.env import shares
 from jaxsched.env.starts import logged
@@ -22,14 +23,11 @@ from jaxsched.env.state import (
 )
 from jaxsched.env.stops import stop
 
+ADMITTED = 16  # jobs that one turn of `admit_some` queues, at most
+
 
 def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
     """Queue every job that has arrived by the state's clock, if `enabled`; jobs that fit nowhere are rejected."""
-    jobs = state.jobs
-    last = jobs.arrival.shape[-1] - 1
-
-    def due(next_job: Array) -> Array:
-        return enabled & (next_job <= last) & (jobs.arrival[jnp.minimum(next_job, last)] <= state.clock)
 
     def has_room(queue: Array, home: Array) -> Array:
         if state.faults is None:
@@ -38,24 +36,78 @@ def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
 
     def admissible(carry: tuple[Array, Array]) -> Array:
         queue, next_job = carry
-        home = jobs.home[jnp.minimum(next_job, last)]
-        return due(next_job) & ((home < 0) | has_room(queue, jnp.maximum(home, 0)))
+        home = state.jobs.home[jnp.minimum(next_job, state.jobs.arrival.shape[-1] - 1)]
+        return enabled & _due(state, next_job) & ((home < 0) | has_room(queue, jnp.maximum(home, 0)))
 
     def admit_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         queue, row = carry
-        home = jobs.home[row]
+        home = state.jobs.home[row]
         slot = jnp.argmax(queue[jnp.maximum(home, 0)] < 0)
         column = jnp.where(home < 0, queue.shape[-1], slot)
         return queue.at[home, column].set(row, mode="drop"), row + 1
 
     queue, next_job = lax.while_loop(admissible, admit_one, (state.queue, state.next_job))
+    return _admitted(state, queue, next_job, enabled & _due(state, next_job))
+
+
+def admit_some(state: State, enabled: Bool[Array, ""]) -> tuple[State, Bool[Array, ""]]:
+    """As `admit`, but of up to `ADMITTED` jobs; also whether there may be more to admit."""
+    last = state.jobs.arrival.shape[-1] - 1
+    rows = state.next_job + jnp.arange(ADMITTED)
+    home = state.jobs.home[jnp.minimum(rows, last)]
+    kept = home >= 0
+    place = _rank(home, kept)
+    home = jnp.maximum(home, 0)
+    admitted = jnp.cumprod(enabled & _due(state, rows) & (~kept | (place < queue_room(state)[home]))) > 0
+    queue = _queued(state.queue, rows, home, place, admitted & kept)
+    next_job = state.next_job + admitted.sum(dtype=jnp.int32)
+    more = admitted.all() & _due(state, next_job)
+    return _admitted(state, queue, next_job, enabled & ~more & _due(state, next_job)), more
+
+
+def _due(state: State, row: Int[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
+    """Whether the jobs have arrived; False beyond the table."""
+    last = state.jobs.arrival.shape[-1] - 1
+    return (row <= last) & (state.jobs.arrival[jnp.minimum(row, last)] <= state.clock)
+
+
+def _admitted(state: State, queue: Int[Array, "P Q"], next_job: Int[Array, ""], held: Bool[Array, ""]) -> State:
+    """The state with these queues; `held`: a full one holds arrivals back."""
     longest = (queue >= 0).sum(-1, dtype=jnp.int32).max()
     return state.replace(
         queue=queue,
         next_job=next_job,
-        backlogged=state.backlogged + due(next_job),
+        backlogged=state.backlogged + held,
         peak_queue=jnp.maximum(state.peak_queue, longest),
     )
+
+
+def _rank(target: Int[Array, "n"], real: Bool[Array, "n"]) -> Int[Array, "n"]:
+    """How many `real` ones before each go to the same target."""
+    index = jnp.arange(target.shape[0])
+    return ((target[:, None] == target) & (index < index[:, None]) & real).sum(-1, dtype=jnp.int32)
+
+
+def _queued(
+    queue: Int[Array, "P Q"],
+    row: Int[Array, "n"],
+    target: Int[Array, "n"],
+    rank: Int[Array, "n"],
+    real: Bool[Array, "n"],
+) -> Int[Array, "P Q"]:
+    """The queues with the jobs that are `real`: each in the free slot number `rank` of its queue `target`."""
+    if on_cpu():  # most often there is none
+
+        def next_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            queue, left = carry
+            one = jnp.argmax(left)
+            slot = jnp.argmax(queue[target[one]] < 0)
+            return queue.at[target[one], slot].set(row[one]), left.at[one].set(False)
+
+        return lax.while_loop(lambda carry: carry[1].any(), next_one, (queue, real))[0]
+    empty = queue[target] < 0
+    slot = jnp.argmax(empty & (jnp.cumsum(empty, -1) == rank[:, None] + 1), -1)
+    return queue.at[target, jnp.where(real, slot, queue.shape[-1])].set(row, mode="drop")
 
 
 def _in_range(index: Int[Array, "P"], size: int) -> Bool[Array, "P"]:
@@ -201,19 +253,10 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
     legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
-    earlier = (p[:, None] > p[None, :]) & (action.target[:, None] == action.target[None, :]) & legal[None, :]
-    legal &= earlier.sum(-1) < room[action.target]
-
-    def body(carry):
-        queue, left = carry
-        source = jnp.argmax(left)
-        target = action.target[source]
-        slot = jnp.argmax(queue[target] < 0)
-        queue = queue.at[target, slot].set(row[source])
-        return queue, left.at[source].set(False)
-
+    rank = _rank(action.target, legal)
+    legal &= rank < room[action.target]
     emptied = state.queue.at[p, jnp.where(legal, action.slot, slots)].set(-1, mode="drop")
-    queue, _ = lax.while_loop(lambda carry: carry[1].any(), body, (emptied, legal))
+    queue = _queued(emptied, row, jnp.clip(action.target, 0, partitions - 1), rank, legal)
     moved = jnp.where(legal, row, state.records.forwards.shape[-1])
     forwards = state.records.forwards.at[moved].add(jnp.int8(1), mode="drop")
     return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal

@@ -5,68 +5,21 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int8, Int32, Num
+from jaxtyping import Bool, Int8, Int32
 
 from jaxsched.dynamics.batching import only_where, with_shared
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.dynamics.speed import Footprint
-from jaxsched.env import shares
 from jaxsched.env.failures import next_changes
-from jaxsched.env.history import noted
+from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
 from jaxsched.env.knowledge import HISTORY, seen
 from jaxsched.env.load import Load, load_of, sharers_of
 from jaxsched.env.queues import feasible, movable
-from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
-from jaxsched.env.state import (
-    ALWAYS,
-    FINISHED,
-    POSSIBLE,
-    Asked,
-    EnvConfig,
-    EnvParams,
-    State,
-)
-from jaxsched.pytree import Pytree
-from jaxsched.semantics import WORK_TOLERANCE
+from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
+from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State
 from jaxsched.workload.jobs import NEVER
 
 LONGEST_SKIP = 2**10  # intervals advanced at once: seconds are float32, 0.004 s apart at 17 hours
-
-
-class IntervalState(Pytree):
-    """What changes between two boundaries; as in `State`."""
-
-    active: Bool[Array, "P R"]
-    remaining_s: Float32[Array, "P R"]
-    remaining_low_s: Float32[Array, "P R"]
-    restart_s: Float32[Array, "P R"] | None
-    load: Load
-    elapsed_s: Float32[Array, ""]  # since the boundary
-    finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
-    attained_s: Float32[Array, "V"]
-    attained_low_s: Float32[Array, "V"]
-    terms: RewardTerms
-
-
-class IntervalConstants(Pytree):
-    """What does not change between two boundaries."""
-
-    duration_s: Float32[Array, "P R"]
-    gpus_per_worker: Int32[Array, "P R"]  # whole ones
-    of_tenant: Num[Array, "P R V"]  # int32, or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
-    sharers: Sharers | None  # leaves [P, R]
-    queued: Float32[Array, "P"]
-    changed: Bool[Array, "P R"]  # jobs that have come or gone, of which the load does not know yet
-    length_s: Float32[Array, ""]  # how long to run
-
-
-def kahan_add(
-    high: Float32[Array, "*shape"], low: Float32[Array, "*shape"], change: Float32[Array, "*shape"]
-) -> tuple[Float32[Array, "*shape"], Float32[Array, "*shape"]]:
-    """`high + low + change` as a new (high, low) pair; the true sum is `high + low` (Kahan, 1965)."""
-    change = change + low
-    total = high + change
-    return total, change - (total - high)
 
 
 def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: Asked = ALWAYS) -> Int32[Array, ""]:
@@ -123,71 +76,11 @@ def advance(
     Args: `changed`, jobs that have come or gone since totals and slowdowns were computed.
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
-    running = state.running
-    row = jnp.maximum(running.job, 0)
-    held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
-    sharers, gpus_per_worker = None, running.gpus_per_worker
-    if state.shared is not None:
-        held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
-        gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
-    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
-    start = IntervalState(
-        active=running.job >= 0,
-        remaining_s=running.remaining_s,
-        remaining_low_s=running.remaining_low_s,
-        restart_s=running.restart_s,
-        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
-        elapsed_s=jnp.float32(0.0),
-        finish_offset_s=jnp.zeros_like(running.remaining_s),
-        attained_s=state.attained_s,
-        attained_low_s=state.attained_low_s,
-        terms=zero_terms(queued),
-    )
-    constants = IntervalConstants(
-        duration_s=running.duration_s,
-        gpus_per_worker=gpus_per_worker,
-        sharers=sharers,
-        of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
-        queued=queued,
-        changed=changed,
-        length_s=intervals.astype(jnp.float32) * params.interval_s,
-    )
+    start, constants = interval_of(params, state, changed, intervals.astype(jnp.float32) * params.interval_s)
     shared_gpus = 0 if state.shared is None else state.shared.shape[-1]
     run = with_shared(functools.partial(_run, shared_gpus))
-    end, freed = run((running.footprint, running.workers), params, start, constants)
-
-    finished = (running.job >= 0) & ~end.active
-    shared = state.shared
-    if shared is not None:
-        assert running.gpu is not None and state.jobs.milli is not None
-        shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
-        freed += whole
-    row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
-    records = state.records.replace(
-        status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
-        finish=state.records.finish.at[row].set(state.clock, mode="drop"),
-        finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
-    )
-    state = state.replace(
-        clock=state.clock + intervals,
-        free=state.free + freed,
-        shared=shared,
-        running=running.replace(
-            job=jnp.where(finished, -1, running.job),
-            remaining_s=end.remaining_s,
-            remaining_low_s=end.remaining_low_s,
-            restart_s=end.restart_s,
-            slowdown=end.load.slowdown,
-            stretch=end.load.stretch,
-        ),
-        attained_s=end.attained_s,
-        attained_low_s=end.attained_low_s,
-        own=end.load.own,
-        total=end.load.total,
-        records=records,
-        history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
-    )
-    return state, end.terms
+    end, freed = run((state.running.footprint, state.running.workers), params, start, constants)
+    return after_interval(params, state, end, freed, intervals), end.terms
 
 
 def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
@@ -232,35 +125,9 @@ def _run(
         return (now.elapsed_s < length) & now.active.any()
 
     def until_next_completion(now: IntervalState) -> IntervalState:
-        slow = now.load.slowdown
-        left = (now.remaining_s + now.remaining_low_s) * slow
-        if now.restart_s is not None:
-            left += now.restart_s
-        step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
-        elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
-        worked, restart_s, pace = step, now.restart_s, slow
-        if restart_s is not None:
-            restarting = jnp.minimum(restart_s, step)
-            worked, restart_s = step - restarting, restart_s - restarting
-            pace = jnp.where(worked > 0, slow * step / worked, jnp.inf)
-        rate = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
-        high, low = kahan_add(now.remaining_s, now.remaining_low_s, -worked / slow)
-        finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
-        active = now.active & ~finished
-        holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
-        attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
-        return IntervalState(
-            active=active,
-            remaining_s=high,
-            remaining_low_s=low,
-            restart_s=restart_s,
-            load=load_when(active, finished, now.load, constants.sharers),
-            elapsed_s=elapsed,
-            finish_offset_s=jnp.where(finished, elapsed, now.finish_offset_s),
-            attained_s=attained,
-            attained_low_s=attained_low,
-            terms=accumulate(now.terms, rate, step, params.interval_s),
-        )
+        then = to_next_completion(params, now, constants)
+        finished = now.active & ~then.active
+        return then.replace(load=load_when(then.active, finished, now.load, constants.sharers))
 
     start = start.replace(load=load_when(start.active, constants.changed, start.load, constants.sharers))
     end = lax.while_loop(unfinished, until_next_completion, start)

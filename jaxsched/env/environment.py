@@ -162,18 +162,25 @@ def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: Stat
     size = pool.clock.shape[0]
     members = jax.random.randint(key, done.shape, 0, size)
 
-    def small(state: State) -> State:
-        return state.replace(running=state.running.replace(footprint=None, workers=None, ps=None))
-
     def body(carry: tuple[State, Array]) -> tuple[State, Array]:
         states, left = carry
         one = jnp.argmax(left)
-        put = jax.tree.map(lambda old, new: old.at[one].set(new[members[one]]), states, small(pool))
+        put = jax.tree.map(lambda old, new: old.at[one].set(new[members[one]]), states, small_parts(pool))
         return put, left.at[one].set(False)
 
-    fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small(states), done))
-    large = {name: getattr(states.running, name) for name in ("footprint", "workers", "ps")}
-    return fresh.replace(running=fresh.running.replace(**large))
+    fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small_parts(states), done))
+    return with_large_parts(fresh, states.running)
+
+
+def small_parts(state: State) -> State:
+    """The state without the placements in its running slots."""
+    return state.replace(running=state.running.replace(footprint=None, workers=None, ps=None))
+
+
+def with_large_parts(state: State, placed: Running) -> State:
+    """`small_parts` of a state again with placements: those of `placed`."""
+    running = state.running.replace(footprint=placed.footprint, workers=placed.workers, ps=placed.ps)
+    return state.replace(running=running)
 
 
 SHOWN = Discipline(order="area", backfill=True, window=4)

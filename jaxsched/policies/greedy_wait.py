@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.dynamics.batching import lane_by_lane, only_where
+from jaxsched.dynamics.batching import lane_by_lane, on_cpu, only_where
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
@@ -75,5 +75,11 @@ def _choose(
         return (taken | accepted, window, jnp.where(accepted[:, None], option, workers)), None
 
     none = (jnp.zeros_like(idle), jnp.zeros(idle.shape, jnp.int32), jnp.zeros_like(scene.free))
+    if not on_cpu():  # all jobs of the windows at once
+        nothing = (jnp.array(False), jnp.zeros(scene.free.shape[1], scene.free.dtype))
+        accepted, options = only_where(scene.some, best_offer, lambda p, w: nothing)
+        taken, window = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
+        workers = jnp.take_along_axis(options, window[:, None, None], 1)[:, 0]
+        return taken, jnp.where(taken, window, 0), jnp.where(taken[:, None], workers, 0)
     (taken, window, workers), _ = lax.scan(consider, none, jnp.arange(scene.some.shape[1]))
     return taken, window, workers

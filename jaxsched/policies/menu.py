@@ -31,16 +31,16 @@ def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
 
 def _build(params: EnvParams, scene: Scene) -> Menu:
     now = present(params, scene)
-    p, w = scene.some.shape
 
-    def of_job(place: Array) -> Menu:
-        partition, window = place // w, place % w
+    def of_job(partition: Array, window: Array) -> Menu:
         on = offers(params, scene, now, partition, window)
         return _menu_of(on, window, scene.duration_s[partition, window], scene.wait_s[partition])
 
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0)))
-    menus = only_where(scene.some.reshape(-1), of_job, lambda place: blank)
-    menus = jax.tree.map(lambda leaf: leaf.reshape(p, w * leaf.shape[1], *leaf.shape[2:]), menus)
+    blank = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0), jnp.int32(0))
+    )
+    menus = only_where(scene.some, of_job, lambda partition, window: blank)
+    menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(_compacted)(menus)
 
 

@@ -11,7 +11,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int16, Int32, Num
 
 from jaxsched.cluster.hardware import one_partition
-from jaxsched.dynamics.batching import only_where
+from jaxsched.dynamics.batching import on_cpu, only_where
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
@@ -201,9 +201,12 @@ def in_blocks(
     valid: Bool[Array, "C"],
     others: tuple[float, ...],
 ) -> tuple[Float32[Array, "C"], ...]:
-    """`appraise` of the valid candidates, `BLOCK` at a time: most often all at once. `others` for the others."""
+    """`appraise` of the valid candidates, `BLOCK` at a time: most often all at once. What is said of others is void.
+
+    Where much runs side by side (`dynamics.batching`) all candidates are appraised. Else the others have `others`.
+    """
     count = valid.shape[0]
-    if count <= BLOCK:
+    if count <= BLOCK or not on_cpu():
         return appraise(workers)
     place = jnp.cumsum(valid) - 1
 
@@ -275,6 +278,6 @@ def what_if(
         prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
     before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (None, None, None)
-    own = slowdown(interference, prints, total[:, None] + prints.use, alone)
+    own = slowdown(interference, prints, total[:, None] + prints.use, alone, at_once=not on_cpu())
     after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows, beside)
     return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows, before), 0.0)).sum(-1)

@@ -38,10 +38,12 @@ def oracle_policy(spec: str):
     return policies.make_policy(name, **values)
 
 
-def assert_same(case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str) -> None:
+def assert_same(
+    case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str, run=strategies.run
+) -> None:
     """Run both and compare."""
     case = dataclasses.replace(case, law=interference)
-    state = strategies.run(case, spec, case.config(), specs)
+    state = run(case, spec, case.config(), specs)
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,

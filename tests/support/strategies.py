@@ -7,10 +7,12 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
+from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.knowledge import seen
 from jaxsched.env.rollout import play_while
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
@@ -201,6 +203,47 @@ def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
         return state, rounds
 
     return jax.jit(run)
+
+
+@functools.cache
+def jit_run_in_turns(config: EnvConfig, specs: tuple[str, ...]):
+    """As `jit_run`, in turns as on an accelerator."""
+    policies = [parse(spec) for spec in specs]
+
+    class Switch:
+        asked = ALWAYS
+
+        def __init__(self, index):
+            self.index = index
+
+        def __call__(self, key, state: State, params: EnvParams) -> Action:
+            return jax.lax.switch(self.index, policies, key, state, params)
+
+    def run(params: EnvParams, table: JobTable, index, most_turns=MOST_ROUNDS):
+        def play(playing: Playing, key):
+            return turn(config, params, Switch(index), playing, key)[0], None
+
+        def going(playing: Playing):
+            return ~is_finished(playing.state) | ~playing.decides
+
+        key_of = functools.partial(jax.random.fold_in, jax.random.key(0))
+        start = at_boundary(initial_state(config, params, table))
+        playing, _, turns = play_while(going, play, start, key_of, most_turns)
+        return playing.state, turns
+
+    def traced(*args):
+        with traced_for(ACCELERATOR):
+            return run(*args)
+
+    return jax.jit(traced)
+
+
+def run_in_turns(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = ()) -> State:
+    """As `run`, in turns as on an accelerator."""
+    specs = specs or compiled_with(spec, case.shape)
+    state, turns = jit_run_in_turns(config, specs)(case.params, case.table, specs.index(spec))
+    assert int(turns) < MOST_ROUNDS, f"not finished: clock {state.clock}, queue {state.queue}"
+    return state
 
 
 def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), asked: str = ALWAYS) -> State:

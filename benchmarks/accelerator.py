@@ -1,0 +1,152 @@
+"""What a GPU would run, seen without one: python benchmarks/accelerator.py [POLICY ...] [--envs N] [--json FILE]
+
+Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, counts kernels and bytes in the scheduled program
+(`jaxsched.bench.hlo`), and estimates decisions per second. The counts are exact and repeat to the last digit. The
+estimate is no measurement:
+
+    seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + turns that the host drives * 10 to 16 us
+
+0.8 is the share of the memory's bandwidth that such kernels reach, and the rest what launching a kernel and reading a
+loop's condition back take: all three are guesses. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
+
+    pip install --no-deps --target cuda jax-cuda12-plugin==$JAX jax-cuda12-pjrt==$JAX nvidia-cuda-nvcc-cu12
+    PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait
+
+$JAX is the version of jax here. A POLICY may be a folder with a checkpoint.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import xla_bridge
+from jax.experimental import topologies
+from jaxtyping import PyTree
+
+from jaxsched.bench import hlo
+from jaxsched.bench.simulator import TURNS_BETWEEN_STARTS, program_of_turns
+from jaxsched.bench.worlds import environment_of, start_states
+from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, at_boundary
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import parse
+
+FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_cuda_data_dir="
+CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
+SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
+BANDWIDTH, SHARE = 4.8e12, 0.8
+KERNEL_S, HOST_S = (2e-6, 5e-6), (10e-6, 16e-6)
+# As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 150754820096
+  shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 } runtime_version { major: 12 minor: 8 patch: 0 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+def described_gpu() -> Any:
+    """The device of `H200`. JAX has no public way to ask for a platform without devices: one lookup is patched."""
+    xla_bridge._discover_and_register_pjrt_plugins()
+    usual = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda name: "cuda" if name in ("cuda", "gpu") else usual(name)
+    return topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1").devices[0]
+
+
+def compiled_for_gpu(function: Callable, *shapes: PyTree) -> tuple[hlo.Loop, float]:
+    """What `function` runs on arguments of these shapes, and seconds to compile. It may overwrite the first of them."""
+    mesh = jax.sharding.Mesh(np.array([described_gpu()]), ("device",))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes)
+    begin = time.perf_counter()
+    with traced_for(ACCELERATOR):
+        compiled = jax.jit(function, donate_argnums=0).lower(*shapes).compile()
+    return hlo.program(compiled.as_text() or ""), time.perf_counter() - begin
+
+
+def total(loop: hlo.Loop) -> tuple[int, int, list[str]]:
+    """Kernels and bytes of a turn of `loop`, with all within, and the loops within of which nobody knows the turns."""
+    kernels, size, unknown = loop.kernels, loop.bytes, []
+    for one in loop.within:
+        if one.turns is None:
+            unknown.append(one.name)
+            continue
+        more, bytes_more, left = total(one)
+        kernels, size, unknown = kernels + one.turns * more, size + one.turns * bytes_more, unknown + left
+    return kernels, size, unknown
+
+
+def decisions_per_turn(config: EnvConfig, params: EnvParams, policy: Policy, states: State) -> float:
+    """Decisions that an environment makes in a turn on average, counted here once clusters have filled."""
+    run = jax.jit(program_of_turns(config, policy, TURNS), donate_argnums=0)
+    playing: Playing = jax.jit(jax.vmap(at_boundary))(states)
+    made = 0
+    for call in range(WARM_CALLS + SEEN_CALLS):
+        playing, some, _ = run(playing, params, states, jax.random.key(call))
+        made += int(some) if call >= WARM_CALLS else 0
+    return made / (SEEN_CALLS * TURNS * SEEN_ENVS)
+
+
+def row_of(name: str, envs: int) -> dict[str, Any]:
+    """Counts and estimate of one policy."""
+    policy = parse(name)
+    config, cluster, params = environment_of(CLUSTER)
+
+    def lists(count: int) -> State:
+        return jax.eval_shape(lambda: start_states(cluster, config, params, count))
+
+    playing = jax.eval_shape(jax.vmap(at_boundary), lists(envs))
+    run = program_of_turns(config, policy, TURNS)
+    program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
+    kernels, size, unknown = total(program)
+    driven = len(unknown)
+    made = decisions_per_turn(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
+    moved_s = size / TURNS / (SHARE * BANDWIDTH)
+    spans = [moved_s + kernels / TURNS * kernel + driven * host for kernel, host in zip(KERNEL_S, HOST_S)]
+    return {
+        "policy": name,
+        "environments": envs,
+        "kernels_per_turn": round(kernels / TURNS, 1),
+        "loops_driven_by_the_host": unknown,
+        "kB_per_environment_and_turn": round(size / TURNS / envs / 1e3, 1),
+        "decisions_per_environment_and_turn": round(made, 3),
+        "kB_per_decision": round(size / TURNS / envs / made / 1e3, 1),
+        "estimated_decisions_per_s": [round(envs * made / span) for span in reversed(spans)],
+        "compile_s": round(compile_s, 1),
+        "jax": jax.__version__,
+    }
+
+
+def main() -> None:
+    """Print a line per policy."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("policies", nargs="*", default=["pack"], metavar="POLICY")
+    parser.add_argument("--envs", type=int, default=4096)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}{os.environ.get('CUDA_DATA', '')}"
+    jax.config.update("jax_platforms", "cpu")
+    rows = []
+    for name in args.policies:
+        rows.append(row_of(name, args.envs))
+        print(json.dumps(rows[-1]), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""What happens between two boundaries: work is done and jobs complete (docs/semantics.md, section 6)."""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float32, Int32, Num
+
+from jaxsched.dynamics.gpu_sharing import Sharers
+from jaxsched.env import shares
+from jaxsched.env.history import noted
+from jaxsched.env.load import Load, sharers_of
+from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
+from jaxsched.env.state import FINISHED, EnvParams, State
+from jaxsched.pytree import Pytree
+from jaxsched.semantics import WORK_TOLERANCE
+
+
+class IntervalState(Pytree):
+    """What changes between two boundaries; as in `State`."""
+
+    active: Bool[Array, "P R"]
+    remaining_s: Float32[Array, "P R"]
+    remaining_low_s: Float32[Array, "P R"]
+    restart_s: Float32[Array, "P R"] | None
+    load: Load
+    elapsed_s: Float32[Array, ""]  # since the boundary
+    finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
+    attained_s: Float32[Array, "V"]
+    attained_low_s: Float32[Array, "V"]
+    terms: RewardTerms
+
+
+class IntervalConstants(Pytree):
+    """What does not change between two boundaries."""
+
+    duration_s: Float32[Array, "P R"]
+    gpus_per_worker: Int32[Array, "P R"]  # whole ones
+    of_tenant: Num[Array, "P R V"]  # int32, or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
+    sharers: Sharers | None  # leaves [P, R]
+    queued: Float32[Array, "P"]
+    changed: Bool[Array, "P R"]  # jobs that have come or gone, of which the load does not know yet
+    length_s: Float32[Array, ""]  # how long to run
+
+
+def kahan_add(
+    high: Float32[Array, "*shape"], low: Float32[Array, "*shape"], change: Float32[Array, "*shape"]
+) -> tuple[Float32[Array, "*shape"], Float32[Array, "*shape"]]:
+    """`high + low + change` as a new (high, low) pair; the true sum is `high + low` (Kahan, 1965)."""
+    change = change + low
+    total = high + change
+    return total, change - (total - high)
+
+
+def interval_of(
+    params: EnvParams,
+    state: State,
+    changed: Bool[Array, "P R"],
+    length_s: Float32[Array, ""],
+    elapsed_s: Float32[Array, ""] | float = 0.0,
+    terms: RewardTerms | None = None,
+) -> tuple[IntervalState, IntervalConstants]:
+    """The jobs of a state in an interval of `length_s`, of which `elapsed_s` and the reward's `terms` are past."""
+    running = state.running
+    row = jnp.maximum(running.job, 0)
+    held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
+    sharers, gpus_per_worker = None, running.gpus_per_worker
+    if state.shared is not None:
+        held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
+        gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
+    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
+    now = IntervalState(
+        active=running.job >= 0,
+        remaining_s=running.remaining_s,
+        remaining_low_s=running.remaining_low_s,
+        restart_s=running.restart_s,
+        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
+        elapsed_s=jnp.float32(elapsed_s),
+        finish_offset_s=jnp.zeros_like(running.remaining_s),
+        attained_s=state.attained_s,
+        attained_low_s=state.attained_low_s,
+        terms=zero_terms(queued) if terms is None else terms,
+    )
+    constants = IntervalConstants(
+        duration_s=running.duration_s,
+        gpus_per_worker=gpus_per_worker,
+        sharers=sharers,
+        of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
+        queued=queued,
+        changed=changed,
+        length_s=length_s,
+    )
+    return now, constants
+
+
+def to_next_completion(params: EnvParams, now: IntervalState, constants: IntervalConstants) -> IntervalState:
+    """The state at the next completion, or at the end of the interval; its load is the one before."""
+    slow, length = now.load.slowdown, constants.length_s
+    left = (now.remaining_s + now.remaining_low_s) * slow
+    if now.restart_s is not None:
+        left += now.restart_s
+    step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
+    elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
+    worked, restart_s, pace = step, now.restart_s, slow
+    if restart_s is not None:
+        restarting = jnp.minimum(restart_s, step)
+        worked, restart_s = step - restarting, restart_s - restarting
+        pace = jnp.where(worked > 0, slow * step / worked, jnp.inf)
+    rate = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
+    high, low = kahan_add(now.remaining_s, now.remaining_low_s, -worked / slow)
+    finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
+    holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
+    attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
+    return IntervalState(
+        active=now.active & ~finished,
+        remaining_s=high,
+        remaining_low_s=low,
+        restart_s=restart_s,
+        load=now.load,
+        elapsed_s=elapsed,
+        finish_offset_s=jnp.where(finished, elapsed, now.finish_offset_s),
+        attained_s=attained,
+        attained_low_s=attained_low,
+        terms=accumulate(now.terms, rate, step, params.interval_s),
+    )
+
+
+def after_interval(
+    params: EnvParams, state: State, end: IntervalState, freed: Int32[Array, "P N K"], intervals: Int32[Array, ""]
+) -> State:
+    """The `state` once its jobs are as in `end`, and so many whole intervals have passed.
+
+    Args: `freed`: whole GPUs of the jobs that have finished.
+    """
+    running = state.running
+    finished = (running.job >= 0) & ~end.active
+    row = jnp.maximum(running.job, 0)
+    shared = state.shared
+    if shared is not None:
+        assert running.gpu is not None and state.jobs.milli is not None
+        shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
+        freed += whole
+    row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
+    records = state.records.replace(
+        status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
+        finish=state.records.finish.at[row].set(state.clock, mode="drop"),
+        finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
+    )
+    return state.replace(
+        clock=state.clock + intervals,
+        free=state.free + freed,
+        shared=shared,
+        running=running.replace(
+            job=jnp.where(finished, -1, running.job),
+            remaining_s=end.remaining_s,
+            remaining_low_s=end.remaining_low_s,
+            restart_s=end.restart_s,
+            slowdown=end.load.slowdown,
+            stretch=end.load.stretch,
+        ),
+        attained_s=end.attained_s,
+        attained_low_s=end.attained_low_s,
+        own=end.load.own,
+        total=end.load.total,
+        records=records,
+        history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
+    )

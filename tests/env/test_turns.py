@@ -1,0 +1,97 @@
+"""Turns of environments in step with each other, as on an accelerator: what happens in each is what the oracle says."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env.environment import initial_state, is_finished
+from jaxsched.env.turns import at_boundary, turn
+from jaxsched.policies.registry import parse
+from tests.env.test_failures import failing
+from tests.env.test_oracle import assert_same
+from tests.support import strategies
+from tests.support.cases import cases, few
+from tests.support.strategies import GREEDY, PREEMPTIVE, SPECS, run_in_turns
+
+
+def assert_oracle(case: strategies.Case, spec: str, specs: tuple[str, ...]) -> None:
+    assert_same(case, spec, specs, "analytic", run_in_turns)
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(case=strategies.cases("three"), spec=st.sampled_from(SPECS["three"]))
+def test_rules_as_the_oracle(case, spec):
+    assert_oracle(case, spec, SPECS["three"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["one"], SPECS))
+@cases(20)
+@given(data=st.data())
+def test_all_rules_as_the_oracle(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
+    assert_oracle(case, spec, SPECS[shape])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["two"], GREEDY))
+@cases(10)
+@given(data=st.data())
+def test_greedy_wait_as_the_oracle(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
+    assert_oracle(case, spec, GREEDY[shape])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["one"], PREEMPTIVE))
+@cases(10)
+@given(data=st.data())
+def test_stops_as_the_oracle(shape, data):
+    case = dataclasses.replace(data.draw(strategies.cases(shape)), preemption=data.draw(strategies.COSTS))
+    assert_oracle(case, data.draw(st.sampled_from(PREEMPTIVE[shape])), PREEMPTIVE[shape])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["one"], PREEMPTIVE))
+@cases(10)
+@given(data=st.data())
+def test_failures_as_the_oracle(shape, data):
+    case = failing(data.draw(strategies.cases(shape)), data)
+    assert_oracle(case, data.draw(st.sampled_from(PREEMPTIVE[shape])), PREEMPTIVE[shape])
+
+
+@pytest.mark.slow
+def test_side_by_side_as_alone():
+    drawn = [strategies.random_case(seed, "three", interval_s=61.7) for seed in range(4)]
+    config, policy = drawn[0].shape.config(), parse("pack:tenants+backfill+spread")
+    params, table = (jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts) for parts in zip(*map(_parts, drawn)))
+
+    @jax.jit
+    @jax.vmap
+    def one_turn(playing, params):
+        with traced_for(ACCELERATOR):
+            return turn(config, params, policy, playing, jax.random.key(0))[0]
+
+    playing = jax.vmap(lambda params, table: at_boundary(initial_state(config, params, table)))(params, table)
+    ended = []
+    while not bool(jax.vmap(is_finished)(playing.state).all()):
+        playing = one_turn(playing, params)
+        ended.append(int(jax.vmap(lambda one: one.decides)(playing).sum()))
+    assert set(ended) >= {0, 1, 2, 3}  # they were not all at the same point
+    for index, case in enumerate(drawn):
+        alone = strategies.run_in_turns(case, "pack:tenants+backfill+spread", config)
+        beside = jax.tree.map(lambda leaf, index=index: leaf[index], playing.state.records)
+        for name in ("status", "start", "finish", "partition", "workers"):
+            np.testing.assert_array_equal(getattr(alone.records, name), getattr(beside, name), err_msg=name)
+        np.testing.assert_allclose(alone.records.finish_offset_s, beside.finish_offset_s, rtol=1e-5, atol=1e-2)
+
+
+def _parts(case):
+    return case.params, case.table
