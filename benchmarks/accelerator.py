@@ -31,7 +31,7 @@ from jax.experimental import topologies
 from jaxtyping import PyTree
 
 from jaxsched.bench import hlo
-from jaxsched.bench.simulator import TURNS_BETWEEN_STARTS, program_of_turns
+from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, program_of_turns
 from jaxsched.bench.worlds import environment_of, start_states
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.state import EnvConfig, EnvParams, State

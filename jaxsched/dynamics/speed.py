@@ -1,149 +1,20 @@
-"""How fast placed jobs run: the footprint of a placement, and slowdowns under the totals of a moment."""
+"""How fast placed jobs run: step times and slowdowns under the totals of a moment (docs/semantics.md, section 5)."""
 
-import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int, Int32
+from jaxtyping import Bool, Float32
 
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.interference import Interference
-from jaxsched.dynamics.resources import CPU, PCIE, Layout, comm_capacity, layout_of
-from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
-from jaxsched.pytree import Pytree, static
-from jaxsched.workload.models import Profiles
+from jaxsched.dynamics.resources import CPU, PCIE
+from jaxsched.pytree import Pytree
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
 BLOCK = 16  # jobs whose slowdowns are computed together, where not all are
-
-
-class JobSpec(Pytree):
-    """What the dynamics need to know of a job, or of several."""
-
-    workers: Int32[Array, "*jobs"]
-    gpus_per_worker: Int32[Array, "*jobs"]
-    ps: Int32[Array, "*jobs"]
-    model: Int32[Array, "*jobs"]
-    milli: Int32[Array, "*jobs"] | None = None  # thousandths of a GPU per worker; None: whole GPUs
-
-
-class Footprint(Pytree):
-    """What a placed job asks of its partition; fixed for as long as it runs.
-
-    Of several jobs the resource axis comes first: reductions over a leading axis vectorise.
-    """
-
-    layout: Layout = static()  # of the resource axis
-
-    use: Float32[Array, "M *jobs"]  # utilisation of each resource
-    base: Float32[Array, "wires *jobs"]  # uncontended seconds of communication per step on each resource but the CPU
-    compute: Float32[Array, "NK *jobs"]  # seconds of computation per step on each group that holds workers, else 0
-    ideal: Float32[Array, "*jobs"]  # seconds per step on the ideal placement
-    least: Float32[Array, "*jobs"]  # least slowdown on GPUs of these types; 1 on the reference type
-    sens_cpu: Float32[Array, "*jobs"]
-    sens_pcie: Float32[Array, "*jobs"]
-    model: Int32[Array, "*jobs"]
-
-
-class Best(Pytree):
-    """The best hardware of the servers with GPUs of the reference type, against which `duration_s` is defined."""
-
-    group_gpus: Int32[Array, ""]
-    server_gpus: Int32[Array, ""]
-    groups: Int32[Array, ""]  # groups with GPUs of the server that has most of them
-    pcie_bytes_s: Float32[Array, ""]
-    qpi_bytes_s: Float32[Array, ""]
-    nic_bytes_s: Float32[Array, ""]
-
-
-@functools.partial(jax.jit, inline=True)
-def best_hardware(cluster: Cluster) -> Best:
-    """The largest of everything over a whole cluster (with the leading P axis), where GPUs are of its reference type.
-
-    So a server with GPUs of another type changes nobody's ideal.
-    """
-    gpus = jnp.where(cluster.group_gpu_type == cluster.reference, cluster.group_gpus, 0)
-    real = gpus.sum(-1) > 0
-    return Best(
-        group_gpus=gpus.max(),
-        server_gpus=gpus.sum(-1).max(),
-        groups=(gpus > 0).sum(-1).max(),
-        pcie_bytes_s=jnp.where(gpus > 0, cluster.pcie_bytes_s, 0.0).max(),
-        qpi_bytes_s=jnp.where(real, cluster.qpi_bytes_s, 0.0).max(),
-        nic_bytes_s=jnp.where(real, cluster.nic_bytes_s, 0.0).max(),
-    )
-
-
-def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
-    """Seconds per step on the ideal placement (docs/semantics.md, section 5)."""
-    return profiles.compute_s[job.model] + ideal_comm_s(best, profiles, job)
-
-
-@functools.partial(jax.jit, inline=True)
-def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
-    """Seconds of it that go into communication."""
-    gradient = profiles.gradient_bytes[job.model]
-    gpus = job.workers * job.gpus_per_worker
-    groups = -(-gpus // best.group_gpus)
-    servers = -(-gpus // best.server_gpus)
-
-    ring = ring_bytes(gradient, gpus)
-    ring_s = jnp.maximum(ring / best.pcie_bytes_s, jnp.where(groups > servers, ring / best.qpi_bytes_s, 0.0))
-    ring_s = jnp.maximum(ring_s, jnp.where(servers > 1, ring / best.nic_bytes_s, 0.0))
-
-    w, s = job.workers.astype(jnp.float32), servers.astype(jnp.float32)
-    spread = jnp.minimum(groups, best.groups).astype(jnp.float32)
-    pcie = w * gradient / groups / best.pcie_bytes_s
-    qpi = gradient * w / (s * s) * (1.0 - 1.0 / spread) / best.qpi_bytes_s
-    nic = 2.0 * gradient * w / s * (1.0 - 1.0 / s) / best.nic_bytes_s
-    ps_s = jnp.maximum(jnp.maximum(pcie, qpi), nic)
-    return jnp.where(job.ps > 0, ps_s, ring_s)
-
-
-def footprint(
-    cluster: Cluster,
-    best: Best,
-    profiles: Profiles,
-    job: JobSpec,
-    workers: Int[Array, "N K"],
-    ps: Int[Array, "N K"],
-) -> Footprint:
-    """The footprint of one job on one partition (no leading P axis), by its tasks per GPU group."""
-    gpus = (workers * job.gpus_per_worker).astype(jnp.float32)
-    cores = gpus * profiles.cpu_cores[job.model] + ps * profiles.ps_cores[job.model]
-    own_cpu = (cores / cluster.group_cores).reshape(-1)
-    busy, compute_s = workers > 0, profiles.compute_s[job.model]
-    speed = relative_speed(profiles, job.model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
-    compute = jnp.where(busy, compute_s / speed, 0.0).reshape(-1)
-
-    sent = placement_bytes(cluster, workers, ps, job.gpus_per_worker, profiles.gradient_bytes[job.model])
-    capacity = comm_capacity(cluster)
-    base = sent / capacity
-    sens_cpu = profiles.sens_cpu[job.model]
-    solo = (compute * (1.0 + sens_cpu * (jnp.maximum(own_cpu, 1.0) - 1.0))).max() + base.max()
-    solo = jnp.maximum(solo, 1e-9)
-
-    comm_s, slowest = ideal_comm_s(best, profiles, job), compute.max()
-    ideal = compute_s + comm_s
-    least = jnp.where(slowest == compute_s, 1.0, (slowest + comm_s) / jnp.maximum(ideal, 1e-9))
-
-    layout = layout_of(cluster)
-    loaded = jnp.zeros_like(capacity).at[: layout.nk].set((gpus * profiles.input_bytes[job.model]).reshape(-1))
-    return Footprint(
-        layout=layout,
-        use=jnp.concatenate([own_cpu, (sent + loaded) / capacity / solo]),
-        base=base,
-        compute=compute,
-        ideal=ideal,
-        least=least,
-        sens_cpu=sens_cpu,
-        sens_pcie=profiles.sens_pcie[job.model],
-        model=job.model,
-    )
 
 
 class StepTime(Pytree):

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.dynamics.speed import best_hardware, footprint
+from jaxsched.dynamics.footprint import best_hardware, footprint
 from jaxsched.env import shares
 from jaxsched.env.starts import logged
 from jaxsched.env.state import (

@@ -8,8 +8,8 @@ from jax import Array, lax
 from jaxtyping import Bool, Int8, Int32
 
 from jaxsched.dynamics.batching import only_where, with_shared
+from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.failures import next_changes
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
 from jaxsched.env.knowledge import HISTORY, seen

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
+from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint
 from jaxsched.env.actions import admit, apply_actions
 from jaxsched.env.clock import advance, intervals_ahead, reloaded
 from jaxsched.env.failures import change_servers, no_faults

@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import only_where
 from jaxsched.dynamics.contention import own_use, totals
+from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import Footprint, slowdown, slowdown_of_some, users_of
+from jaxsched.dynamics.speed import slowdown, slowdown_of_some, users_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 

@@ -14,8 +14,8 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
+from jaxsched.dynamics.footprint import Footprint, JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
-from jaxsched.dynamics.speed import Footprint, JobSpec
 from jaxsched.env.starts import Starts
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device, static

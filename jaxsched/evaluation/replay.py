@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsched.cluster.hardware import Cluster, one_partition
+from jaxsched.dynamics.footprint import Footprint, JobSpec, best_hardware, footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, pressure_of
 from jaxsched.dynamics.resources import CPU, Layout, layout_of
-from jaxsched.dynamics.speed import Footprint, JobSpec, best_hardware, footprint
 from jaxsched.env.state import EnvParams
 from jaxsched.policies.filling import place_ps
 from jaxsched.simulation.attempts import Attempts

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int32
 
+from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import JobSpec
 from jaxsched.policies.filling import fill_in_order, quantise
 from jaxsched.policies.rules import View, capacity, per_server, server_pressure, to_groups
 from jaxsched.semantics import ANCHORS, CAPS

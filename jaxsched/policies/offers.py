@@ -12,21 +12,11 @@ from jaxtyping import Bool, Float32, Int16, Int32, Num
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import on_cpu, only_where
+from jaxsched.dynamics.footprint import Best, Footprint, JobSpec, best_hardware, footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import (
-    Best,
-    Footprint,
-    JobSpec,
-    StepTime,
-    best_hardware,
-    footprint,
-    slowdown,
-    slowdown_of,
-    step_time,
-    step_time_with,
-)
+from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
 from jaxsched.env import shares
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.load import sharers_of

@@ -8,8 +8,8 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
-from jaxsched.dynamics.speed import JobSpec
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
 from jaxsched.env import shares
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise

@@ -14,8 +14,8 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.dynamics.reference import speeds_on
-from jaxsched.dynamics.speed import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, Failures, State, make_params, preemption, reward_weights
 from jaxsched.pytree import Pytree

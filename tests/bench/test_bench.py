@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsched.bench import simulator as bench
-from jaxsched.bench import worlds
+from jaxsched.bench import programs, worlds
 from jaxsched.policies.registry import parse
 
 
@@ -15,8 +14,8 @@ def test_environments_in_parts_go_as_side_by_side(monkeypatch):
     states = worlds.start_states(cluster, config, params, 4)
 
     def after(cached: int):
-        monkeypatch.setattr(bench, "CACHED", cached)
-        run = bench.program_of_rounds(config, parse("first-fit"), 40)
+        monkeypatch.setattr(programs, "CACHED", cached)
+        run = programs.program_of_rounds(config, parse("first-fit"), 40)
         return jax.jit(run)(states, params, states, jax.random.key(0))
 
     (apart, turns, jobs), (together, *counts) = after(2), after(4)

@@ -10,9 +10,9 @@ from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import GPU_SPEEDS, Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics.footprint import best_hardware
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.dynamics.reference import ideal_slowdown, on_reference, profiles_on
-from jaxsched.dynamics.speed import best_hardware
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings

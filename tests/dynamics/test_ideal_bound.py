@@ -12,7 +12,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.workload.models import MODEL_NAMES, profiles
 
 GROUPS = 4  # two servers of two groups of 4 GPUs

@@ -9,8 +9,8 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import JobSpec
 from jaxsched.policies.candidates import candidates
 from jaxsched.policies.filling import PAIRS, fill_in_order, fill_one_by_one, place_ps, quantise
 from jaxsched.policies.rules import RULES, View

@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int8, Int32, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.dynamics.speed import JobSpec, best_hardware, footprint
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.env.clock import refresh
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State

@@ -1,0 +1,106 @@
+"""The programs that are timed and counted: many environments play on, and start anew when they have finished."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int32, PRNGKeyArray
+
+from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.environment import is_finished, restart
+from jaxsched.env.rollout import one_round, play_rounds
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, start_anew, turn
+from jaxsched.policies.base import Policy
+
+TURNS_BETWEEN_STARTS = 16  # of environments in step with each other; one that has finished waits for so long at most
+CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
+
+
+def program_of_rounds(
+    config: EnvConfig, policy: Policy, rounds: int
+) -> Callable[[State, EnvParams, State, PRNGKeyArray], tuple[State, Int32[Array, ""], Int32[Array, ""]]]:
+    """`(states, params, pool, key) -> states, decisions, jobs` over so many rounds; leading axes of environments.
+
+    Environments that have finished start anew from `pool`. Jobs are those that finished. On a CPU a multiple of
+    `CACHED` environments plays all the rounds in as many parts, one after the other.
+    """
+
+    def step(state: State, params: EnvParams, key: PRNGKeyArray) -> tuple[State, Int32[Array, ""]]:
+        turns = (~state.waited).sum(dtype=jnp.int32)
+        return one_round(config, params, policy, state, key), turns
+
+    def finished(states: State) -> Int32[Array, "envs"]:
+        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
+
+    def together(
+        states: State, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[State, Int32[Array, ""], Int32[Array, ""]]:
+        count = states.clock.shape[0]
+        before = finished(states).sum()
+
+        def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Int32[Array, ""], Int32[Array, ""]]]:
+            act, again = jax.random.split(key)
+            if count == 1:  # as a lone environment is run: without vmap
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, act)
+                states = jax.tree.map(lambda leaf: leaf[None], state)
+            else:
+                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(act, count))
+            done = jax.vmap(is_finished)(states)
+            jobs = jnp.where(done, finished(states), 0).sum()
+            return restart(again, states, done, pool), (turns.sum(), jobs)
+
+        states, _, (turns, jobs) = play_rounds(play, states, jax.random.split(key, rounds))
+        return states, turns.sum(), jobs.sum() + finished(states).sum() - before
+
+    def run(
+        states: State, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[State, Int32[Array, ""], Int32[Array, ""]]:
+        parts, left = divmod(states.clock.shape[0], CACHED)
+        if left or parts < 2 or not on_cpu():
+            return together(states, params, pool, key)
+        states = jax.tree.map(lambda leaf: leaf.reshape(parts, CACHED, *leaf.shape[1:]), states)
+        keys = jax.random.split(key, parts)
+        states, turns, jobs = jax.lax.map(lambda part: together(part[0], params, pool, part[1]), (states, keys))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
+
+    return run
+
+
+def program_of_turns(
+    config: EnvConfig, policy: Policy, turns: int
+) -> Callable[[Playing, EnvParams, State, PRNGKeyArray], tuple[Playing, Int32[Array, ""], Int32[Array, ""]]]:
+    """As `program_of_rounds`, in turns of environments that are in step with each other: for accelerators.
+
+    Environments start anew after every `TURNS_BETWEEN_STARTS` turns, of which `turns` is a multiple.
+    """
+
+    def finished(states: State) -> Int32[Array, "envs"]:
+        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
+
+    def play(playing: Playing, key: PRNGKeyArray, params: EnvParams) -> tuple[Playing, Int32[Array, ""]]:
+        made = jnp.where(playing.decides, (~playing.state.waited).sum(dtype=jnp.int32), 0)
+        return turn(config, params, policy, playing, key)[0], made
+
+    def run(
+        all_playing: Playing, params: EnvParams, pool: State, key: PRNGKeyArray
+    ) -> tuple[Playing, Int32[Array, ""], Int32[Array, ""]]:
+        count = all_playing.intervals.shape[0]
+
+        def some(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, tuple[Int32[Array, ""], Int32[Array, ""]]]:
+            act, again = jax.random.split(key)
+            before = finished(playing.state).sum()
+
+            def one(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, Int32[Array, ""]]:
+                return jax.vmap(play, in_axes=(0, 0, None))(playing, jax.random.split(key, count), params)
+
+            playing, _, made = play_rounds(one, playing, jax.random.split(act, TURNS_BETWEEN_STARTS))
+            jobs = finished(playing.state).sum() - before
+            return start_anew(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
+
+        keys = jax.random.split(key, turns // TURNS_BETWEEN_STARTS)
+        all_playing, _, (made, jobs) = play_rounds(some, all_playing, keys)
+        return all_playing, made.sum(), jobs.sum()
+
+    return run
