@@ -4,11 +4,13 @@ Raw, because the typed client raises after a successful Binding (the body is a S
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from jaxsched.errors import UserError
+from jaxsched.kube.cluster.server_clock import ServerClock
 
 CONNECT_S, READ_S = 5.0, 15.0
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -45,6 +47,7 @@ class ApiClient:
         self.host = host.rstrip("/")
         self.pool = pool if pool is not None else urllib3.PoolManager(maxsize=32)
         self._configuration = configuration
+        self.clock = ServerClock()
         self._errors = (urllib3.exceptions.HTTPError, OSError)
 
     def request(
@@ -59,12 +62,14 @@ class ApiClient:
         """One request, never repeated by itself. Unreachable if there is no answer."""
         headers = self._headers() | ({"Content-Type": content} if body is not None else {})
         data = None if body is None else json.dumps(body).encode()
+        sent_s = time.monotonic()
         try:
             reply = self.pool.request(
                 method, self._url(path, query), body=data, headers=headers, retries=False, timeout=_timeout(read_s)
             )
         except self._errors as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+        self.clock.heard(reply.headers.get("Date"), sent_s, time.monotonic())
         return Response(reply.status, _decoded(reply.data), _retry_after(reply.headers))
 
     def stream(

@@ -60,7 +60,7 @@ class Scheduler:
         self.settings = planner.settings
         self.ready, self.stopped = threading.Event(), threading.Event()
         self.dirty = threading.Event()
-        self.recorder = Recorder(options.record) if options.record is not None else None
+        self.recorder = Recorder(options.record, api.clock.now_s) if options.record is not None else None
         self.elector: LeaderElector | None = None
         if options.leader_election and options.mode != "shadow":
             self.elector = LeaderElector(

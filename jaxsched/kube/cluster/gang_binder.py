@@ -113,7 +113,7 @@ class GangBinder:
     def _succeeded(self, placement: Placement) -> None:
         """All Bindings succeeded: count and log it."""
         gang = placement.gang
-        self.metrics.gang_s.observe(max(time.time() - gang.submit_s, 0.0))
+        self.metrics.gang_s.observe(max(self.api.clock.now_s() - gang.submit_s, 0.0))
         log.info(
             "gang %s: %d pods on %s by %s, decision %s%s",
             gang.key,

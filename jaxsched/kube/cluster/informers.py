@@ -1,7 +1,6 @@
 """Informers: a store and a reflector for each resource that plans rest on, and a snapshot of them all."""
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +34,7 @@ class Informers:
         on_restart: Callable[[str, str], None],
         idle_s: float,
     ) -> None:
+        self.clock = api.clock
         self.stores: dict[str, Store] = {}
         self.reflectors: dict[str, Reflector] = {}
 
@@ -95,7 +95,7 @@ class Informers:
         """The cluster now, with `pods` for its pods."""
         optional = [*POD_GROUPS, *(owner.name for owner in OWNER_KINDS)]
         return Snapshot(
-            now_s=time.time(),
+            now_s=self.clock.now_s(),
             nodes=self.stores["nodes"].items(),
             pods=pods,
             groups=tuple(group for name in POD_GROUPS for group in self.stores[name].items()),

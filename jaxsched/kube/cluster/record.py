@@ -8,7 +8,7 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,8 @@ MOST_BYTES = 1 << 30
 class Recorder:
     """Appends to a file; a line is whole or, after a crash, the last one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -37,7 +38,7 @@ class Recorder:
     def change(self, kind: str, what: str, raw: Mapping[str, Any]) -> None:
         """An object was ADDED, MODIFIED or DELETED."""
         kept = slim(raw) if kind in ("nodes", "pods") else {k: raw[k] for k in raw if k != "managedFields"}
-        self._write({"t": time.time(), "kind": kind, "type": what, "object": kept})
+        self._write({"t": self._now_s(), "kind": kind, "type": what, "object": kept})
 
     def plan(self, now_s: float, plan: Plan) -> None:
         """What was decided on the cluster as recorded so far."""

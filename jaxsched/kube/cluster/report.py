@@ -167,7 +167,7 @@ class Reporter:
             self.on_denied(response.message)
 
     def _patch(self, report: _Report) -> Response:
-        about, now = report.about, _now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        about, now = report.about, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         if isinstance(about, PodGroup) and about.api == VOLCANO:  # its status is no subresource
             path = f"/apis/{VOLCANO}/{about.version}/namespaces/{about.namespace}/podgroups/{about.name}"
             body = {"metadata": {"uid": about.uid}, "status": {"phase": report.message}}
@@ -185,7 +185,7 @@ class Reporter:
         return self.api.request("PATCH", path, body=body, content="application/strategic-merge-patch+json")
 
     def _post(self, report: _Report) -> Response:
-        pod, now = report.about, _now()
+        pod, now = report.about, self._now()
         stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         body: dict[str, Any] = {
             "metadata": {"name": f"{pod.name[:200]}.{int(now.timestamp() * 1e6):x}", "namespace": pod.namespace},
@@ -208,9 +208,8 @@ class Reporter:
         }
         return self.api.request("POST", f"/api/v1/namespaces/{pod.namespace}/events", body=body)
 
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    def _now(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self.api.clock.now_s(), datetime.UTC)
 
 
 def _lately(at: float) -> bool:

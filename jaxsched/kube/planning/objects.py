@@ -40,7 +40,7 @@ class Pod:
     terminating: bool
     gated: bool
     created_s: float
-    started_s: float | None
+    started_s: float | None  # when it was bound, by the server's clock, else when its kubelet says that it began
     priority: int
     requests: tuple[tuple[str, int], ...]  # resource -> units, sorted, zeros left out
     labels: Mapping[str, str]
@@ -119,7 +119,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         terminating=bool(meta.get("deletionTimestamp")),
         gated=bool(spec.get("schedulingGates")),
         created_s=parse_time(meta.get("creationTimestamp")) or 0.0,
-        started_s=parse_time(status.get("startTime")),
+        started_s=_bound_s(status) or parse_time(status.get("startTime")),
         priority=_priority(spec.get("priority")),
         requests=requests,
         labels=labels,
@@ -141,6 +141,13 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         ),
         spread=tuple(one for one in mappings(spec, "topologySpreadConstraints") if _is_wish(one)),
     )
+
+
+def _bound_s(status: Mapping[str, Any]) -> float | None:
+    for one in mappings(status, "conditions"):
+        if one.get("type") == "PodScheduled" and one.get("status") == "True":
+            return parse_time(one.get("lastTransitionTime"))
+    return None
 
 
 def read_node(raw: Mapping[str, Any]) -> Node:

@@ -7,6 +7,7 @@ import pytest
 from jaxsched.kube.cluster import report
 from jaxsched.kube.cluster.api import Response, Unreachable
 from jaxsched.kube.cluster.report import Reporter
+from jaxsched.kube.cluster.server_clock import ServerClock
 from jaxsched.kube.planning.objects import read_pod
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
@@ -16,6 +17,7 @@ class Server:
     """Stands in for the API client: takes a write once in a while, and remembers the last text of every pod."""
 
     def __init__(self, refuses: int = 0) -> None:
+        self.clock = ServerClock()
         self.refuses, self.asked, self.lock = refuses, 0, threading.Lock()
         self.conditions: dict[str, list[str]] = {}
         self.events: dict[str, list[str]] = {}

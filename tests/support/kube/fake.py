@@ -5,6 +5,8 @@ table, dry runs, field selectors, strategic merge of conditions, RBAC for impers
 """
 
 import copy
+import datetime
+import email.utils
 import http.server
 import json
 import re
@@ -62,6 +64,10 @@ class FakeServer:
             self.history.clear()
             self.oldest = self.version + 1
             self.version += 1
+
+    def stamp(self) -> str:
+        """The server's clock, not that of who calls it: tests set that apart (`time.time`)."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
     # Requests
 
@@ -196,7 +202,7 @@ class FakeServer:
         if key in self.objects:
             raise Problem(409, "AlreadyExists", f'{resource} "{key[3]}" already exists')
         new = copy.deepcopy(body)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        stamp = self.stamp()
         new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp}
         if key[2]:
             new["metadata"]["namespace"] = key[2]
@@ -255,7 +261,7 @@ class FakeServer:
             new = copy.deepcopy(pod)
             new["spec"]["nodeName"] = body["target"]["name"]
             new["metadata"].setdefault("annotations", {}).update(body["metadata"].get("annotations") or {})
-            condition = {"type": "PodScheduled", "status": "True"}
+            condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.stamp()}
             merge(new, {"status": {"conditions": [condition]}})
             self._store(key, new, "MODIFIED")
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -301,6 +307,9 @@ class FakeServer:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return email.utils.format_datetime(datetime.datetime.fromisoformat(fake.stamp()), usegmt=True)
 
             def serve(self) -> None:
                 url = urlsplit(self.path)

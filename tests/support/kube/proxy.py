@@ -69,6 +69,11 @@ class Proxy:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
+            server_date = ""  # of the last answer
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return self.server_date or super().date_time_string(timestamp)
+
             def serve(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length) if length else None
@@ -98,6 +103,7 @@ class Proxy:
                 except urllib3.exceptions.HTTPError:
                     self.close_connection = True
                     return
+                self.server_date = reply.headers.get("Date") or ""
                 if "watch=true" not in self.path:
                     data = reply.data
                     if fault is not None and fault.lose_answer:
