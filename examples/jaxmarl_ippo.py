@@ -5,7 +5,7 @@ for legal actions. Where an environment does not say, all are legal. Needs the e
 gymnax uses.
 
 It shows that the adapter fits, not that this learner schedules well. In 60 updates the mean return rises from -27.7 to
--20.7 on MPE_simple_spread_v3. On jaxsched it shows no gain: docs/learning.md says what learning takes there.
+-21.4 on MPE_simple_spread_v3. On jaxsched it shows no gain: docs/learning.md says what learning takes there.
 
     python examples/jaxmarl_ippo.py MPE_simple_spread_v3
     python examples/jaxmarl_ippo.py jaxsched

@@ -19,6 +19,7 @@ MOST_BYTES = 1 << 30  # of a run's metrics
 # Okabe & Ito's colours, told apart by colour-blind readers too; a second round is dashed.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", ":")
+_NAME_HEIGHT = 0.05  # of the axes, for a name beside a line
 
 
 def _axes() -> tuple[Any, Any]:
@@ -48,6 +49,18 @@ def _save(figure: Any, path: str | Path) -> None:
         figure.savefig(temporary, dpi=150, format=Path(path).suffix.lower().lstrip("."))
 
 
+def _name_lines(axes: Any) -> None:
+    """Names of the lines right of the axes, each in its colour and as high as its end, far enough apart."""
+    low, high = axes.get_ylim()
+    named = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in named}
+    below = 1.0 + _NAME_HEIGHT
+    for line in sorted(named, key=lambda line: -ends[line]):
+        below = min(ends[line], below - _NAME_HEIGHT) if np.isfinite(ends[line]) else below - _NAME_HEIGHT
+        place = {"xycoords": "axes fraction", "xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(line.get_label(), (1.0, below), color=line.get_color(), fontsize="small", **place)
+
+
 def predicted_against_measured(
     hardware: Shaped[np.ndarray, "D"],
     measured: Float[np.ndarray, "D"],
@@ -65,7 +78,7 @@ def predicted_against_measured(
         )  # fmt: skip
     axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
     axes.set(xlabel="measured throughput ratio, shared over alone", ylabel="predicted without having seen it")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     axes.grid(alpha=0.3)
     _save(figure, path)
 
@@ -78,9 +91,11 @@ def jct_distribution(comparison: Comparison, path: str | Path) -> None:
         jct = np.sort(np.concatenate([result.jct_s[result.finished] for result in row.outcomes])) / seconds
         share = np.arange(1, len(jct) + 1) / max(len(jct), 1)
         keep = np.unique(np.linspace(0, len(jct) - 1, 2000).astype(int)) if len(jct) else slice(0)
-        axes.plot(jct[keep], share[keep], label=_label(row.name, row.figures.jct_mean_s / seconds), **_look(i))
+        mean = row.figures.jct_mean_s / seconds
+        name = f"{row.name}: mean {mean:,.1f} {unit}" if np.isfinite(mean) else row.name
+        axes.plot(jct[keep], share[keep], label=name, **_look(i))
     axes.set(xscale="log", xlabel=f"job completion time ({unit})", ylabel="share of jobs", ylim=(0, 1))
-    axes.legend(title=f"mean ({unit})", fontsize="small")
+    _name_lines(axes)
     axes.grid(alpha=0.3)
     _save(figure, path)
 
@@ -109,8 +124,7 @@ def lines(
             x, *([end[side] for _, _, end in spots] for side in (0, 1)), alpha=0.15, color=_look(i)["color"]
         )
     axes.set(xlabel=labels[0], ylabel=f"{labels[1]}, 95% interval over seeds")
-    if any(series):
-        axes.legend(fontsize="small")
+    _name_lines(axes)
     axes.grid(alpha=0.3)
     _save(figure, path)
 
@@ -136,7 +150,7 @@ def learning_curve(
     for i, (name, value) in enumerate((references or {}).items(), 1):
         axes.axhline(value, label=name, **(_look(i) | {"linestyle": "--"}))
     axes.set(xlabel=f"{x} so far", ylabel=y.replace("_jct_s", " mean JCT (s)"))
-    axes.legend(fontsize="small")
+    _name_lines(axes)
     axes.grid(alpha=0.3)
     _save(figure, path)
 
@@ -147,10 +161,6 @@ def _look(i: int) -> dict[str, Any]:
         "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)],
         "linewidth": 1.5,
     }
-
-
-def _label(name: str, mean: float) -> str:
-    return f"{name}: {mean:,.1f}" if np.isfinite(mean) else name
 
 
 def read_rows(path: str | Path) -> Sequence[Mapping[str, float]]:

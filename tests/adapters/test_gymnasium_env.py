@@ -1,5 +1,8 @@
 """Gymnasium's own checks, and random agents, one and several at once."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -20,20 +23,16 @@ def test_a_random_agent_plays_and_gymnasium_has_no_objection():
     check_env(env, skip_render_check=True)
     seen, _ = env.reset(seed=1)
     assert env.observation_space.contains(seen)
-    draw, ends = np.random.default_rng(0), 0
-    for _ in range(300):
-        action = np.array([draw.choice(np.flatnonzero(row)) for row in seen["mask"]])
-        seen, reward, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            assert info["finished"] == 6
-            ends, (seen, _) = ends + 1, env.reset()
-    assert ends >= 1 and reward <= 0
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples/gymnasium_random.py"))
+    rng = np.random.default_rng(0)
+    for rounds, total, info in example["play"](env, 2, rng):
+        assert rounds >= 6 and total < 0 and info["finished"] == 6
 
     many = GymVectorEnv(inner, 3)
     seen, _ = many.reset(seed=1)
     again, _ = many.reset(seed=1)
     np.testing.assert_array_equal(seen["features"], again["features"])
     assert many.observation_space.contains(seen)
-    for _ in range(20):
-        seen, reward, terminated, truncated, _ = many.step(many.action_space.sample())
-    assert np.shape(reward) == np.shape(terminated) == (3,) and seen["mask"].shape[0] == 3
+    assert seen["mask"].shape[0] == 3
+    total, ends = example["play_many"](many, 200, rng)
+    assert total.shape == (3,) and (total < 0).all() and (ends >= 1).all()
