@@ -90,6 +90,8 @@ def worlds(draw) -> World:
         allocatable.pop("nvidia.com/gpu")
         allocatable |= {"nvidia.com/gpu": gpus} if gpus else {}
         allocatable["cpu"] = draw(st.sampled_from(["64", "64", "6"]))
+        allocatable["memory"] = draw(st.sampled_from(["512Gi", "512Gi", "10Gi"]))
+        allocatable["pods"] = draw(st.sampled_from(["110", "110", "2"]))
         machine["metadata"]["labels"]["disk"] = draw(st.sampled_from(["ssd", "hdd"]))
         machine["spec"]["taints"] = [TAINT] if draw(st.integers(0, 4)) == 0 else []
         if draw(st.integers(0, 4)) == 0:
