@@ -1,17 +1,14 @@
 """What a drill breaks."""
 
 import argparse
-import os
 import signal
-import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from jaxsched.kube.cluster.api import ApiClient, connect, pod_path
+from jaxsched.kube.cluster.api import ApiClient, pod_path
+from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.drill_pods import NAMESPACE, patient
 from tests.support.kube.drill_process import Process
 from tests.support.kube.drill_watcher import Watcher
@@ -28,6 +25,7 @@ FAULTS = (
     "delete-node",
     "delete-gang",
 )
+DOWN_S = 2.0  # that a killed API server stays away
 
 
 def uncordon(api: ApiClient) -> None:
@@ -54,47 +52,58 @@ def busiest(watcher: Watcher) -> str:
 
 
 def inject(
-    args: argparse.Namespace, api: ApiClient, watcher: Watcher, first: Process, others: list[Process], gangs: list
+    args: argparse.Namespace,
+    plane: ControlPlane,
+    api: ApiClient,
+    watcher: Watcher,
+    processes: list[Process],
+    gangs: list[tuple[str, int, int, float]],
 ) -> Process:
-    """Break something; returns the process that should schedule from now on."""
+    """Break something; returns the process that should schedule from now on. The watcher is told the moment."""
+    first = processes[0]
     match args.fault:
+        case "none":
+            watcher.strike()
         case "sigkill-self":
             wait_for_first_bind(api, {gang for gang, size, _, _ in gangs if size >= 6})
             first.kill(signal.SIGKILL)
-            second = Process(args, "drill-c")
-            return second
+            watcher.strike()
+            return Process(args, "drill-c")
         case "leader-change":
             first.kill(signal.SIGKILL)
-            return others[0]
-        case "sigkill-apiserver":
-            os.kill(int(Path(args.apiserver_pid).read_text()), signal.SIGKILL)
-            time.sleep(2)
-            subprocess.run(args.apiserver_restart, shell=True, check=True, stdout=subprocess.DEVNULL)
-        case "compaction":
-            subprocess.run(args.etcd_compact, shell=True, check=True, stdout=subprocess.DEVNULL)
-            os.kill(int(Path(args.apiserver_pid).read_text()), signal.SIGKILL)  # its watch cache would hide it
-            time.sleep(2)
-            subprocess.run(args.apiserver_restart, shell=True, check=True, stdout=subprocess.DEVNULL)
+            watcher.strike()
+            return processes[1]
+        case "sigkill-apiserver" | "compaction":
+            if args.fault == "compaction":
+                plane.compact()
+            watcher.strike()
+            plane.restart(DOWN_S)  # after a compaction too: the server's watch cache would hide it
         case "watch-cut":
             args.relay.cut()
+            watcher.strike()
         case "cordon" | "drain":
             node = busiest(watcher)
             path, kind = f"/api/v1/nodes/{node}", "application/strategic-merge-patch+json"
             patient(api, "PATCH", path, {"spec": {"unschedulable": True}}, content=kind)
-            threading.Timer(20.0, uncordon, [connect(args.kubeconfig)]).start()
+            timer = threading.Timer(20.0, uncordon, [api])
+            timer.daemon = True  # all may be bound, and the API server gone, before that
+            timer.start()
             if args.fault == "drain":
-                delete_pods(api, watcher, lambda pod: pod["spec"].get("nodeName") == node)
+                delete_pods(api, lambda pod: pod["spec"].get("nodeName") == node)
+            watcher.strike()
         case "delete-node":
             patient(api, "DELETE", f"/api/v1/nodes/{busiest(watcher)}")
+            watcher.strike()
         case "delete-gang":
             for gang, size, _, _ in gangs[args.gangs // 3 : args.gangs // 3 + 5]:
                 watcher.ignore_half.add(gang)
                 for index in range(size):
                     patient(api, "DELETE", pod_path(NAMESPACE, f"{gang}-{index}"), {"gracePeriodSeconds": 0})
+            watcher.strike()
     return first
 
 
-def delete_pods(api: ApiClient, watcher: Watcher, which: Callable[[dict[str, Any]], bool]) -> None:
+def delete_pods(api: ApiClient, which: Callable[[dict[str, Any]], bool]) -> None:
     for pod in patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]:
         if which(pod) and pod["metadata"].get("labels", {}).get("drill"):
             patient(api, "DELETE", pod_path(NAMESPACE, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Any
 
-from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
+from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
@@ -52,14 +52,3 @@ def submit(
             patient(api, "POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
         if stop.wait(every_s):
             return
-
-
-def clean(api: ApiClient) -> None:
-    for _ in range(120):
-        pods = patient(api, "GET", f"/api/v1/namespaces/{NAMESPACE}/pods").body["items"]
-        ours = [p["metadata"]["name"] for p in pods if p["metadata"].get("labels", {}).get("drill")]
-        if not ours:
-            return
-        for name in ours:
-            patient(api, "DELETE", pod_path(NAMESPACE, name), {"gracePeriodSeconds": 0})
-        time.sleep(0.5)

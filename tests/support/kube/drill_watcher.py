@@ -9,6 +9,8 @@ from jaxsched.kube.cluster.api import ApiClient, Unreachable
 from jaxsched.kube.planning.quantity import to_units
 from tests.support.kube.drill_pods import GPU
 
+LOOK_S = 0.25  # between two looks
+
 
 class Watcher(threading.Thread):
     """Polls all pods and checks the invariants at every look."""
@@ -22,7 +24,9 @@ class Watcher(threading.Thread):
         self.half_since: dict[str, float] = {}
         self.longest_half_s, self.broken = 0.0, []
         self.rejected = 0
-        self.bound_times: list[float] = []
+        self.struck_s: float | None = None  # when something was broken
+        self.bound_by_then: int | None = None  # pods, at the first look after that
+        self.recovered_s: float | None = None  # from then to the look that showed the next bound pod
         self.deleted: set[str] = set()
         self.stop = threading.Event()
         self.ignore_half: set[str] = set()
@@ -31,9 +35,14 @@ class Watcher(threading.Thread):
         while not self.stop.is_set():
             with contextlib.suppress(Unreachable):
                 self.look()
-            self.stop.wait(0.5)
+            self.stop.wait(LOOK_S)
+
+    def strike(self) -> None:
+        """Something has just been broken."""
+        self.struck_s = time.time()
 
     def look(self) -> None:
+        began = time.time()
         pods = self.api.request("GET", "/api/v1/pods", read_s=60)
         nodes = self.api.request("GET", "/api/v1/nodes", read_s=60)
         if not pods.ok or not nodes.ok:
@@ -62,8 +71,12 @@ class Watcher(threading.Thread):
                     self.broken.append(f"{meta['name']} moved from {self.node_of[uid]} to {node}")
                 if uid not in self.bound.setdefault(gang, set()):
                     self.bound[gang].add(uid)
-                    self.bound_times.append(now)
                 self.names.setdefault(gang, set()).add(meta["name"])
+        if self.struck_s is not None and began > self.struck_s and self.recovered_s is None:
+            if self.bound_by_then is None:
+                self.bound_by_then = len(self.node_of)
+            elif len(self.node_of) > self.bound_by_then:
+                self.recovered_s = round(now - self.struck_s, 1)
         for node, gpus in used.items():
             if node in capacity and gpus > capacity[node]:
                 self.broken.append(f"{node}: {gpus} of {capacity[node]} GPUs")

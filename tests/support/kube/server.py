@@ -49,10 +49,11 @@ class RealServer:
         self._start_api()
         self._wait()
 
-    def restart(self) -> None:
+    def restart(self, pause_s: float = 0.0) -> None:
         """Kill the API server and start it again: its watch cache begins anew, so that old versions are gone."""
         self.processes[-1].kill()
         self.processes.pop().wait(30)
+        time.sleep(pause_s)
         self._start_api()
         self._wait()
 
