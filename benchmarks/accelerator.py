@@ -4,10 +4,11 @@ Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, counts kerne
 (`jaxsched.bench.hlo`), and estimates decisions per second. The counts are exact and repeat to the last digit. The
 estimate is no measurement:
 
-    seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + turns that the host drives * 10 to 16 us
+    seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + looks of the host * 10 to 16 us
 
-0.8 is the share of the memory's bandwidth that such kernels reach, and the rest what launching a kernel and reading a
-loop's condition back take: all three are guesses. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
+0.8 is the share of the memory's bandwidth that such kernels reach. The host looks at the condition of a loop whose
+turns depend on data, before each turn and after the last. What that takes, and what a kernel takes to launch, are
+guesses, as is the share. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
 
     pip install --no-deps --target cuda jax-cuda12-plugin==$JAX jax-cuda12-pjrt==$JAX nvidia-cuda-nvcc-cu12
     PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait
@@ -17,6 +18,7 @@ $JAX is the version of jax here. A POLICY may be a folder with a checkpoint.
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -26,6 +28,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax._src import xla_bridge
 from jax.experimental import topologies
 from jaxtyping import PyTree
@@ -33,9 +36,11 @@ from jaxtyping import PyTree
 from jaxsched.bench import hlo
 from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, program_of_turns
 from jaxsched.bench.worlds import environment_of, start_states
+from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary
+from jaxsched.policies import greedy_wait, menu
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
 
@@ -43,7 +48,7 @@ FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu
 CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
 SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
 BANDWIDTH, SHARE = 4.8e12, 0.8
-KERNEL_S, HOST_S = (2e-6, 5e-6), (10e-6, 16e-6)
+KERNEL_S, LOOK_S = (2e-6, 5e-6), (10e-6, 16e-6)
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
 H200 = """
 gpu_device_info {
@@ -78,27 +83,45 @@ def compiled_for_gpu(function: Callable, *shapes: PyTree) -> tuple[hlo.Loop, flo
     return hlo.program(compiled.as_text() or ""), time.perf_counter() - begin
 
 
-def total(loop: hlo.Loop) -> tuple[int, int, list[str]]:
-    """Kernels and bytes of a turn of `loop`, with all within, and the loops within of which nobody knows the turns."""
-    kernels, size, unknown = loop.kernels, loop.bytes, []
+def total(loop: hlo.Loop, turns: int) -> tuple[int, int, int]:
+    """Kernels and bytes of a turn of `loop`, with all within, and how often the host looks at a condition.
+
+    Args: `turns`: of the loops within of which the program does not know them.
+    """
+    kernels, size, looks = loop.kernels, loop.bytes, 0
     for one in loop.within:
-        if one.turns is None:
-            unknown.append(one.name)
-            continue
-        more, bytes_more, left = total(one)
-        kernels, size, unknown = kernels + one.turns * more, size + one.turns * bytes_more, unknown + left
-    return kernels, size, unknown
+        more, bytes_more, deeper = total(one, turns)
+        count = turns if one.turns is None else one.turns
+        kernels, size = kernels + count * more, size + count * bytes_more
+        looks += count * deeper + (turns + 1 if one.turns is None else 0)
+    return kernels, size, looks
 
 
-def decisions_per_turn(config: EnvConfig, params: EnvParams, policy: Policy, states: State) -> float:
-    """Decisions that an environment makes in a turn on average, counted here once clusters have filled."""
+def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State) -> tuple[float, float]:
+    """Decisions of an environment in a turn, and the share of its places that `of_parts` needs, on average.
+
+    Played here, once clusters have filled.
+    """
+    needed: list[float] = []
+
+    def watched(parts: PyTree, some: Array, *rest: Any) -> Any:
+        jax.debug.callback(lambda share: needed.append(float(share)), some.mean())
+        return batching.of_parts(parts, some, *rest)
+
+    menu.of_parts = greedy_wait.of_parts = watched
     run = jax.jit(program_of_turns(config, policy, TURNS), donate_argnums=0)
     playing: Playing = jax.jit(jax.vmap(at_boundary))(states)
     made = 0
-    for call in range(WARM_CALLS + SEEN_CALLS):
-        playing, some, _ = run(playing, params, states, jax.random.key(call))
-        made += int(some) if call >= WARM_CALLS else 0
-    return made / (SEEN_CALLS * TURNS * SEEN_ENVS)
+    with traced_for(ACCELERATOR):
+        for call in range(WARM_CALLS + SEEN_CALLS):
+            if call == WARM_CALLS:
+                jax.effects_barrier()
+                needed.clear()
+            playing, some, _ = run(playing, params, states, jax.random.key(call))
+            made += int(some) if call >= WARM_CALLS else 0
+    jax.effects_barrier()
+    menu.of_parts = greedy_wait.of_parts = batching.of_parts
+    return made / (SEEN_CALLS * TURNS * SEEN_ENVS), float(np.mean(needed)) if needed else 0.0
 
 
 def row_of(name: str, envs: int) -> dict[str, Any]:
@@ -112,19 +135,18 @@ def row_of(name: str, envs: int) -> dict[str, Any]:
     playing = jax.eval_shape(jax.vmap(at_boundary), lists(envs))
     run = program_of_turns(config, policy, TURNS)
     program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
-    kernels, size, unknown = total(program)
-    driven = len(unknown)
-    made = decisions_per_turn(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
-    moved_s = size / TURNS / (SHARE * BANDWIDTH)
-    spans = [moved_s + kernels / TURNS * kernel + driven * host for kernel, host in zip(KERNEL_S, HOST_S)]
+    made, needed = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
+    kernels, size, looks = (count / TURNS for count in total(program, max(1, math.ceil(needed / batching.SHARE))))
+    spans = [size / (SHARE * BANDWIDTH) + kernels * kernel + looks * look for kernel, look in zip(KERNEL_S, LOOK_S)]
     return {
         "policy": name,
         "environments": envs,
-        "kernels_per_turn": round(kernels / TURNS, 1),
-        "loops_driven_by_the_host": unknown,
-        "kB_per_environment_and_turn": round(size / TURNS / envs / 1e3, 1),
+        "kernels_per_turn": round(kernels, 1),
+        "looks_of_the_host_per_turn": round(looks, 1),
+        "needed_places": round(needed, 3),
+        "kB_per_environment_and_turn": round(size / envs / 1e3, 1),
         "decisions_per_environment_and_turn": round(made, 3),
-        "kB_per_decision": round(size / TURNS / envs / made / 1e3, 1),
+        "kB_per_decision": round(size / envs / made / 1e3, 1),
         "estimated_decisions_per_s": [round(envs * made / span) for span in reversed(spans)],
         "compile_s": round(compile_s, 1),
         "jax": jax.__version__,

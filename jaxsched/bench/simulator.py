@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsched.bench.programs import program_of_rounds
+from jaxsched.bench.programs import program_of_rounds, program_of_turns
 from jaxsched.bench.worlds import (
     INTERVAL_S,
     LOAD,
@@ -29,6 +29,9 @@ from jaxsched.bench.worlds import (
 )
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.state import State
+from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.machine import loop_options
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
@@ -88,21 +91,25 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     """
     config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     states = start_states(cluster, config, params, num_envs)
+    in_turns = num_envs > 1 and not on_cpu()  # in step with each other
     rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
-    run = program_of_rounds(config, parse(policy), rounds)
+    run = (program_of_turns if in_turns else program_of_rounds)(config, parse(policy), rounds)
+    playing = jax.jit(jax.vmap(at_boundary))(states) if in_turns else states
     key = jax.random.key(0)
     begin = time.perf_counter()
     pool = start_states(cluster, config, params, POOL)
-    compiled = jax.jit(run, donate_argnums=0).lower(states, params, pool, key).compile(loop_options())
+    compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0
-    while float(states.clock.mean()) < WARM_INTERVALS:  # clusters fill
-        states, _, _ = compiled(states, params, pool, jax.random.fold_in(key, calls))
+    while (
+        float((playing if isinstance(playing, State) else playing.state).clock.mean()) < WARM_INTERVALS
+    ):  # clusters fill
+        playing, _, _ = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         calls += 1
 
     decisions, jobs, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - wall_s < LEAST_WALL_S:
-        states, made, done = compiled(states, params, pool, jax.random.fold_in(key, calls))
+        playing, made, done = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         decisions, jobs, calls = decisions + int(made), jobs + int(done), calls + 1
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return Timing(
@@ -220,3 +227,7 @@ def _program_memory(program: Program) -> int | None:
 
 def _servers(cluster: Cluster) -> int:
     return int((np.asarray(cluster.group_gpus).sum(-1) > 0).sum())
+
+
+def _state_of(playing: State | Playing) -> State:
+    return playing if isinstance(playing, State) else playing.state

@@ -129,3 +129,67 @@ def only_where(needed: Bool[Array, "*S"], compute: Callable[..., T], otherwise: 
 
 def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Array, *index: Array) -> T:
     return lax.cond(needed, compute, otherwise, *index)
+
+
+SHARE = 3 / 16  # of all places side by side that are computed at once; most often one turn is enough
+
+
+def of_parts(
+    parts: PyTree,
+    needed: Bool[Array, "P *S"],
+    compute: Callable[..., T],
+    nothing: T,
+) -> T:
+    """`compute(part, *index)` where `needed`, else `nothing`, stacked; `part` is of `parts` the one at `index[0]`.
+
+    Under `vmap` on an accelerator only what is needed anywhere is computed, `SHARE` of all at a time. Parts of one
+    environment are read where they lie.
+    """
+    if on_cpu():
+        return only_where(needed, lambda *index: compute(_part(parts, index[0]), *index), lambda *index: nothing)
+    zeros = (jnp.int32(0),) * needed.ndim
+    call, constants = _explicit(compute, _part(parts, zeros[0]), *zeros)
+
+    # What a function with its own batching rule closes over would leak from the trace that it is made in.
+    @jax.custom_batching.custom_vmap
+    def run(constants: list[Array], parts: PyTree, needed: Array, nothing: T) -> T:
+        return only_where(
+            needed, lambda *index: call(constants, _part(parts, index[0]), *index), lambda *index: nothing
+        )
+
+    @run.def_vmap
+    def side_by_side(
+        size: int, batched: tuple, constants: list[Array], parts: PyTree, needed: Array, nothing: T
+    ) -> tuple:
+        lanes = needed if batched[2] else jnp.broadcast_to(needed, (size, *needed.shape))
+        flat = lanes.reshape(-1)
+        count = math.ceil(flat.size * SHARE)
+
+        def one(lane: Array, *index: Array) -> T:
+            own = [leaf[lane] if some else leaf for leaf, some in zip(constants, batched[0], strict=True)]
+            part = jax.tree.map(lambda leaf, some: leaf[lane, index[0]] if some else leaf[index[0]], parts, batched[1])
+            return call(own, part, *index)
+
+        def some(carry: tuple[Array, T]) -> tuple[Array, T]:
+            left, results = carry
+            chosen = jnp.nonzero(left, size=count, fill_value=flat.size)[0]
+            places = jnp.unravel_index(jnp.minimum(chosen, flat.size - 1), lanes.shape)
+            new = jax.vmap(one)(*places)
+            results = jax.tree.map(lambda leaf, part: leaf.at[chosen].set(part, mode="drop"), results, new)
+            return left.at[chosen].set(False, mode="drop"), results
+
+        def spread(leaf: Array, some: bool) -> Array:
+            whole = leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            places = jnp.repeat(whole[:, None], flat.size // size, 1)
+            return places.reshape(flat.size, *whole.shape[1:])
+
+        start = jax.tree.map(spread, nothing, batched[3])
+        _, results = lax.while_loop(lambda carry: carry[0].any(), some, (flat, start))
+        results = jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return run(constants, parts, needed, nothing)
+
+
+def _part(parts: PyTree, index: Array) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], parts)

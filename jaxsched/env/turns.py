@@ -54,8 +54,13 @@ def turn(
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it."""
     hidden = params.replace(failures=None)  # nobody knows what will fail
-    action = policy(key, seen(params, playing.state, config.knows), hidden)
+    action = policy(key, seen(params, asked_state(playing), config.knows), hidden)
     return turn_with(config, params, policy, playing, action)
+
+
+def asked_state(playing: Playing) -> State:
+    """The state that schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
+    return playing.state.replace(waited=playing.state.waited | ~playing.decides)
 
 
 def turn_with(

@@ -20,7 +20,7 @@ from jaxsched.env.knowledge import seen
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
-from jaxsched.policies.offers import Offers, offers, present, scene_of
+from jaxsched.policies.offers import Offers, by_partition, offers, scene_of
 from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params
@@ -144,7 +144,8 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         partitions = state.queue.shape[0]
         scene = scene_of(state, params, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
         taken = action.workers.reshape(partitions, -1)[p]
-        return offers(params, scene, present(params, scene), p, jnp.int32(0), taken)
+        here = jax.tree.map(lambda leaf: leaf[p], by_partition(params, scene))
+        return offers(params, here, p, jnp.int32(0), taken)
 
     options = loop_options()
     return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.dynamics.batching import lane_by_lane, on_cpu, only_where
+from jaxsched.dynamics.batching import lane_by_lane, of_parts, on_cpu
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
@@ -18,7 +18,7 @@ from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.policies.base import TO_IDLE, Act, forward_choice, or_stop, place_or_forward
 from jaxsched.policies.displacement import displaced
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Scene, choice_score, offers, present, scene_of
+from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
 
 
 def greedy_wait(
@@ -54,32 +54,30 @@ def _choose(
     threshold: float, patience: float, params: EnvParams, scene: Scene
 ) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"]]:
     """The first job of each window that has an acceptable placement: whether, its place in the window, its workers."""
-    now = present(params, scene)
+    here = by_partition(params, scene)
     idle = jnp.isinf(scene.wait_s)
+    nothing = (jnp.array(False), jnp.zeros_like(scene.free[0]))
 
-    def best_offer(p: Array, w: Array) -> tuple[Array, Array]:
-        on = offers(params, scene, now, p, w)
+    def best_offer(part: Here, p: Array, w: Array) -> tuple[Array, Array]:
+        on = offers(params, part, p, w)
         choice = jnp.argmin(choice_score(on))
         good = quantise(on.loss) <= quantise(jnp.float32(threshold))
         good |= quantise(on.stake) <= quantise(jnp.float32(patience))
-        return (good[choice] | (idle[p] & (w == 0))) & on.valid[choice], on.workers[choice]
+        return (good[choice] | (jnp.isinf(part.scene.wait_s) & (w == 0))) & on.valid[choice], on.workers[choice]
+
+    if not on_cpu():  # all jobs of the windows at once
+        accepted, options = of_parts(here, scene.some, best_offer, nothing)
+        taken, window = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
+        workers = jnp.take_along_axis(options, window[:, None, None], 1)[:, 0]
+        return taken, jnp.where(taken, window, 0), jnp.where(taken[:, None], workers, 0)
 
     def consider(carry: tuple[Array, Array, Array], w: Array) -> tuple[tuple[Array, Array, Array], None]:
         taken, window, workers = carry
-        accepted, option = only_where(
-            scene.some[:, w] & ~taken,
-            lambda p: best_offer(p, w),
-            lambda p: (jnp.array(False), jnp.zeros_like(scene.free[p])),
-        )
+        best = lambda part, p: best_offer(part, p, w)
+        accepted, option = of_parts(here, scene.some[:, w] & ~taken, best, nothing)
         window = jnp.where(accepted, w, window)
         return (taken | accepted, window, jnp.where(accepted[:, None], option, workers)), None
 
     none = (jnp.zeros_like(idle), jnp.zeros(idle.shape, jnp.int32), jnp.zeros_like(scene.free))
-    if not on_cpu():  # all jobs of the windows at once
-        nothing = (jnp.array(False), jnp.zeros(scene.free.shape[1], scene.free.dtype))
-        accepted, options = only_where(scene.some, best_offer, lambda p, w: nothing)
-        taken, window = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
-        workers = jnp.take_along_axis(options, window[:, None, None], 1)[:, 0]
-        return taken, jnp.where(taken, window, 0), jnp.where(taken[:, None], workers, 0)
     (taken, window, workers), _ = lax.scan(consider, none, jnp.arange(scene.some.shape[1]))
     return taken, window, workers

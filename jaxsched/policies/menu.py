@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int32
 
-from jaxsched.dynamics.batching import lane_by_lane, only_where
+from jaxsched.dynamics.batching import lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.observation import Observation
 from jaxsched.env.state import EnvParams, State
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.filling import ahead
-from jaxsched.policies.offers import Offers, Scene, choice_score, offers, present, scene_of
+from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
 from jaxsched.policies.rules import per_server
 from jaxsched.semantics import CAPS
 
@@ -30,16 +30,16 @@ def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
 
 
 def _build(params: EnvParams, scene: Scene) -> Menu:
-    now = present(params, scene)
+    here = by_partition(params, scene)
 
-    def of_job(partition: Array, window: Array) -> Menu:
-        on = offers(params, scene, now, partition, window)
-        return _menu_of(on, window, scene.duration_s[partition, window], scene.wait_s[partition])
+    def of_job(part: Here, partition: Array, window: Array) -> Menu:
+        on = offers(params, part, partition, window)
+        return _menu_of(on, window, part.scene.duration_s[window], part.scene.wait_s)
 
-    blank = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_job, jnp.int32(0), jnp.int32(0))
-    )
-    menus = only_where(scene.some, of_job, lambda partition, window: blank)
+    first = jax.tree.map(lambda leaf: leaf[0], here)
+    shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    menus = of_parts(here, scene.some, of_job, blank)
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(_compacted)(menus)
 

@@ -69,6 +69,18 @@ class Offers(Pytree):
     stake: Float32[Array, "C"]  # seconds lost by a `loss` above 1, own and others', over the wait for a change
 
 
+class Here(Pytree):
+    """A scene with the present step times; of `by_partition` a leading axis P, of one partition none."""
+
+    scene: Scene
+    now: StepTime | None  # leaves [P, R], see `present`; None: each looks for itself
+
+
+def by_partition(params: EnvParams, scene: Scene) -> Here:
+    """The scene, of which `dynamics.batching.of_parts` looks up partitions."""
+    return Here(scene=scene, now=present(params, scene) if on_cpu() else None)
+
+
 def scene_of(
     state: State,
     params: EnvParams,
@@ -130,8 +142,7 @@ def present(params: EnvParams, scene: Scene) -> StepTime:
 
 def offers(
     params: EnvParams,
-    scene: Scene,
-    now: StepTime,
+    here: "Here",
     p: Int32[Array, ""],
     w: Int32[Array, ""],
     beside: Int32[Array, "NK"] | None = None,
@@ -139,17 +150,19 @@ def offers(
     """What there is for the job at place `w` of the window of partition `p`.
 
     Args:
-        now: `present`.
+        here: the partition, of `by_partition`.
         beside: workers of one more candidate, the last.
     """
+    scene = here.scene
+    now = here.now or step_time(params.interference, scene.footprint, scene.total[:, None])
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
-    rows, now, crowd = jax.tree.map(lambda leaf: leaf[p], (scene.footprint, now, scene.crowd))
-    room = None if crowd is None else shares.room_of(scene.free[p], crowd.shared)
-    view = View(cluster=cluster, free=scene.free[p], total=scene.total[p], profiles=params.profiles, room=room)
-    job = jax.tree.map(lambda leaf: leaf[p, w], scene.job)
+    rows, crowd = scene.footprint, scene.crowd
+    room = None if crowd is None else shares.room_of(scene.free, crowd.shared)
+    view = View(cluster=cluster, free=scene.free, total=scene.total, profiles=params.profiles, room=room)
+    job = jax.tree.map(lambda leaf: leaf[w], scene.job)
     if scene.gpu_speeds > 1:
         view = fastest(view, job)
-    duration = scene.duration_s[p, w]
+    duration = scene.duration_s[w]
     workers, valid = candidates(view, job)
     if beside is not None:
         workers, valid = jnp.concatenate([workers, beside[None]]), jnp.append(valid, True)
@@ -158,7 +171,7 @@ def offers(
     def appraise(workers: Array) -> tuple[Array, ...]:
         prints = candidate_prints(view, best, job, workers)
         stretches = None if crowd is None else _stretches(params, view, crowd, job, workers)
-        left = scene.left_s[p]
+        left = scene.left_s
         effects = what_if(params.interference, rows, left, now, view.total, prints, stretches)
         return (*effects, prints.least) if scene.gpu_speeds > 1 else effects
 
@@ -169,8 +182,8 @@ def offers(
     later = jnp.zeros_like(own)
     if scene.exit_s is not None:
         used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
-        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - scene.exit_s[p], 0.0), 0.0).sum(-1)
-    stake = (loss - 1.0) * duration / scene.wait_s[p]
+        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - scene.exit_s, 0.0), 0.0).sum(-1)
+    stake = (loss - 1.0) * duration / scene.wait_s
     return Offers(
         view=view,
         gpus_per_worker=job.gpus_per_worker if job.milli is None else job.gpus_per_worker * (job.milli * MILLI),

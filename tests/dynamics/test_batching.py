@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsched.dynamics import batching
-from jaxsched.dynamics.batching import lane_by_lane, only_where, with_shared
+from jaxsched.dynamics.batching import ACCELERATOR, lane_by_lane, of_parts, only_where, traced_for, with_shared
 from jaxsched.env.environment import transition
 from jaxsched.policies.registry import parse
 from tests.support import strategies
@@ -23,6 +23,23 @@ def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
     np.testing.assert_array_equal(alone, [10.0, -2.0, 30.0])
     monkeypatch.setattr(batching, "on_cpu", lambda: False)
     np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
+
+
+@pytest.mark.parametrize("needed", [0.0, 0.1, 1.0])
+def test_of_parts_of_many_environments_is_that_of_each(needed):
+    drawn = np.random.default_rng(3)
+    parts, scale = drawn.random((6, 2, 5)).astype(np.float32), drawn.random(6).astype(np.float32)
+    wanted = drawn.random((6, 2, 4)) < needed  # of 48 places 9 at a time
+
+    def run(parts, scale, wanted):
+        compute = lambda part, p, w: (scale * part.sum() + p, part[w] * w)
+        return of_parts(parts, wanted, compute, (jnp.float32(-1.0), jnp.float32(-2.0)))
+
+    one_by_one = [jax.jit(run)(*one) for one in zip(parts, scale, wanted, strict=True)]
+    with traced_for(ACCELERATOR):
+        together = jax.jit(jax.vmap(lambda *args: run(*args)))(parts, scale, wanted)
+    for k, leaf in enumerate(together):
+        np.testing.assert_allclose(leaf, np.stack([one[k] for one in one_by_one]), rtol=1e-6)
 
 
 def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
