@@ -34,6 +34,7 @@ TESTS = {
         "tests/env/test_history.py",
         "tests/env/test_fractions.py",
         "tests/env/test_contract.py",
+        "tests/env/test_turns.py",
         "tests/env/test_invariants.py",
         "tests/env/test_drawing.py",
         "tests/env/test_checks.py",
