@@ -64,6 +64,8 @@ class Run:
     """Serve them over TLS, with tls.crt and tls.key of this folder (default: plain HTTP)."""
     record: Output = None
     """Append every change and plan to this file, for `jaxsched kube replay`."""
+    preemption: Switch = False
+    """Evict gangs of lower priority, whole, if a plan shows that a higher one then starts."""
     gpu_resource: str = "nvidia.com/gpu"
     """The resource that counts GPUs."""
     topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
@@ -152,6 +154,7 @@ class Run:
             default_duration_s=self.default_duration_s,
             nic_gbits_s=self.nic_gbits_s,
             oversubscription=self.oversubscription,
+            preemption=self.preemption,
         )
 
     def _options(self) -> "Options":

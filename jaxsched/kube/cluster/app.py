@@ -13,6 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.attempts import failed_attempts, pending_pods
 from jaxsched.kube.cluster.binder import Binder
+from jaxsched.kube.cluster.evictor import Evictor
 from jaxsched.kube.cluster.gang_binder import GangBinder
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.leader_election import LeaderElector
@@ -33,7 +34,13 @@ log = logging.getLogger("jaxsched.kube")
 
 STUCK_S = 300.0  # without a turn of the loop for this long the process is not alive
 FAILED_S = 5.0  # of rest after a turn that failed
-STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated", "PlanFull")  # reasons that time or other pods end
+STILL_WAITING = (
+    "GangIncomplete",
+    "PodGroupMissing",
+    "Gated",
+    "PlanFull",
+    "MakingRoom",
+)  # reasons that time or other pods end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +73,12 @@ class Scheduler:
             self.elector = LeaderElector(
                 api, options.namespace, options.lease, options.identity, on_change=self.dirty.set
             )
-        self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s)
+        preempts = self.settings.preemption and options.mode != "shadow"
+        self.informers = Informers(api, self.dirty.set, self._on_event, self._on_restart, options.idle_s, preempts)
         self.reporter = Reporter(api, self.settings.scheduler_name, log.error, options.identity)
-        binder = Binder(api, dry_run=options.mode == "dry-run", may_bind=self._may_bind)
+        dry_run = options.mode == "dry-run"
+        binder = Binder(api, dry_run=dry_run, may_bind=self._may_bind)
+        self.evictor = Evictor(api, self.reporter, metrics, self._may_bind, dry_run) if preempts else None
         self.gang_binder = GangBinder(api, binder, self.informers, self.reporter, metrics, options.bind_threads)
         self.shadow = Shadow(planner)
         self._led, self._compilations = self.elector is None, 0
@@ -80,7 +90,7 @@ class Scheduler:
     def start(self) -> None:
         """Check permissions and read the cluster. UserError if the cluster cannot be used."""
         writes = self.options.mode != "shadow"
-        wanted = needed(writes, lease=self.elector is not None, reviews=self.options.metrics_auth)
+        wanted = needed(writes, self.elector is not None, self.options.metrics_auth, self.evictor is not None)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
         self.reporter.start()
@@ -160,14 +170,19 @@ class Scheduler:
             self.recorder.plan(snapshot.now_s, plan)
         self._observe(snapshot, plan, plan_s)
         self.gang_binder.bind([one for one in plan.placements if self.informers.allows(one)], plan_s)
-        waiting = any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
+        if self.evictor is not None:
+            self.evictor.carry_out(plan.preemption)
+        waiting = self.evictor is not None and self.evictor.unfinished()
+        waiting |= any(reason.reason in STILL_WAITING for reason in plan.reasons.values())
         return waiting or self.gang_binder.some_back_off()
 
     def snapshot(self) -> Snapshot:
         """The cluster as it will be when everything assumed has come true; gangs that back off are left out."""
         backing_off = self.gang_binder.backing_off()
         pods = self.gang_binder.assumed.apply(self.informers.pods())
-        return self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in backing_off))
+        shot = self.informers.snapshot(tuple(pod for pod in pods if pod.node or gang_key(pod) not in backing_off))
+        making_room = self.evictor.making_room() if self.evictor is not None else frozenset()
+        return dataclasses.replace(shot, making_room=making_room)
 
     def _alive(self) -> None:
         self._turn = time.monotonic()

@@ -8,6 +8,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
 from jaxsched.kube.cluster.permissions import POD_GROUPS
 from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.planning.budgets import read_budget
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.planning.owners import OWNER_KINDS, read_owner
 from jaxsched.kube.planning.placement import Placement
@@ -16,6 +17,7 @@ from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
 
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 
 
@@ -23,7 +25,7 @@ class Informers:
     """Reads from `start` until `stop`.
 
     `on_change()` and `on_event(kind, what, raw)` hear of every change, `on_restart(resource, cause)` of every watch
-    that ends.
+    that ends. `budgets`: PodDisruptionBudgets, too.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Informers:
         on_event: Callable[[str, str, Mapping[str, Any]], None],
         on_restart: Callable[[str, str], None],
         idle_s: float,
+        budgets: bool = False,
     ) -> None:
         self.clock = api.clock
         self.stores: dict[str, Store] = {}
@@ -52,6 +55,8 @@ class Informers:
         reflect("pods", "pods", read_pod, PODS)
         reflect("persistentvolumeclaims", "persistentvolumeclaims", read_volume_claim, CLAIMS)
         reflect("persistentvolumes", "persistentvolumes", read_volume, VOLUMES)
+        if budgets:
+            reflect("poddisruptionbudgets", "", read_budget, BUDGETS)
         for group, versions in POD_GROUPS.items():
             paths = (f"/apis/{group}/{version}/podgroups" for version in versions)
             reflect(group, "podgroups", read_pod_group, *paths, optional=True)
@@ -103,6 +108,7 @@ class Informers:
             served=frozenset(name for name in optional if not self.reflectors[name].missing),
             volume_claims=dict(self.stores["persistentvolumeclaims"].items()),
             volumes=dict(self.stores["persistentvolumes"].items()),
+            budgets=self.stores["poddisruptionbudgets"].items() if "poddisruptionbudgets" in self.stores else (),
         )
 
     def allows(self, placement: Placement) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from jaxsched.errors import UserError
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
+PREEMPTION_VICTIMS = tuple(2**power for power in range(7))  # kube-scheduler's buckets
 UPSTREAM_SECONDS = tuple(0.001 * 2**power for power in range(15))  # kube-scheduler's buckets of an attempt
 
 
@@ -32,6 +33,13 @@ class Metrics:
         )
         self.pending_pods = prometheus.Gauge(
             "scheduler_pending_pods", "Unbound pods, by queue", ("queue",), registry=registry
+        )
+
+        self.preemption_attempts = prometheus.Counter(
+            "scheduler_preemption_attempts", "Preemptions that were begun or refused", registry=registry
+        )
+        self.preemption_victims = prometheus.Histogram(
+            "scheduler_preemption_victims", "Pods evicted in one", buckets=PREEMPTION_VICTIMS, registry=registry
         )
 
         def counter(name: str, text: str, *labels: str) -> Any:

@@ -33,17 +33,25 @@ REVIEWS = (
     ("create", "authentication.k8s.io", "tokenreviews"),
     ("create", "authorization.k8s.io", "subjectaccessreviews"),
 )
+PREEMPTION = (
+    ("list", "policy", "poddisruptionbudgets"),
+    ("watch", "policy", "poddisruptionbudgets"),
+    ("create", "", "pods/eviction"),
+)
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
-def needed(writes: bool, lease: bool, reviews: bool = False) -> tuple[tuple[str, str, str], ...]:
+def needed(
+    writes: bool, lease: bool, reviews: bool = False, preemption: bool = False
+) -> tuple[tuple[str, str, str], ...]:
     """What a process needs; one that only looks does without `writes`, one without replicas without `lease`.
 
-    `reviews`: it asks who may read its metrics.
+    `reviews`: it asks who may read its metrics. `preemption`: it evicts pods.
     """
     optional = [*((group, "podgroups") for group in POD_GROUPS), *((one.group, one.resource) for one in OWNER_KINDS)]
     reads = READS + tuple((verb, group, resource) for group, resource in optional for verb in ("list", "watch"))
-    return reads + (WRITES if writes else ()) + (LEASE if lease else ()) + (REVIEWS if reviews else ())
+    own = (WRITES if writes else ()) + (LEASE if lease else ())
+    return reads + own + (REVIEWS if reviews else ()) + (PREEMPTION if preemption else ())
 
 
 def check_permissions(

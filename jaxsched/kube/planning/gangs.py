@@ -43,6 +43,8 @@ class Gang:
     waiting: Refusal | None  # it may be scheduled later: pods are missing
     gpu_resource: str = ""
     topology: str = ""  # node label; all of its pods go to nodes with one value of it
+    preempts: bool = True  # others may be evicted for it
+    preemptable: bool = True  # it may be evicted for others
 
     @property
     def uniform(self) -> bool:
@@ -130,6 +132,7 @@ def _gang(
     model, duration = profile_of(members, settings)
     refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu)
     stated = group.priority if group is not None else None
+    preempts = group.preempts if group is not None else None
     return Gang(
         key=key,
         namespace=members[0].namespace,
@@ -148,6 +151,8 @@ def _gang(
         waiting=None if refusal or not pending or bound else size.missing(key, members, settings.settle_s, now_s),
         gpu_resource=gpu,
         topology=group.topology if group is not None else "",
+        preempts=preempts if preempts is not None else all(pod.preempts for pod in members),
+        preemptable=group is None or group.preemptable,
     )
 
 

@@ -60,6 +60,7 @@ class Pod:
     preferred_nodes: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # weight and term of preferred node affinity, raw
     preferred_pods: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # of pod affinity; anti-affinity: negative weights
     spread: tuple = ()  # topology spread constraints with ScheduleAnyway, raw
+    preempts: bool = True  # its preemptionPolicy is not Never
 
     @property
     def key(self) -> str:
@@ -140,6 +141,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
             *_preferred(mapping(affinity, "podAntiAffinity"), "podAffinityTerm", sign=-1),
         ),
         spread=tuple(one for one in mappings(spec, "topologySpreadConstraints") if _is_wish(one)),
+        preempts=spec.get("preemptionPolicy") != "Never",
     )
 
 

@@ -19,6 +19,7 @@ from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Node, Refusal
 from jaxsched.kube.planning.partial_gangs import place_each, place_each_in_domain, place_extra, place_rest
 from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.planning.preemption import Preemption, Room, choose_victims, ending_pods
 from jaxsched.kube.planning.rounds import Rounds, equivalence_classes
 from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
@@ -44,6 +45,7 @@ class Plan:
     rounds: int
     nodes_without_gpus: int
     refused_nodes: dict[str, str]  # name -> what cannot be read
+    preemption: Preemption | None = None  # to be carried out after the placements
 
 
 class Planner:
@@ -74,7 +76,7 @@ class Planner:
         alone: set[str] = set()
         while True:  # once more for each gang that raises: what it had reserved is forgotten
             try:
-                return _PlanInProgress(self, snapshot, fleet, aside, alone).run()
+                return _PlanInProgress(self, snapshot, fleet, aside, alone, self.settings).run()
             except GangFault as fault:
                 if len(fault.keys) > 1:
                     alone.update(fault.keys)
@@ -86,9 +88,14 @@ class _PlanInProgress:
     """The state of one plan while it is made."""
 
     def __init__(
-        self, planner: Planner, snapshot: Snapshot, fleet: Fleet, aside: Mapping[str, GangFault], alone: Set[str]
+        self,
+        planner: Planner,
+        snapshot: Snapshot,
+        fleet: Fleet,
+        aside: Mapping[str, GangFault],
+        alone: Set[str],
+        settings: PlanSettings,
     ) -> None:
-        settings = planner.settings
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot, self.aside, self.alone = snapshot, aside, alone
         pods = with_nominations(snapshot.pods, settings.scheduler_name)
@@ -101,10 +108,15 @@ class _PlanInProgress:
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
         self.settled: dict[str, Gang] = {}  # gangs in the topology domain that is theirs in this plan
+        self.planner, self.fleet = planner, fleet
+        self.running: list[Gang] = []
+        self.preemption: Preemption | None = None
+        self.promised: dict[str, Refusal] = {}  # gangs for which nodes become free
 
     def run(self) -> Plan:
         shot = self.snapshot
         gangs = form_gangs(self.pods, shot.groups, shot.served, self.settings, shot.now_s, shot.owners)
+        self.running = [gang for gang in gangs if gang.bound]
         gangs = [gang for gang in gangs if gang.pending]
         ready = [gang for gang in gangs if self._may_start(gang)]
         for priority in sorted({gang.priority for gang in ready}, reverse=True):
@@ -123,6 +135,9 @@ class _PlanInProgress:
                 with about([gang]):
                     self._place_apart(gang)
         whole = [gang for gang in gangs if not gang.bound and gang.uniform and not gang.topology]
+        promised = [gang for gang in whole if gang.key in self.snapshot.making_room]
+        self._make_room(self._ask(promised), evict=False)
+        whole = self._unplaced(whole)
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
         self._explain(whole)
@@ -130,7 +145,37 @@ class _PlanInProgress:
         self._decide(late, fallback=True)
         if late:  # what these took is not there any more
             self._explain(self._unplaced(whole))
+        self._make_room([gang for gang in self._unplaced(whole) if self.reasons[gang.key].reason == "Insufficient"])
         self._place_extras([gang for gang in gangs if gang.extra])
+
+    def _make_room(self, gangs: Sequence[Gang], evict: bool = True) -> None:
+        """Keep nodes for gangs that fit once pods have ended; have others evicted for the first that does not."""
+        for gang in gangs if self.settings.preemption else ():
+            with about([gang]):
+                room = Room(self.capacity, gang, self.pods, self.placements)
+                may = evict and self.preemption is None and gang.preempts
+                victims = choose_victims(room, self.running, self.snapshot.budgets) if may and not room.fits() else ()
+                if (room.ending or victims) and room.fits() and (nodes := self._nodes_without(gang, victims)):
+                    self._promise(gang, nodes, victims)
+
+    def _nodes_without(self, gang: Gang, victims: Sequence[Gang]) -> set[str]:
+        """Where a plan puts the gang once these and all pods that end are gone; empty if it does not."""
+        gone = {pod.uid for pod in ending_pods(self.pods)} | {pod.uid for one in victims for pod in one.bound}
+        pods = tuple(pod for pod in self.snapshot.pods if pod.uid not in gone)
+        then = dataclasses.replace(self.snapshot, pods=pods)
+        settings = dataclasses.replace(self.settings, preemption=False)
+        plan = _PlanInProgress(self.planner, then, self.fleet, self.aside, self.alone, settings).run()
+        placed = (placement for placement in plan.placements if placement.gang.key == gang.key)
+        return {one.node for placement in placed for one in placement.assignments}
+
+    def _promise(self, gang: Gang, nodes: set[str], victims: tuple[Gang, ...]) -> None:
+        for name in sorted(nodes):
+            self.capacity.keep(self.capacity.ledger.row[name], gang)
+        text = "pods that end make room for it"
+        if victims:
+            self.preemption = Preemption(gang, victims)
+            text = f"evicting {', '.join(victim.key for victim in victims)} makes room for it"
+        self.reasons[gang.key] = self.promised[gang.key] = Refusal("MakingRoom", text)
 
     def _explain(self, gangs: Sequence[Gang]) -> None:
         """Say why gangs are not placed, as things are now."""
@@ -139,7 +184,7 @@ class _PlanInProgress:
             with about([gang]):
                 reason = explanations.why_not(gang)
             unasked = self.rounds.exhausted and reason.reason == "PolicyWaits"
-            self.reasons[gang.key] = self._next_plan() if unasked else reason
+            self.reasons[gang.key] = self._next_plan() if unasked else self.promised.get(gang.key, reason)
 
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
@@ -155,6 +200,7 @@ class _PlanInProgress:
             rounds=self.rounds.count,
             nodes_without_gpus=sum(node.name not in units and node.refusal is None for node in nodes),
             refused_nodes={node.name: node.refusal.message for node in nodes if node.refusal is not None},
+            preemption=self.preemption,
         )
 
     def _may_start(self, gang: Gang) -> bool:

@@ -38,6 +38,8 @@ class PodGroup:
     whole: bool = False  # no pod starts without all others that are there
     phase: str = ""  # Volcano's
     refusal: Refusal | None = None
+    preempts: bool | None = None  # whether others may be evicted for it, in place of what its pods say
+    preemptable: bool = True  # Volcano's; whether it may be evicted for others
     said: tuple[str, str] = ("", "")  # status and message of upstream's condition PodGroupScheduled
 
     @property
@@ -69,6 +71,8 @@ def read_pod_group(raw: Mapping[str, Any]) -> PodGroup:
         whole=bool(tasks),  # which pod is of which task is not read: all of them
         phase=str(mapping(raw, "status").get("phase") or ""),
         refusal=_refusal(api, spec),
+        preempts=spec["preemptionPolicy"] != "Never" if api == UPSTREAM and "preemptionPolicy" in spec else None,
+        preemptable=api != VOLCANO or spec.get("preemptable") is not False,
         said=_said(raw) if api == UPSTREAM else ("", ""),
     )
 

@@ -27,6 +27,7 @@ class PlanSettings:
     tenants: int = 16  # namespaces told apart by the order `las`
     largest_worker: int = 8  # most GPUs of one pod; nodes with more raise it
     max_decisions: int = 256  # decision rounds of one plan
+    preemption: bool = False  # gangs of lower priority are evicted for higher ones
 
     def __post_init__(self) -> None:
         for name in ("default_duration_s", "interval_s", "oversubscription", "nic_gbits_s", "pcie_gbytes_s"):

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
+from jaxsched.kube.planning.budgets import Budget
 from jaxsched.kube.planning.objects import Node, Pod
 from jaxsched.kube.planning.owners import Owner
 from jaxsched.kube.planning.pod_groups import PodGroup
@@ -21,3 +22,5 @@ class Snapshot:
     served: frozenset[str] = frozenset()  # APIs of PodGroups and kinds of owners that the cluster has
     volume_claims: Mapping[str, VolumeClaim] = dataclasses.field(default_factory=dict)  # by namespace/name
     volumes: Mapping[str, Volume] = dataclasses.field(default_factory=dict)  # by name
+    budgets: tuple[Budget, ...] = ()
+    making_room: frozenset[str] = frozenset()  # keys of gangs for which others were evicted of late

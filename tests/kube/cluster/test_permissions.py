@@ -86,6 +86,15 @@ def test_the_shipped_rbac_is_exactly_what_is_needed() -> None:
     assert granted == set(NEEDED)
 
 
+def test_the_role_for_preemption_is_exactly_what_that_needs() -> None:
+    roles = list(yaml.safe_load_all((DEPLOY / "preemption" / "rbac.yaml").read_text()))
+    granted = set()
+    for rule in roles[0]["rules"]:
+        granted |= {(verb, rule["apiGroups"][0], resource) for verb in rule["verbs"] for resource in rule["resources"]}
+    more = set(needed(writes=True, lease=True, reviews=True, preemption=True)) - set(NEEDED)
+    assert granted == more and roles[1]["roleRef"]["name"] == roles[0]["metadata"]["name"]
+
+
 @pytest.mark.long
 def test_the_shipped_rbac_is_enough(world, start) -> None:
     grant(world)

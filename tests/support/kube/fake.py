@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "scheduling.k8s.io": ("podgroups",),
     "scheduling.x-k8s.io": ("podgroups",),
     "batch": ("jobs",),
+    "policy": ("poddisruptionbudgets",),
     "apiextensions.k8s.io": ("customresourcedefinitions",),
 }
 PATH = re.compile(
@@ -111,6 +112,8 @@ class FakeServer:
             if part == "token":
                 self._get(key)
                 return 201, {"status": {"token": f"token-of.{ns}.{name}"}}
+            if part == "eviction":
+                return 201, self._evict(key, body)
             if part == "binding":
                 return 201, self._bind(key, body, dry)
             if method == "POST":
@@ -206,6 +209,8 @@ class FakeServer:
         new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp}
         if key[2]:
             new["metadata"]["namespace"] = key[2]
+        if resource == "poddisruptionbudgets":
+            new["metadata"]["generation"] = 1
         if resource == "pods":
             new["spec"].setdefault("schedulerName", "default-scheduler")
             new["spec"].setdefault("priority", 0)
@@ -242,6 +247,28 @@ class FakeServer:
             new["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             return self._store(key, new, "MODIFIED")
         return self._store(key, None, "DELETED")
+
+    def _evict(self, key: tuple, body: dict) -> dict:
+        """Pods that run count against their budget; the body's dry run changes nothing."""
+        pod, options = self._get(key), body.get("deleteOptions") or {}
+        if (uid := (options.get("preconditions") or {}).get("uid")) not in (None, pod["metadata"]["uid"]):
+            raise Problem(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
+        dry = options.get("dryRun") == ["All"]
+        labels = pod["metadata"].get("labels") or {}
+        for (_, kind, namespace, _), budget in list(self.objects.items()):
+            wanted = budget["spec"].get("selector", {}).get("matchLabels", {}) if kind == "poddisruptionbudgets" else {}
+            if kind != "poddisruptionbudgets" or namespace != key[2] or not wanted.items() <= labels.items():
+                continue
+            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
+                left = (budget.get("status") or {}).get("disruptionsAllowed", 0)
+                if left < 1:
+                    text = "Cannot evict pod as it would violate the pod's disruption budget."
+                    raise Problem(429, "TooManyRequests", text)
+                if not dry:
+                    budget["status"]["disruptionsAllowed"] = left - 1
+        if not dry:
+            self._delete(key, options)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     def _bind(self, key: tuple, body: dict, dry: bool) -> dict:
         pod = self._get(key)
