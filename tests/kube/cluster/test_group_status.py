@@ -57,3 +57,15 @@ def test_what_is_said_already_is_not_written_again(world, start):
         again.step()
         again.dirty.wait(0.2)
     assert world.api.request("GET", f"{GROUPS}/{group}").body["metadata"]["resourceVersion"] == version
+
+
+def test_the_minimum_starts_and_then_what_fits(world, start) -> None:
+    """Before: a group with more pods than its minimum waited for room for all of them."""
+    for _ in range(3):
+        world.node()
+    group = pod_group(world, 2)
+    scheduler = start()
+    pods = [member(world, group, 8) for _ in range(4)]
+    turn(scheduler, lambda: bound(world, pods) == 3)
+    world.node()
+    turn(scheduler, lambda: bound(world, pods) == 4)
