@@ -34,6 +34,8 @@ TESTS = {
         "tests/env/test_history.py",
         "tests/env/test_fractions.py",
         "tests/env/test_contract.py",
+        "tests/env/test_rollout.py",
+        "tests/env/test_observation.py",
         "tests/env/test_turns.py",
         "tests/env/test_invariants.py",
         "tests/env/test_drawing.py",
