@@ -10,6 +10,7 @@ import tyro
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
+    from jaxsched.kube.planning.arrivals import History
     from jaxsched.kube.planning.gangs import Gang
     from jaxsched.kube.planning.settings import PlanSettings
     from jaxsched.kube.planning.snapshot import Snapshot
@@ -43,6 +44,8 @@ class Whatif:
     """Later starts are not looked for."""
     interval_s: Seconds = 10.0
     """Seconds between decisions in the simulation."""
+    history: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    """Recordings; gangs go on coming as in them, drawn anew for every future (default: nobody else comes)."""
     kubeconfig: Annotated[Path | None, optional("FILE")] = None
     """Credentials (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)."""
     context: Annotated[str | None, optional("NAME")] = None
@@ -65,13 +68,14 @@ class Whatif:
         from jaxsched.cli.output import results, text
         from jaxsched.files import check_outputs
         from jaxsched.kube.planning.manifest import manifest_pods
-        from jaxsched.kube.planning.pool_rollouts import Question
+        from jaxsched.kube.planning.question import Question
         from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.kube.planning.whatif import answers
         from jaxsched.policies.registry import parse_all
         from jaxsched.yaml_file import read_yaml
 
-        check_outputs({"--json": self.json}, [one for one in (self.recording, self.manifest) if one is not None])
+        inputs = [one for one in (self.recording, self.manifest, *self.history) if one is not None]
+        check_outputs({"--json": self.json}, inputs)
         question = Question(self.draws, self.duration_error, self.seed, self.horizon_s, self.interval_s)
         settings = PlanSettings(
             scheduler_name=self.scheduler_name,
@@ -87,12 +91,28 @@ class Whatif:
         if self.manifest is not None:
             more = manifest_pods(manifest, str(self.manifest), shot.now_s, settings, self.priority)
             shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
-        found = answers(shot, policies, settings, question)
+        history = self._history(shot.now_s, settings)
+        found = answers(shot, policies, settings, question, history)
         with results() as write:
             rows = [_json(answer, settings) for answer in found]
-            write(self.json, text(json.dumps({"now_s": shot.now_s, "answers": rows}, indent=1) + "\n"))
+            came = None if history is None else {"gangs": len(history.gangs), "seconds": history.span_s}
+            said = {"now_s": shot.now_s, "history": came, "answers": rows}
+            write(self.json, text(json.dumps(said, indent=1) + "\n"))
+            if history is not None:
+                print(f"others come like the {len(history.gangs)} gangs of the last {_words(history.span_s)} recorded")
             for line in _lines(found, question.horizon_s):
                 print(line)
+
+    def _history(self, now_s: float, settings: "PlanSettings") -> "History | None":
+        """Of what came before that moment."""
+        if not self.history:
+            return None
+        from jaxsched.kube.cluster.arrivals import recorded_arrivals
+        from jaxsched.kube.cluster.record import read_recording
+        from jaxsched.kube.planning.arrivals import in_blocks
+
+        stretches = [recorded_arrivals(read_recording(path), settings, now_s) for path in self.history]
+        return in_blocks([one for one in stretches if one is not None])
 
     def _snapshot(self) -> "Snapshot":
         from jaxsched.errors import UserError

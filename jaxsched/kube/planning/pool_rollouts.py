@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
-from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.errors import UserError
+from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.kube.planning.encode import blank_jobs
+from jaxsched.kube.planning.later_jobs import LaterJobs, joined, orders_by_key, ranked
 from jaxsched.kube.planning.pools import Pool
+from jaxsched.kube.planning.question import HIGH, Question
 from jaxsched.kube.planning.rounds import home_partition, tenants_of
 from jaxsched.kube.planning.run_times import drawn_durations
 from jaxsched.kube.planning.settings import PlanSettings
@@ -21,65 +22,75 @@ from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.engines.compiled.seated import Seat
 from jaxsched.workload.jobs import JobTable
 
+FIRST_STRETCH_S, LONGER = 4 * 3600.0, 4.0  # of the future with later gangs, and how much longer the next one is
 FEW_JOBS = 1500  # in all draws together: so many are played in Python sooner than machine code is loaded
 MOST_FORWARDS = 2**20  # every plan of a live cluster begins to count anew
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """What is asked of the future. UserError on values out of range."""
-
-    draws: int = 100
-    error: float = 0.5  # standard deviation of the logarithm of run times
-    seed: int = 0
-    horizon_s: float = 7 * 86400.0
-    interval_s: float = 10.0  # between decisions
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.draws <= 10_000:
-            raise UserError(f"--draws: {self.draws} should be a whole number from 1 to 10000")
-        if not 0.0 <= self.error <= 3.0:
-            raise UserError(f"--duration-error: {self.error} should be a number from 0 to 3")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"--seed: {self.seed} should be a whole number from 0 to {2**32 - 1}")
-        if not 1.0 <= self.interval_s <= 3600.0:
-            raise UserError(f"--interval-s: {self.interval_s} should be a number of seconds from 1 to 3600")
-        if not self.interval_s <= self.horizon_s <= 1e8:
-            raise UserError(f"--horizon-s: {self.horizon_s} should be a number of seconds from --interval-s to 1e8")
 
 
 class Starts(NamedTuple):
     """Of the pool's gangs, in all draws."""
 
     possible: Bool[np.ndarray, "J"]  # some partition holds it when it is empty
-    start_s: Float64[np.ndarray, "D J"]  # from now, inf: not before the horizon
+    start_s: Float64[np.ndarray, "D J"]  # from now, inf: not before the horizon, or in a few draws not in the stretch
     partition: Int64[np.ndarray, "D J"]  # -1: not started
     workers: Int8[np.ndarray, "D J NK"]
 
 
-def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question) -> Starts:
-    """Plays all draws. The same draws, whatever the policy."""
-    seated, waiting = len(pool.parts), len(pool.gangs)
-    names = [part.namespace for part in pool.parts] + [gang.namespace for gang in pool.gangs]
-    tenants = tenants_of(names, settings.tenants)
+def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float = 0.0) -> Starts:
+    """Plays all draws. The same draws, whatever the policy.
+
+    With later gangs a stretch of the future is played, and a longer one while more than 1 - `HIGH` of the draws of some
+    gang have no start in it.
+    """
+    until_s = question.horizon_s if pool.later is None else min(FIRST_STRETCH_S, question.horizon_s)
+    while True:
+        starts = _played(policy, pool, settings, dataclasses.replace(question, horizon_s=until_s), now_s)
+        started = np.isfinite(starts.start_s[:, starts.possible]).mean(0)
+        if until_s >= question.horizon_s or (started >= HIGH - 1e-9).all():
+            return starts
+        until_s = min(until_s * LONGER, question.horizon_s)
+
+
+def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float) -> Starts:
+    seated, known = len(pool.parts), len(pool.parts) + len(pool.gangs)
+    tenants = _tenants(pool, settings)
     attained_s = np.zeros(settings.tenants)
     for part in pool.parts:
         attained_s[tenants[part.namespace]] += part.gpus * part.elapsed_s
-    in_python = no_numba() is not None or question.draws * (seated + waiting) <= FEW_JOBS
-    run = _run(policy, pool, settings, question, tenants)
+    params = make_params(
+        pool.cluster,
+        interval_s=question.interval_s,
+        horizon=int(np.ceil(question.horizon_s / question.interval_s)),
+        max_forwards=on_device(MOST_FORWARDS, np.int32),
+    )
+    later = LaterJobs(policy, pool, params, question, tenants, now_s)
+    in_python = no_numba() is not None or question.draws * (known + later.rows) <= FEW_JOBS
+    run = _run(policy, pool, settings, params, question, tenants, later)
     seats = [
         Seat(row, part.partition, part.workers.reshape(-1), part.duration_s) for row, part in enumerate(pool.parts)
     ]
     player = Rollouts(run, seats, attained_s.tolist(), in_python=in_python)
-    drawn, done_s = _drawn(pool, question, player.slowdowns())
+    drawn, done_s = _drawn(pool, question, player.slowdowns()[:known])
     start, partition, workers = [], [], []
-    for durations in drawn.T:
-        tables = player.play(durations, durations - done_s)
-        records = tables.records[seated:]
+    keys, priority = np.copy(run.world.jobs["key"][seated:known]), [gang.priority for gang in pool.gangs]
+    for draw, durations in enumerate(drawn.T):
+        last = later.drawn(draw)
+        if orders_by_key(policy):  # a lower key comes first; of one priority the queue's order decides
+            ranks = ranked([*keys, *last.jobs["key"]], [*priority, *last.priority])
+            run.world.jobs["key"][seated:known], last.jobs["key"] = ranks[: len(keys)], ranks[len(keys) :]
+        durations = np.concatenate([durations, last.jobs["duration_s"]])
+        left_s = durations - np.concatenate([done_s, np.zeros(later.rows)])
+        tables = player.play(durations, left_s, last.jobs)
+        records = tables.records[seated:known]
         start.append(np.where(records["start"] < 0, np.inf, records["start"] * question.interval_s))
         partition.append(records["partition"])
-        workers.append(tables.placement[seated:])
-    return Starts(run.home[seated:] >= 0, np.array(start), np.array(partition), np.array(workers))
+        workers.append(tables.placement[seated:known])
+    return Starts(run.home[seated:known] >= 0, np.array(start), np.array(partition), np.array(workers))
+
+
+def _tenants(pool: Pool, settings: PlanSettings) -> dict[str, int]:
+    come = () if pool.later is None else pool.later.gangs
+    return tenants_of([one.namespace for one in (*pool.parts, *pool.gangs, *come)], settings.tenants)
 
 
 def _drawn(
@@ -99,28 +110,26 @@ def _drawn(
     return np.array(drawn), done_s
 
 
-def _run(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, tenants: dict[str, int]) -> Run:
-    waiting = len(pool.gangs)
-    by_partition = np.bincount([part.partition for part in pool.parts], minlength=1)
+def _run(
+    policy: Policy,
+    pool: Pool,
+    settings: PlanSettings,
+    params: EnvParams,
+    question: Question,
+    tenants: dict[str, int],
+    later: LaterJobs,
+) -> Run:
+    waiting = len(pool.gangs) + later.rows
+    at_once = int(np.bincount([part.partition for part in pool.parts], minlength=1).max())
+    gpus = int(np.asarray(pool.cluster.group_gpus).sum((1, 2)).max())  # a job has at least one
     config = EnvConfig(
-        running_slots=int(by_partition.max(initial=0)) + waiting,
+        running_slots=max(min(at_once + waiting, gpus), at_once, 1),
         queue_slots=max(waiting, 1),
         rounds=settings.max_decisions,
         tenants=settings.tenants,
         record_placements=True,
     )
-    params = make_params(
-        pool.cluster,
-        interval_s=question.interval_s,
-        horizon=int(np.ceil(question.horizon_s / question.interval_s)),
-        max_forwards=on_device(MOST_FORWARDS, np.int32),
-    )
-    run = Run(config, params, _table(pool, tenants), policy, question.interval_s)
-    jobs = run.world.jobs[len(pool.parts) :]
-    priority = np.array([-gang.priority for gang in pool.gangs])
-    if policy.options is not None and policy.options.queue.order != "tenants":  # a lower key comes first
-        jobs["key"][np.lexsort((jobs["key"], priority))] = np.arange(waiting)
-    return run
+    return Run(config, params, joined(_table(pool, tenants), later.largest()), policy, question.interval_s)
 
 
 def _table(pool: Pool, tenants: dict[str, int]) -> JobTable:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.kube.planning.arrivals import History
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from jaxsched.kube.planning.running import RunningPart
@@ -27,10 +28,16 @@ class Pool:
     cluster: Cluster  # nodes of other pools have no GPUs here
     merged: bool  # the GPU groups of a node count as one
     parts: tuple[RunningPart, ...]  # whose workers of other pools are left out; in the view of `cluster`
+    later: History | None = None  # what may come for these nodes; None: nobody
 
 
-def pools_of(capacity: FreeCapacity, gangs: Sequence[Gang], running: Sequence[RunningPart]) -> list[Pool]:
-    """The pools of gangs of which each may use some node."""
+def pools_of(
+    capacity: FreeCapacity, gangs: Sequence[Gang], running: Sequence[RunningPart], history: History | None = None
+) -> list[Pool]:
+    """The pools of gangs of which each may use some node.
+
+    A gang of the history belongs to the pool of which it may use most nodes.
+    """
     found: list[tuple[np.ndarray, list[Gang]]] = []  # which nodes, and who waits for them
     legal = {gang.key: _legal(capacity, gang) for gang in gangs}
     for gang in gangs:
@@ -42,10 +49,22 @@ def pools_of(capacity: FreeCapacity, gangs: Sequence[Gang], running: Sequence[Ru
             else:
                 apart.append((others, members))
         found = [*apart, (nodes, alike)]
+    later = _by_pool(capacity, [nodes for nodes, _ in found], history)
     return [
-        _pool(capacity, members, {one.key for one in members if (legal[one.key] != nodes).any()}, nodes, running)
-        for nodes, members in found
+        _pool(capacity, members, {one.key for one in members if (legal[one.key] != nodes).any()}, nodes, running, come)
+        for (nodes, members), come in zip(found, later)
     ]
+
+
+def _by_pool(
+    capacity: FreeCapacity, pools: Sequence[Bool[np.ndarray, "S"]], history: History | None
+) -> list[History | None]:
+    if history is None or not pools:
+        return [None] * len(pools)
+    legal = np.array([_legal(capacity, gang) for gang in history.gangs])
+    common = np.array([(legal & nodes).sum(1) for nodes in pools])
+    own = np.where(common.max(0) > 0, common.argmax(0), -1)
+    return [history.only(own == number) for number in range(len(pools))]
 
 
 def _legal(capacity: FreeCapacity, gang: Gang) -> Bool[np.ndarray, "S"]:
@@ -58,8 +77,10 @@ def _pool(
     restricted: set[str],
     nodes: Bool[np.ndarray, "S"],
     running: Sequence[RunningPart],
+    later: History | None,
 ) -> Pool:
-    fleet, merged = capacity.fleet, any(capacity.merged(gang) for gang in gangs)
+    come = () if later is None else later.gangs
+    fleet, merged = capacity.fleet, any(capacity.merged(gang) for gang in (*gangs, *come))
     inside = fleet.by_slot(np.broadcast_to(nodes[:, None], (len(nodes), fleet.shape.groups)).astype(int))
     cluster = fleet.merged if merged else fleet.split
     gpus = np.where(inside > 0, np.asarray(cluster.group_gpus), 0)
@@ -74,4 +95,5 @@ def _pool(
         cluster=cluster.replace(group_gpus=on_device(gpus, np.int32)),
         merged=merged,
         parts=tuple(parts),
+        later=later,
     )

@@ -1,7 +1,8 @@
 """When pending gangs would start, under some policies: rollouts of the compiled event loop with uncertain run times.
 
-Pure and read-only. Nobody else comes, no node fails. GPUs, partitions and priorities are simulated; what else a plan
-looks at (CPU, memory, topology domains, the fallback for late gangs) is not. docs/kubernetes.md says what that means.
+Pure and read-only. Nobody else comes, or gangs like those of a history; no node fails. GPUs, partitions and priorities
+are simulated; what else a plan looks at (CPU, memory, topology domains, the fallback for late gangs) is not.
+docs/kubernetes.md says what that means.
 """
 
 import dataclasses
@@ -13,13 +14,15 @@ from jaxtyping import Float64
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
+from jaxsched.kube.planning.arrivals import History
 from jaxsched.kube.planning.explain import Explanations
 from jaxsched.kube.planning.fleet import gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.objects import Refusal
-from jaxsched.kube.planning.pool_rollouts import Question, Starts, rollouts
+from jaxsched.kube.planning.pool_rollouts import Starts, rollouts
 from jaxsched.kube.planning.pools import Pool, pools_of
+from jaxsched.kube.planning.question import HIGH, LOW, Question
 from jaxsched.kube.planning.running import running_parts
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
@@ -27,7 +30,6 @@ from jaxsched.kube.planning.volumes import unusable_volume, with_volumes
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engines.compiled.covered import not_covered
 
-LOW, HIGH = 0.05, 0.95
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
 
 
@@ -46,9 +48,16 @@ class Answer:
     reason: Refusal | None = None  # why nothing is said, or no start found
 
 
-def answers(snapshot: Snapshot, policies: Sequence[Policy], settings: PlanSettings, question: Question) -> list[Answer]:
+def answers(
+    snapshot: Snapshot,
+    policies: Sequence[Policy],
+    settings: PlanSettings,
+    question: Question,
+    history: History | None = None,
+) -> list[Answer]:
     """For each policy all pending gangs, higher priority first, then the oldest.
 
+    `history`: what came before; other gangs come like it, in another way in every draw. None: nobody else comes.
     UserError for a policy that cannot be played.
     """
     settings = dataclasses.replace(settings, settle_s=0.0)  # a manifest's pods are new, and all there
@@ -60,14 +69,14 @@ def answers(snapshot: Snapshot, policies: Sequence[Policy], settings: PlanSettin
     gangs = sorted((one for one in found if one.pending), key=lambda one: (-one.priority, one.submit_s, one.key))
     aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
     playable = [gang for gang in gangs if gang.key not in aside]
-    pools = pools_of(capacity, playable, running_parts(fleet, capacity.ledger, pods, settings, now_s))
+    pools = pools_of(capacity, playable, running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
     result: list[Answer] = []
     for policy in policies:
-        _check(policy, playable, capacity)
+        _check(policy, [*playable, *(() if history is None else history.gangs)], capacity)
         why = Explanations(capacity, policy.name)
         said = {gang.key: _without_times(policy, gang, now_s, aside[gang.key]) for gang in gangs if gang.key in aside}
         for pool in pools:
-            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question), capacity, why, now_s)
+            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question, now_s), capacity, why, now_s)
         result += [said[gang.key] for gang in gangs]
     return result
 

@@ -8,7 +8,7 @@ from jax.scipy.special import ndtr
 
 from jaxsched.errors import UserError
 from jaxsched.kube.planning.manifest import manifest_pods
-from jaxsched.kube.planning.pool_rollouts import Question
+from jaxsched.kube.planning.question import Question
 from jaxsched.kube.planning.run_times import drawn_durations
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot

@@ -12,7 +12,7 @@ from jaxsched.simulation.engines.compiled.occupancy import refresh
 from jaxsched.simulation.engines.compiled.rows import with_rows, write
 from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.engines.compiled.seated import Seat, seat
-from jaxsched.simulation.engines.compiled.world import NEXT_JOB, Tables
+from jaxsched.simulation.engines.compiled.world import NEXT_JOB, Records, Tables
 
 WHOLE = 2**30  # rounds: to the end
 
@@ -40,9 +40,16 @@ class Rollouts:
             found[runs["job"]] = runs["slowdown"]
         return found
 
-    def play(self, duration_s: Float64[np.ndarray, "J"], left_s: Float64[np.ndarray, "J"]) -> Tables:
-        """To the end, with jobs of these ideal seconds, of which so many are left. Policies know the estimates."""
+    def play(
+        self, duration_s: Float64[np.ndarray, "J"], left_s: Float64[np.ndarray, "J"], last: Records | None = None
+    ) -> Tables:
+        """To the end, with jobs of these ideal seconds, of which so many are left. Policies know the estimates.
+
+        `last`: takes the place of the last jobs of the table; none is larger than the largest that was there.
+        """
         tables = _copy(self._begin)
+        if last is not None:
+            self._world.jobs[len(self._world.jobs) - len(last) :] = last
         self._world.jobs["duration_s"], tables.service["left_s"] = duration_s, left_s
         for p, partition in enumerate(tables.partitions):
             runs = tables.running[p, : partition["running"]]

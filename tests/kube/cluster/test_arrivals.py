@@ -1,0 +1,47 @@
+"""What came in a recording."""
+
+from jaxsched.kube.cluster.arrivals import recorded_arrivals
+from jaxsched.kube.planning.settings import PlanSettings
+from tests.support.kube.objects import NOW, make_pod
+
+SETTINGS = PlanSettings()
+
+
+def line(at_s: float, what: str, name: str, gang: str, node: str = "", uid: str = "", **more) -> dict:
+    pod = make_pod(name, 4, gang, 2, node=node, uid=uid or name, age_s=NOW - at_s, **more)
+    return {"t": at_s, "kind": "pods", "type": what, "object": pod}
+
+
+def test_gangs_are_as_they_were_submitted_and_names_may_come_again() -> None:
+    begin_s = NOW - 1000.0
+    lines = [
+        {"t": begin_s, "kind": "nodes", "type": "ADDED"},
+        line(begin_s + 10, "ADDED", "a-0", "a"),
+        line(begin_s + 10, "ADDED", "a-1", "a"),
+        line(begin_s + 20, "MODIFIED", "a-0", "a", node="n0"),
+        line(begin_s + 90, "DELETED", "a-0", "a", node="n0"),
+        line(begin_s + 90, "DELETED", "a-1", "a", node="n0"),
+        line(begin_s + 200, "ADDED", "a-0", "a", uid="again-0"),
+        line(begin_s + 200, "ADDED", "a-1", "a", uid="again-1"),
+        line(begin_s + 300, "ADDED", "b-0", "b"),
+        line(begin_s + 310, "ADDED", "foreign", "", scheduler="default-scheduler"),
+        line(begin_s + 900, "ADDED", "b-1", "b"),
+    ]
+    found = recorded_arrivals(lines, SETTINGS)
+    assert found is not None and (found.begin_s, found.end_s) == (begin_s, begin_s + 900)
+    assert [(gang.submit_s - begin_s, len(gang.workers), len(gang.bound)) for gang in found.gangs] == [
+        (10.0, 2, 0),
+        (200.0, 2, 0),
+        (300.0, 2, 0),
+    ]
+    before = recorded_arrivals(lines, SETTINGS, begin_s + 250)  # gangs that are not whole by then are left out
+    assert before is not None and len(before.gangs) == 2 and before.end_s == begin_s + 250
+    assert recorded_arrivals(lines, SETTINGS, begin_s) is None
+
+
+def test_what_was_there_when_the_recording_began_did_not_come_in_it() -> None:
+    old, new = line(NOW - 900, "ADDED", "old-0", ""), line(NOW - 400, "ADDED", "new-0", "")
+    for one in (old, new):
+        one["object"]["metadata"]["annotations"].clear()
+    found = recorded_arrivals([old | {"t": NOW - 500}, new, {"t": NOW, "kind": "plan"}], SETTINGS)
+    assert found is not None and [gang.key for gang in found.gangs] == ["default/pod/new-0"]
