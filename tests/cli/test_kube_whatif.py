@@ -107,3 +107,18 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert end.value.code == 2 and error.count("\n") == 1 and re.search(words, error), error
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_came_before_in_a_recording_comes_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    day, out = recording(tmp_path), tmp_path / "out.json"
+    words = ["kube", "whatif", str(day), "--policies", "pack", *SURE, "--json", str(out)]
+    main([*words, "--at-s", "405", "--history", str(day)])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "others come like the 2 gangs of the last 405 s recorded"  # r and g; h comes after that moment
+    assert json.loads(out.read_text())["history"] == {"gangs": 2, "seconds": 405.0}
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--history", str(empty)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

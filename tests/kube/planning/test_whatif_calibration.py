@@ -24,11 +24,12 @@ from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import model_index
 from tests.kube.planning.snapshots import nodes, snapshot
-from tests.support.cases import TIMES
+from tests.support.cases import TIMES, few
 from tests.support.kube.objects import NOW, make_pod
 
 INTERVAL_S, ERROR, DAY_S = 10.0, 0.5, 12 * 3600.0
 AHEAD_S = 12 * 3600.0  # a start that is farther away is "not within 12 h" for what is told and for what happens
+POLICIES = ("pack", "pack:priorities", "pack:fifo+backfill+forward", "greedy-wait")
 RUSHED = ":priorities"  # after a policy's name: a quarter of the gangs have a higher priority
 SETTINGS = PlanSettings(schedulers=2)
 GPUS = 64
@@ -194,11 +195,13 @@ def holds(answer: Answer, start_s: float) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["pack", "pack:priorities", "pack:fifo+backfill+forward", "greedy-wait"])
+@pytest.mark.parametrize("policy", few(["pack:priorities", "greedy-wait"], POLICIES))
 def test_intervals_hold_what_happens_as_often_as_they_say(policy: str) -> None:
-    asked, *counts = covered(policy, 15 * TIMES)
+    asked, *counts = covered(policy, 5 * TIMES)
     alone, unforeseen, foreseen, before, before_foreseen = shares = np.array(counts) / asked
     print(policy, asked, *(f"{share:.1%}" for share in shares))
-    assert asked >= 300
-    assert 0.85 <= alone <= 0.95 and 0.4 <= before <= 0.6
-    assert 0.85 <= foreseen <= 0.95 and 0.4 <= before_foreseen <= 0.6
+    assert asked >= 200
+    assert 0.85 <= alone <= 0.95 and 0.85 <= foreseen <= 0.95
+    assert unforeseen <= foreseen
+    if TIMES >= 3:  # gangs of a day are alike: of few days the median is not sure
+        assert 0.4 <= before <= 0.6 and 0.4 <= before_foreseen <= 0.6
