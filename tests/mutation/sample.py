@@ -31,6 +31,7 @@ TESTS = {
         "tests/env/test_oracle.py",
         "tests/env/test_preemption.py",
         "tests/env/test_failures.py",
+        "tests/simulation/test_failing_servers.py",
         "tests/env/test_history.py",
         "tests/env/test_fractions.py",
         "tests/env/test_contract.py",
