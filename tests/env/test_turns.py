@@ -59,7 +59,7 @@ def test_stops_as_the_oracle(shape, data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", few(["one"], PREEMPTIVE))
+@pytest.mark.parametrize("shape", few([], PREEMPTIVE))
 @cases(10)
 @given(data=st.data())
 def test_failures_as_the_oracle(shape, data):
