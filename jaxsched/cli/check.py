@@ -98,7 +98,7 @@ def _csv(path: Path) -> str:
     from jaxsched.calibration.step_time.measurements import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.csv_file import read_table
-    from jaxsched.simulation.job_table import JOB_COLUMNS, STOPPED_COLUMNS
+    from jaxsched.simulation.job_table import JOB_COLUMNS
     from jaxsched.workload.traces import detect_format, read_trace
 
     table = read_table(path)
@@ -109,7 +109,7 @@ def _csv(path: Path) -> str:
         return f"{len(read_step_times([path]).step_s):,} measured step times"
     if set(table.header) >= set(HOST_COLUMNS) or set(table.header) >= set(NODE_COLUMNS):
         return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs"
-    if table.header in (JOB_COLUMNS, JOB_COLUMNS + STOPPED_COLUMNS):
+    if set(table.header) >= set(JOB_COLUMNS):
         return f"what became of {len(table.rows):,} jobs"
     jobs, skipped = read_trace(path)
     left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())

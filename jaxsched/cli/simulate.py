@@ -1,7 +1,8 @@
 """`jaxsched simulate`: one policy, and what became of every job."""
 
 import dataclasses
-from typing import Annotated
+import functools
+from typing import Annotated, Any
 
 import tyro
 
@@ -9,11 +10,19 @@ from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
 
 HELP = """Run one policy and write what became of every job.
 
---jobs-out writes a line per job: job_id,submit_s,start_s,finish_s,num_gpus,model,
-scheduler,status,jct_s,queueing_s,ideal_s,slowed_s,slowdown,placement. jct_s is queueing_s + ideal_s + slowed_s. A
-placement is server:group:gpus joined by +, the server's number being its row in the cluster's inventory. Where jobs may
-be stopped (--preemption on, --failures, --outages) start_s is the first start, placement the last one, and four columns
-follow: stops,failures,restarts_s,lost_s; the seconds are part of slowed_s.
+--jobs-out writes a line per job:
+  given_submit_s    when it was submitted, as in the input
+  submit_s          the same, counted from the first job and at the load that --load asks for
+  start_s           when it started first (empty: never), and finish_s
+  gpu_type          what its GPUs are; types are joined by +
+  scheduler         where it started; forwards: how often it was handed on before
+  jct_s             = queueing_s + ideal_s (run time alone, on the best places) + slowed_s
+  slowed_s          = placement_s (spread out, slower GPUs) + sharing_s (jobs on the same GPU) + server_s (jobs in the
+                    same servers) + network_s (jobs on the same network) + restarts_s + lost_s (work done twice)
+  slowdown          run time over ideal_s
+  placement         the last one: server:group:gpus joined by +; servers are numbered as in the cluster's inventory
+The columns stops, failures, restarts_s and lost_s are there where jobs may be stopped (--preemption on, --failures,
+--outages).
 
 Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv
@@ -42,6 +51,7 @@ class Simulate(ScenarioOptions):
         from jaxsched.cli.output import results, show, text
         from jaxsched.cli.progress import RunDisplay
         from jaxsched.evaluation.compare import compare
+        from jaxsched.evaluation.parts import SLOWED, parts_of
         from jaxsched.evaluation.perfetto import write_trace
         from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
@@ -62,10 +72,13 @@ class Simulate(ScenarioOptions):
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
             )
         jobs, cluster = comparison.rows[0].outcomes[0], scenario.cluster
+        params = functools.partial(params_for, cluster, jobs.jobs, settings)
+        slowed: dict[str, Any] = {}
+        if self.jobs_out is not None:
+            parts = parts_of(jobs, cluster, params())
+            slowed = {name: getattr(parts, name) for name in SLOWED}
         with results() as write:
-            write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster))
-            write(
-                self.timeline, lambda path: write_trace(path, jobs, cluster, params_for(cluster, jobs.jobs, settings))
-            )
+            write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster, slowed))
+            write(self.timeline, lambda path: write_trace(path, jobs, cluster, params()))
             write(self.json, text(comparison.dumps()))
             show(comparison)

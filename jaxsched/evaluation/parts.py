@@ -45,6 +45,7 @@ class Parts:
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Parts))
+SLOWED = ("placement_s", "sharing_s", "server_s", "network_s")  # of them what is added where jobs are not stopped
 
 
 def parts_of(result: Outcome, cluster: Cluster, params: EnvParams, prints: Footprints | None = None) -> Parts:

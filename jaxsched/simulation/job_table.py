@@ -2,11 +2,12 @@
 
 import csv
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 JOB_COLUMNS = (
-    "job_id", "submit_s", "start_s", "finish_s", "num_gpus", "model", "scheduler", "status", "jct_s", "queueing_s",
-    "ideal_s", "slowed_s", "slowdown", "placement",
+    "job_id", "given_submit_s", "submit_s", "start_s", "finish_s", "num_gpus", "model", "gpu_type", "scheduler",
+    "forwards", "status", "jct_s", "queueing_s", "ideal_s", "slowed_s", "slowdown", "placement",
 )  # fmt: skip
 STOPPED_COLUMNS = ("stops", "failures", "restarts_s", "lost_s")  # after those, where jobs may be stopped
 PARQUET = ".parquet"
@@ -38,26 +39,42 @@ def placement(result: Outcome, cluster: Cluster, job: int) -> str:
     return "+".join(f"{servers[n]}:{k}:{counts[n, k] * size:g}" for n, k in zip(*np.nonzero(counts)))
 
 
-def job_columns(result: Outcome, cluster: Cluster | None) -> dict[str, Shaped[np.ndarray, "J"]]:
+def gpu_types(result: Outcome, cluster: Cluster, job: int) -> str:
+    """The GPU types that a job ran on, joined by `+`; '' for one that has not started."""
+    if result.workers is None or result.partition[job] < 0:
+        return ""
+    kinds = np.asarray(cluster.group_gpu_type)[result.partition[job]].reshape(-1)
+    return "+".join(cluster.gpu_types[kind] for kind in np.unique(kinds[result.workers[job].reshape(-1) > 0]))
+
+
+def job_columns(
+    result: Outcome, cluster: Cluster | None, slowed: Mapping[str, Float[np.ndarray, "J"]] | None = None
+) -> dict[str, Shaped[np.ndarray, "J"]]:
     """The columns `JOB_COLUMNS`; unknown times are NaN, the scheduler of a job that has not started is -1.
 
-    `jct_s` is `queueing_s` (from submission to the first start) + `ideal_s` (the run time alone, on the ideal
-    placement) + `slowed_s` (all that came on top). Without the cluster `placement` is empty.
+    `given_submit_s` is the time of submission in the input, `submit_s` that of the run: from the first job on, and at
+    the load that was asked for. `jct_s` is `queueing_s` (from submission to the first start) + `ideal_s` (the run time
+    alone, on the ideal placement) + `slowed_s` (all that came on top). Without the cluster `placement` and `gpu_type`
+    are empty. `slowed` are columns that `slowed_s` is the sum of (`evaluation.parts`), and come last.
 
     Where schedulers stop jobs or servers fail, `start_s` is the first start, `placement` the last one, and `queueing_s`
     all the time without GPUs. `STOPPED_COLUMNS` follow: stops by schedulers and by failures, and of `slowed_s` the
     seconds of restarts and of work that was done twice.
     """
     jobs = result.jobs
-    places = ["" if cluster is None else placement(result, cluster, job) for job in range(len(jobs))]
+    size = range(len(jobs))
+    places = ["" if cluster is None else placement(result, cluster, job) for job in size]
     columns = (
         jobs.job_id,
+        jobs.given_s,
         jobs.submit_s,
         result.start_s,
         result.finish_s,
         jobs.gpu_demand,
         np.array(result.models)[jobs.model],
+        np.array(["" if cluster is None else gpu_types(result, cluster, job) for job in size]),
         result.partition,
+        result.forwards,
         np.array(STATUS)[result.status],
         result.jct_s,
         result.queue_s,
@@ -68,11 +85,11 @@ def job_columns(result: Outcome, cluster: Cluster | None) -> dict[str, Shaped[np
     )
     found: dict[str, np.ndarray] = dict(zip(JOB_COLUMNS, columns, strict=True))
     again = result.interruptions
-    if again is None:
-        return found
-    known = np.where(result.finished, 0.0, np.nan)
-    more = again.stops, again.falls, again.restarting_s + known, again.lost_s + again.fallen_s + known
-    return found | dict(zip(STOPPED_COLUMNS, more, strict=True))
+    if again is not None:
+        known = np.where(result.finished, 0.0, np.nan)
+        more = again.stops, again.falls, again.restarting_s + known, again.lost_s + again.fallen_s + known
+        found |= dict(zip(STOPPED_COLUMNS, more, strict=True))
+    return found | dict(slowed or {})
 
 
 def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataFrame":
@@ -92,12 +109,14 @@ def check_jobs_file(path: Path | None) -> None:
         )
 
 
-def write_jobs(path: str | Path, result: Outcome, cluster: Cluster) -> None:
+def write_jobs(
+    path: str | Path, result: Outcome, cluster: Cluster, slowed: Mapping[str, Float[np.ndarray, "J"]] | None = None
+) -> None:
     """Writes `job_columns`, one line per job in order of submission: Parquet if `path` ends so, else CSV.
 
     In CSV unknown times are empty.
     """
-    columns = job_columns(result, cluster)
+    columns = job_columns(result, cluster, slowed)
     with atomic_path(path) as temporary:
         if Path(path).suffix == PARQUET:
             check_jobs_file(Path(path))

@@ -75,6 +75,7 @@ class Outcome:
     partition: Int16[np.ndarray, "J"]  # -1 before the start
     start_s: Float64[np.ndarray, "J"]  # NaN before the start
     finish_s: Float64[np.ndarray, "J"]  # NaN before the finish
+    forwards: Int8[np.ndarray, "J"]  # how often a scheduler handed the job on
     workers: Int8[np.ndarray, "J NK"] | None  # per GPU group of the partition, if recorded
     cut_off: str | None  # why the run ended before every job had finished
     stats: RunStats
@@ -166,6 +167,7 @@ def outcome(
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         ps=records.ps[:count] if settings.record_placements else None,
         gpu=records.gpu[:count] if settings.record_placements and records.gpu is not None else None,
+        forwards=np.asarray(records.forwards[:count], np.int8),
     )
     service: Any = state.service
     if service is None:

@@ -41,6 +41,7 @@ class JobList:
     milli: Int32[np.ndarray, "J"]  # thousandths of a GPU per worker; below 1000 (`WHOLE`) the job shares its only GPU
     gpu_type: Shaped[np.ndarray, "J"]  # strings: what run times are on; "" = the cluster's reference type
     ended: Int32[np.ndarray, "J"]  # index into ENDS: run times are those until then, whichever it was
+    given_s: Float64[np.ndarray, "J"]  # when the input says it was submitted, whatever `submit_s` was made of it
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -93,12 +94,14 @@ def make_job_list(
     milli: ArrayLike = WHOLE,
     gpu_type: str | Sequence[str] | np.ndarray = "",
     ended: ArrayLike = 0,
+    given_s: ArrayLike | None = None,
     models: int = len(MODEL_NAMES),
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
     """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job. `models`: in the catalogue.
 
-    Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order.
+    Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order;
+    without `given_s` it is `submit_s`.
     UserError names the field, the first bad job (its position in the arguments) and what would be right.
     """
     submit = np.atleast_1d(np.asarray(submit_s, np.float64))
@@ -114,6 +117,7 @@ def make_job_list(
         "estimate_ratio": np.ones(size),
         "milli": _column("milli", milli, size, np.int32, 1, maximum=WHOLE),
         "ended": _column("ended", ended, size, np.int32, 0, maximum=len(ENDS) - 1),
+        "given_s": submit if given_s is None else _column("given_s", given_s, size, np.float64, -np.inf),
     }
     _check_fractions(columns)
     columns["gpu_type"] = np.broadcast_to(np.asarray(gpu_type).astype(str), (size,))

@@ -257,6 +257,7 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
         milli=[job.milli for job in jobs],
         gpu_type=[job.gpu_type for job in jobs],
         ended=[ENDS.index(job.ended) for job in jobs],
+        given_s=submit,
         job_id=[job.job_id for job in jobs],
     )
 

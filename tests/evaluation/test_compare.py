@@ -86,6 +86,7 @@ def test_jobs_file_says_where_every_job_ran(comparison, cluster, tmp_path):
             continue
         assert row["status"] == "finished"
         assert float(row["submit_s"]) <= float(row["start_s"]) < float(row["finish_s"])
+        assert row["gpu_type"] == "V100" and row["forwards"] == "0"
         items = [item.split(":") for item in row["placement"].split("+")]
         assert sum(int(gpus) for _, _, gpus in items) == int(row["num_gpus"])
         for server, group, gpus in items:

@@ -18,6 +18,7 @@ def make(submit, duration, workers, status, start, finish, **changes) -> Outcome
     values = dict(
         policy="p", jobs=jobs, status=np.array(status, np.int8), partition=np.zeros(len(submit), np.int16),
         start_s=np.array(start, float), finish_s=np.array(finish, float), workers=None, cut_off=None, stats=STATS,
+        forwards=np.zeros(len(submit), np.int8),
     )  # fmt: skip
     return Outcome(**(values | changes))
 

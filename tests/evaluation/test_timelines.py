@@ -10,6 +10,7 @@ import pytest
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
+from jaxsched.evaluation.parts import SLOWED, parts_of
 from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.spans import spans_of
@@ -137,13 +138,15 @@ def test_a_picture_is_svg_with_a_bar_per_job_and_gpu(comparison, cluster):
 
 def test_the_parts_of_completion_times_add_up(comparison, cluster, tmp_path):
     result = comparison.rows[0].outcomes[0]
-    write_jobs(tmp_path / "jobs.csv", result, cluster)
+    parts = parts_of(result, cluster, params_for(cluster, result.jobs, Settings()))
+    write_jobs(tmp_path / "jobs.csv", result, cluster, {name: getattr(parts, name) for name in SLOWED})
     with (tmp_path / "jobs.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["status"] == "finished"]
-    assert rows
+    assert rows and tuple(rows[0]) == JOB_COLUMNS + SLOWED
     for row in rows:
-        parts = sum(float(row[name]) for name in ("queueing_s", "ideal_s", "slowed_s"))
-        assert parts == pytest.approx(float(row["jct_s"]), abs=1e-4)
+        whole = sum(float(row[name]) for name in ("queueing_s", "ideal_s", "slowed_s"))
+        assert whole == pytest.approx(float(row["jct_s"]), abs=1e-4)
+        assert sum(float(row[name]) for name in SLOWED) == pytest.approx(float(row["slowed_s"]), abs=1e-2)
 
 
 def test_runs_without_placements_are_refused(comparison, cluster):

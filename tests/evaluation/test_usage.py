@@ -19,7 +19,7 @@ def made(submit, duration, workers, start, finish, held=None, **columns) -> Outc
     return Outcome(
         policy="p", jobs=jobs, status=np.full(len(submit), FINISHED, np.int8), start_s=np.array(start, float),
         partition=np.zeros(len(submit), np.int16), finish_s=np.array(finish, float), workers=None, cut_off=None,
-        stats=STATS, interruptions=stopped,
+        forwards=nothing.astype(np.int8), stats=STATS, interruptions=stopped,
     )  # fmt: skip
 
 

@@ -67,6 +67,7 @@ def make_jobs(*rows) -> JobList:
         milli=column("milli", 1000, np.int32),
         gpu_type=column("gpu_type", "", str),
         ended=column("ended", 0, np.int32),
+        given_s=column("submit", 0, float),
     )
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxsched.cluster.build import build
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation import job_table
@@ -15,6 +18,7 @@ from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.load import WorkloadOptions, get_workload
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,19 @@ def result(cluster) -> Outcome:
     jobs = make_job_list([0.0, 30.0, 40.0], [100.0, 200.0, 300.0], [1, 4, 16])
     ((found,),) = simulate(parse_all(["pack"]), cluster, [jobs], Settings(record_placements=True)).values()
     return found
+
+
+def test_it_says_where_a_job_ran_who_handed_it_on_and_when_the_input_says_it_came(tmp_path):
+    mixed = build([Server(), Server(gpu_type="A100")], leaf_spine(2), 2)
+    lines = [f"job-{i},{1000 + i},8,600,0" for i in range(2)]  # both are given to the first scheduler
+    (tmp_path / "trace.csv").write_text("\n".join(["job_id,submit_time_s,num_gpus,duration_s,home", *lines, ""]))
+    jobs, _ = get_workload(tmp_path / "trace.csv", WorkloadOptions(load=100.0, total_gpus=16))
+    settings = Settings(record_placements=True, engine="compiled")
+    ((found,),) = simulate(parse_all(["pack:forward"]), mixed, [jobs], settings).values()
+    columns = job_table.job_columns(found, mixed)
+    assert columns["given_submit_s"].tolist() == [1000.0, 1001.0] and columns["submit_s"].tolist() == [0.0, 6.0]
+    assert columns["scheduler"].tolist() == columns["forwards"].tolist() == [0, 1]
+    assert columns["gpu_type"].tolist() == ["V100", "A100"]
 
 
 @pytest.mark.slow

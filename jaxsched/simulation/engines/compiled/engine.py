@@ -179,5 +179,6 @@ def _outcome(
         workers=run.tables.placement if settings.record_placements else None,
         cut_off=None if done else why,
         stats=stats,
+        forwards=run.tables.records["forwards"].astype(np.int8),
     )
     return interrupted(found, run.tables.service, settings, run.log) if settings.stops else found
