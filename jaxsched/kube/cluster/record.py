@@ -37,7 +37,7 @@ class Recorder:
 
     def change(self, kind: str, what: str, raw: Mapping[str, Any]) -> None:
         """An object was ADDED, MODIFIED or DELETED."""
-        kept = slim(raw) if kind in ("nodes", "pods") else {k: raw[k] for k in raw if k != "managedFields"}
+        kept = slim(raw) if kind in ("nodes", "pods") else _without_managers(raw)
         self._write({"t": self._now_s(), "kind": kind, "type": what, "object": kept})
 
     def plan(self, now_s: float, plan: Plan) -> None:
@@ -56,6 +56,14 @@ class Recorder:
             if not self._file.closed:
                 self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 self._file.flush()
+
+
+def _without_managers(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without the record of who set its fields, which is as long as the object."""
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, Mapping):
+        return dict(raw)
+    return dict(raw) | {"metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
 
 
 class _Line(msgspec.Struct):

@@ -8,7 +8,7 @@ import pytest
 
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.record import read_recording
+from jaxsched.kube.cluster.record import Recorder, read_recording
 from jaxsched.kube.cluster.replay import plan_again, recorded_day
 from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
@@ -99,3 +99,13 @@ def test_metadata_that_is_none_is_no_traceback(tmp_path):
     path = write(tmp_path / "r.jsonl")
     path.write_text(json.dumps(gone) + "\n" + path.read_text())
     assert len(recorded_day(read_recording(path), PlanSettings()).jobs) == 5
+
+
+def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    recorder = Recorder(path)
+    volume = {"metadata": {"name": "disk", "managedFields": [{"manager": "kubectl"}]}, "spec": {"capacity": {}}}
+    recorder.change("persistentvolumes", "ADDED", volume)
+    recorder.close()
+    (line,) = read_recording(path)
+    assert line["object"] == {"metadata": {"name": "disk"}, "spec": {"capacity": {}}}
