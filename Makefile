@@ -32,7 +32,7 @@ PYTEST = XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --d
 
 # An API server for the tests of `kube`: from the folder KUBEBUILDER_ASSETS, else one packed beside this checkout.
 PACKED := $(if $(KUBEBUILDER_ASSETS),,$(wildcard ../shared/kube/bin))
-SERVER := $(if $(PACKED),.cache/kube/etcd .cache/kube/kube-apiserver)
+SERVER := $(if $(PACKED),.cache/kube/etcd .cache/kube/kube-apiserver .cache/kube/kubectl)
 test-long: export KUBEBUILDER_ASSETS := $(if $(PACKED),$(CURDIR)/.cache/kube,$(KUBEBUILDER_ASSETS))
 
 help: ## list the targets
