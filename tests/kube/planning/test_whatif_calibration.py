@@ -195,7 +195,7 @@ def holds(answer: Answer, start_s: float) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", few(["pack:priorities", "greedy-wait"], POLICIES))
+@pytest.mark.parametrize("policy", few(["pack:priorities"], POLICIES))
 def test_intervals_hold_what_happens_as_often_as_they_say(policy: str) -> None:
     asked, *counts = covered(policy, 5 * TIMES)
     alone, unforeseen, foreseen, before, before_foreseen = shares = np.array(counts) / asked
