@@ -5,16 +5,16 @@ table, dry runs, field selectors, strategic merge of conditions, RBAC for impers
 """
 
 import copy
-import datetime
-import email.utils
 import http.server
-import json
 import re
 import threading
 import time
 import uuid
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from tests.support.kube.fake_access import allowed, review
+from tests.support.kube.fake_http import Problem, handler_of
+from tests.support.kube.fake_patches import merge, selected
 
 HISTORY = 1000
 CLUSTER_WIDE = (
@@ -37,11 +37,6 @@ PATH = re.compile(
 )
 
 
-class Problem(Exception):
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        self.code, self.reason, self.message = code, reason, message
-
-
 class FakeServer:
     def __init__(self) -> None:
         self.version, self.lock = 100, threading.Condition()
@@ -50,7 +45,7 @@ class FakeServer:
         self.oldest = 0
         self.log: list[tuple[str, str]] = []
         self.cut = 0  # raised to end all watches
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
@@ -80,11 +75,11 @@ class FakeServer:
         group, ns, resource, name, part = (match[key] or "" for key in ("group", "ns", "resource", "name", "part"))
         if resource in ("selfsubjectaccessreviews",):
             wanted = body["spec"]["resourceAttributes"]
-            return 201, {**body, "status": {"allowed": self.allowed(user, wanted)}}
+            return 201, {**body, "status": {"allowed": allowed(self.objects, user, wanted)}}
         if resource == "tokenreviews":
-            return 201, {**body, "status": self._review(body["spec"]["token"])}
+            return 201, {**body, "status": review(self.objects, body["spec"]["token"])}
         if resource == "subjectaccessreviews":
-            return 201, {**body, "status": {"allowed": self.allowed(body["spec"]["user"], body["spec"])}}
+            return 201, {**body, "status": {"allowed": allowed(self.objects, body["spec"]["user"], body["spec"])}}
         if method == "GET":
             verb = "get" if name else "watch" if query.get("watch") else "list"
         else:
@@ -97,7 +92,7 @@ class FakeServer:
             "namespace": ns,
             "name": name,
         }
-        if not self.allowed(user, wanted):
+        if not allowed(self.objects, user, wanted):
             full = f"{resource}/{part}" if part else resource
             raise Problem(403, "Forbidden", f'User "{user}" cannot {verb} resource "{full}" in API group "{group}"')
         if resource not in GROUPS.get(group, ()) and not self._is_custom(group, resource):
@@ -123,49 +118,6 @@ class FakeServer:
             if method == "PATCH":
                 return 200, self._patch(key, body, part)
             return 200, self._delete(key, body or {})
-
-    def allowed(self, user: str, wanted: dict) -> bool:
-        if not user:
-            return True
-        where = wanted.get("nonResourceAttributes")
-        full = "" if where else wanted["resource"] + (f"/{wanted['subresource']}" if wanted.get("subresource") else "")
-        for (_, kind, ns, _), bound in list(self.objects.items()):
-            if kind not in ("clusterrolebindings", "rolebindings"):
-                continue
-            if ns and ns != wanted.get("namespace"):
-                continue
-            subjects = [f"system:serviceaccount:{s.get('namespace')}:{s['name']}" for s in bound["subjects"]]
-            ref = bound["roleRef"]
-            role = self.objects.get(
-                (
-                    "rbac.authorization.k8s.io",
-                    f"{ref['kind'].lower()}s",
-                    ns if ref["kind"] == "Role" else "",
-                    ref["name"],
-                )
-            )
-            for rule in (role or {}).get("rules") or []:
-                if where or "resources" not in rule:
-                    urls = rule.get("nonResourceURLs", ()) if where else ()
-                    if user in subjects and where and where["path"] in urls and where["verb"] in rule["verbs"]:
-                        return True
-                    continue
-                hit = (
-                    wanted["verb"] in rule["verbs"]
-                    and full in rule["resources"]
-                    and wanted.get("group", "") in rule["apiGroups"]
-                )
-                named = wanted.get("name") in rule.get("resourceNames", [wanted.get("name")])
-                if hit and user in subjects and named:
-                    return True
-        return False
-
-    def _review(self, token: str) -> dict:
-        kind, _, rest = token.partition(".")
-        namespace, _, name = rest.partition(".")
-        if kind != "token-of" or ("", "serviceaccounts", namespace, name) not in self.objects:
-            return {"error": "invalid bearer token"}
-        return {"authenticated": True, "user": {"username": f"system:serviceaccount:{namespace}:{name}"}}
 
     def _is_custom(self, group: str, resource: str) -> bool:
         key = ("apiextensions.k8s.io", "customresourcedefinitions", "", f"{resource}.{group}")
@@ -327,87 +279,3 @@ class FakeServer:
             if not fresh and query.get("allowWatchBookmarks") and time.monotonic() - marked > 0.5:
                 marked = time.monotonic()
                 write({"type": "BOOKMARK", "object": {"kind": "Object", "metadata": {"resourceVersion": str(now)}}})
-
-    def _handler(self) -> type:
-        fake = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
-
-            def date_time_string(self, timestamp: float | None = None) -> str:
-                return email.utils.format_datetime(datetime.datetime.fromisoformat(fake.stamp()), usegmt=True)
-
-            def serve(self) -> None:
-                url = urlsplit(self.path)
-                query = {k: v[0] for k, v in parse_qs(url.query).items()}
-                length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
-                user = self.headers.get("Impersonate-User") or ""
-                try:
-                    if self.command == "GET" and query.get("watch"):
-                        fake.handle("GET", url.path, query, None, user)
-                        return self.stream(url.path, query)
-                    status, response = fake.handle(self.command, url.path, query, body, user)
-                except Problem as problem:
-                    status = problem.code
-                    response = {"kind": "Status", "status": "Failure", "code": status}
-                    response |= {"message": problem.message, "reason": problem.reason}
-                data = json.dumps(response).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def stream(self, path: str, query: dict[str, str]) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-
-                def write(event: dict) -> None:
-                    data = json.dumps(event).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-                    self.wfile.flush()
-
-                try:
-                    fake.watch(path, query, write)
-                    self.wfile.write(b"0\r\n\r\n")
-                except OSError:
-                    self.close_connection = True
-
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        return Handler
-
-
-def merge(target: dict, patch: dict) -> None:
-    """Strategic merge as far as the suite needs it: conditions merge by type, null deletes, other lists replace."""
-    for name, value in patch.items():
-        if value is None:
-            target.pop(name, None)
-        elif name == "conditions":
-            by_type = {c["type"]: c for c in target.get(name) or []}
-            for condition in value:
-                by_type[condition["type"]] = {**by_type.get(condition["type"], {}), **condition}
-            target[name] = list(by_type.values())
-        elif isinstance(value, dict):
-            merge(target.setdefault(name, {}), value)
-        else:
-            target[name] = value
-
-
-def selected(one: dict, query: dict[str, str]) -> bool:
-    """Field selectors on metadata.name, spec.nodeName, spec.schedulerName and status.phase."""
-    for term in filter(None, (query.get("fieldSelector") or "").split(",")):
-        field, equal, value = re.fullmatch(r"([\w.]+)(!=|==?)(.*)", term).groups()
-        found: Any = one
-        for part in field.split("."):
-            found = (found or {}).get(part, "")
-        if (str(found or "") == value) == (equal == "!="):
-            return False
-    return True
