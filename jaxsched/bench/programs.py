@@ -31,14 +31,11 @@ def program_of_rounds(
         turns = (~state.waited).sum(dtype=jnp.int32)
         return one_round(config, params, policy, state, key), turns
 
-    def finished(states: State) -> Int32[Array, "envs"]:
-        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
-
     def together(
         states: State, params: EnvParams, pool: State, key: PRNGKeyArray
     ) -> tuple[State, Int32[Array, ""], Int32[Array, ""]]:
         count = states.clock.shape[0]
-        before = finished(states).sum()
+        before = _finished(states).sum()
 
         def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Int32[Array, ""], Int32[Array, ""]]]:
             act, again = jax.random.split(key)
@@ -48,11 +45,11 @@ def program_of_rounds(
             else:
                 states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(act, count))
             done = jax.vmap(is_finished)(states)
-            jobs = jnp.where(done, finished(states), 0).sum()
+            jobs = jnp.where(done, _finished(states), 0).sum()
             return restart(again, states, done, pool), (turns.sum(), jobs)
 
         states, _, (turns, jobs) = play_rounds(play, states, jax.random.split(key, rounds))
-        return states, turns.sum(), jobs.sum() + finished(states).sum() - before
+        return states, turns.sum(), jobs.sum() + _finished(states).sum() - before
 
     def run(
         states: State, params: EnvParams, pool: State, key: PRNGKeyArray
@@ -76,9 +73,6 @@ def program_of_turns(
     Environments start anew after every `TURNS_BETWEEN_STARTS` turns, of which `turns` is a multiple.
     """
 
-    def finished(states: State) -> Int32[Array, "envs"]:
-        return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)
-
     def play(playing: Playing, key: PRNGKeyArray, params: EnvParams) -> tuple[Playing, Int32[Array, ""]]:
         made = jnp.where(playing.decides, (~playing.state.waited).sum(dtype=jnp.int32), 0)
         return turn(config, params, policy, playing, key)[0], made
@@ -90,13 +84,13 @@ def program_of_turns(
 
         def some(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, tuple[Int32[Array, ""], Int32[Array, ""]]]:
             act, again = jax.random.split(key)
-            before = finished(playing.state).sum()
+            before = _finished(playing.state).sum()
 
             def one(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, Int32[Array, ""]]:
                 return jax.vmap(play, in_axes=(0, 0, None))(playing, jax.random.split(key, count), params)
 
             playing, _, made = play_rounds(one, playing, jax.random.split(act, TURNS_BETWEEN_STARTS))
-            jobs = finished(playing.state).sum() - before
+            jobs = _finished(playing.state).sum() - before
             return start_anew(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
 
         keys = jax.random.split(key, turns // TURNS_BETWEEN_STARTS)
@@ -104,3 +98,8 @@ def program_of_turns(
         return all_playing, made.sum(), jobs.sum()
 
     return run
+
+
+def _finished(states: State) -> Int32[Array, "envs"]:
+    """Jobs that have finished in each environment."""
+    return (states.records.status == FINISHED).sum(-1, dtype=jnp.int32)

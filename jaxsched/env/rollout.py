@@ -38,9 +38,14 @@ NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
-    hidden = params.replace(failures=None)  # nobody knows what will fail
-    action = policy(key, seen(params, state, config.knows), hidden)
+    action = action_of(config, params, policy, state, key)
     return transition(config, params, state, action, policy.asked)[0]
+
+
+def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
+    """What a policy does that sees only what it may know."""
+    hidden = params.replace(failures=None)  # nobody knows what will fail
+    return policy(key, seen(params, state, config.knows), hidden)
 
 
 def play_rounds(

@@ -16,9 +16,8 @@ from jaxsched.env.clock import intervals_ahead, reloaded
 from jaxsched.env.environment import small_parts, with_large_parts
 from jaxsched.env.failures import change_servers
 from jaxsched.env.interval import after_interval, interval_of, to_next_completion
-from jaxsched.env.knowledge import seen
 from jaxsched.env.reward import RewardTerms, reward, zero_terms
-from jaxsched.env.rollout import Decides
+from jaxsched.env.rollout import Decides, action_of
 from jaxsched.env.state import WAIT, Action, EnvConfig, EnvParams, State
 from jaxsched.pytree import Pytree
 
@@ -53,22 +52,10 @@ def turn(
     config: EnvConfig, params: EnvParams, policy: Decides, playing: Playing, key: PRNGKeyArray
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it."""
-    hidden = params.replace(failures=None)  # nobody knows what will fail
-    action = policy(key, seen(params, asked_state(playing), config.knows), hidden)
-    return turn_with(config, params, policy, playing, action)
-
-
-def asked_state(playing: Playing) -> State:
-    """The state that schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
-    return playing.state.replace(waited=playing.state.waited | ~playing.decides)
-
-
-def turn_with(
-    config: EnvConfig, params: EnvParams, policy: Decides, playing: Playing, action: Action
-) -> tuple[Playing, Float32[Array, "P"]]:
-    """As `turn`, with what the schedulers do if they decide; `policy` says when it is to be asked again."""
-    decides = playing.decides
-    state, placed = _act(params, playing.state, action, decides)
+    decides, state = playing.decides, playing.state
+    # Those that do not decide have waited, so that nothing is worked out for them.
+    asked = state.replace(waited=state.waited | ~decides)
+    state, placed = _act(params, state, action_of(config, params, policy, asked, key), decides)
 
     over = decides & (state.round >= config.rounds)
     if config.early_stop:
@@ -101,16 +88,11 @@ def turn_with(
     state, admitting = admit_some(state, ends | playing.admitting)
 
     gain = jnp.where(ends, reward(params.reward, end.terms), 0.0)
-    terms = zero_terms(end.terms.jobs)
     after = Playing(
         state=state,
         intervals=jnp.where(ends, 0, intervals),
         elapsed_s=jnp.where(ends, 0.0, end.elapsed_s),
-        terms=RewardTerms(
-            jobs=jnp.where(ends, terms.jobs, end.terms.jobs),
-            lost=jnp.where(ends, terms.lost, end.terms.lost),
-            progress=jnp.where(ends, terms.progress, end.terms.progress),
-        ),
+        terms=jax.tree.map(lambda term: jnp.where(ends, 0.0, term), end.terms),
         admitting=admitting,
     )
     return after, gain

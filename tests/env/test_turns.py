@@ -31,30 +31,24 @@ def test_stops_and_failures_as_the_oracle(data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", few(["three"], SPECS))
-@cases(20)
-@given(data=st.data())
-def test_rules_as_the_oracle(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
-    assert_oracle(case, spec, SPECS[shape])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("shape", few(["two"], GREEDY))
-@cases(10)
-@given(data=st.data())
-def test_greedy_wait_as_the_oracle(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
-    assert_oracle(case, spec, GREEDY[shape])
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("shape", few([], PREEMPTIVE))
 @cases(10)
 @given(data=st.data())
 def test_more_stops_and_failures(shape, data):
     case = failing(data.draw(strategies.cases(shape)), data)
     assert_oracle(case, data.draw(st.sampled_from(PREEMPTIVE[shape])), PREEMPTIVE[shape])
+
+
+RULES = [(SPECS, shape) for shape in SPECS] + [(GREEDY, shape) for shape in GREEDY]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("specs", "shape"), few([(SPECS, "three"), (GREEDY, "two")], RULES))
+@cases(15)
+@given(data=st.data())
+def test_rules_as_the_oracle(specs, shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(specs[shape]))
+    assert_oracle(case, spec, specs[shape])
 
 
 @pytest.mark.slow

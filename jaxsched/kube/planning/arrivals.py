@@ -100,9 +100,10 @@ def in_blocks(stretches: Sequence[Stretch]) -> History:
     first, begin_s = [0], []
     for stretch, span_s in zip(stretches, spans):
         count = int(span_s / length_s * (1.0 + 1e-9))
-        for number in range(count, 0, -1):
-            start_s = stretch.end_s - number * length_s
-            own = [gang for gang in stretch.gangs if start_s <= gang.submit_s < start_s + length_s]
+        starts_s = [stretch.end_s - number * length_s for number in range(count, 0, -1)]
+        cuts = np.searchsorted([gang.submit_s for gang in stretch.gangs], [*starts_s, stretch.end_s])
+        for start_s, before, after in zip(starts_s, cuts, cuts[1:]):
+            own = stretch.gangs[before:after]
             gangs += own
             offset_s += [gang.submit_s - start_s for gang in own]
             first.append(len(gangs))
