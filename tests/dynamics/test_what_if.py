@@ -13,7 +13,7 @@ from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.speed import slowdown, slowdown_of, step_time, step_time_with
 from tests.support import strategies
 
-JOBS, PLACEMENTS = 5, 4
+JOBS, PLACEMENTS = 5, 5
 
 
 def footprints_of(case: strategies.Case, seed: int, count: int):
@@ -29,7 +29,9 @@ def footprints_of(case: strategies.Case, seed: int, count: int):
         job = JobSpec(workers=workers.sum(), gpus_per_worker=jnp.int32(1), ps=ps.sum(), model=model)
         return footprint(cluster, best, case.params.profiles, job, workers, ps)
 
-    return jax.vmap(one, out_axes=-1)(jnp.asarray(workers), jnp.asarray(ps), jnp.asarray(rng.integers(0, 4, count)))
+    return jax.jit(jax.vmap(one, out_axes=-1))(
+        jnp.asarray(workers), jnp.asarray(ps), jnp.asarray(rng.integers(0, 4, count))
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -131,7 +131,7 @@ def test_greedy_wait(shape, data):
     assert_same(case, spec, GREEDY[shape], "analytic")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_cases_are_worth_running():
     # Half of the jobs do not start at once, some slow each other down much, some forwards and rejections happen.
     waited, slowdown, forwards, rejected, held_back = [], [], 0, 0, 0

@@ -22,7 +22,7 @@ def assert_oracle(case: strategies.Case, spec: str, specs: tuple[str, ...]) -> N
     assert_same(case, spec, specs, "analytic", run_in_turns)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=15)
 @given(data=st.data())
 def test_stops_and_failures_as_the_oracle(data):
@@ -43,7 +43,7 @@ RULES = [(SPECS, shape) for shape in SPECS] + [(GREEDY, shape) for shape in GREE
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("specs", "shape"), few([(SPECS, "three"), (GREEDY, "two")], RULES))
+@pytest.mark.parametrize(("specs", "shape"), few([(GREEDY, "two")], RULES))
 @cases(15)
 @given(data=st.data())
 def test_rules_as_the_oracle(specs, shape, data):
@@ -70,7 +70,7 @@ def test_side_by_side_as_alone():
         ended.append(int(jax.vmap(lambda one: one.decides)(playing).sum()))
     assert set(ended) >= {0, 1, 2, 3}  # they were not all at the same point
     for index, case in enumerate(drawn):
-        alone = strategies.run_in_turns(case, "pack:tenants+backfill+spread", config)
+        alone = strategies.run(case, "pack:tenants+backfill+spread", config)
         beside = jax.tree.map(lambda leaf, index=index: leaf[index], playing.state.records)
         for name in ("status", "start", "finish", "partition", "workers"):
             np.testing.assert_array_equal(getattr(alone.records, name), getattr(beside, name), err_msg=name)

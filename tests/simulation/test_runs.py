@@ -38,7 +38,7 @@ def plainly(cluster, jobs, spec, settings):
     return records.start * settings.interval_s, finish
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
