@@ -3,6 +3,7 @@
 Plain NumPy on the host. `S` nodes, those with GPUs first, `D` resources.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -36,6 +37,13 @@ class Ledger:
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
         for pod in sorted(bound, key=lambda pod: (not pod.hints.gpu_groups, pod.uid)):  # known groups first
             self.reserve(pod, self.row[pod.node], pod.hints.gpu_groups)
+
+    def copy(self) -> "Ledger":
+        """One that changes by itself."""
+        other = copy.copy(self)
+        other.free, other.group_free = self.free.copy(), self.group_free.copy()
+        other.reserved, other.pods = dict(self.reserved), dict(self.pods)
+        return other
 
     def vector(self, pods: Sequence[Pod]) -> Int64[np.ndarray, "D"] | None:
         """The most of each resource that any of the pods asks for; None if one asks for what no node has."""

@@ -154,8 +154,9 @@ class _PlanInProgress:
             with about([gang]):
                 room = Room(self.capacity, gang, self.pods, self.placements)
                 may = evict and self.preemption is None and gang.preempts
-                victims = choose_victims(room, self.running, self.snapshot.budgets) if may and not room.fits() else ()
-                if (room.ending or victims) and room.fits() and (nodes := self._nodes_without(gang, victims)):
+                fits = room.fits()
+                victims = choose_victims(room, self.running, self.snapshot.budgets) if may and not fits else ()
+                if (victims or (room.ending and fits)) and (nodes := self._nodes_without(gang, victims)):
                     self._promise(gang, nodes, victims)
 
     def _nodes_without(self, gang: Gang, victims: Sequence[Gang]) -> set[str]:

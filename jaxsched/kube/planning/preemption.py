@@ -1,5 +1,6 @@
 """Which gangs to evict so that one with a higher priority starts: whole gangs, as few and as low as one pass finds."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,6 +10,8 @@ from jaxsched.kube.planning.gangs import Gang, gang_key
 from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import DONE_PHASES, Pod
 from jaxsched.kube.planning.placement import Placement
+
+MOST_ORDERS = 8  # in which victims are tried, where budgets forbid some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,14 @@ class Room:
         for pod in self.ending:
             self._release(pod)
 
+    def without(self, gangs: Iterable[Gang]) -> "Room":
+        """The room without these gangs, too."""
+        other = copy.copy(self)
+        other.ledger = self.ledger.copy()
+        for gang in gangs:
+            other.evict(gang)
+        return other
+
     def fits(self) -> bool:
         """The gang's workers would fit; a gang that no partition holds may span them."""
         usable = self.capacity.usable_of(self.gang, self.ledger, self._eligible)
@@ -55,12 +66,6 @@ class Room:
         """Without this gang, too."""
         for pod in gang.bound:
             self._release(pod)
-
-    def spare(self, gang: Gang) -> None:
-        """With it again."""
-        for pod in gang.bound:
-            if pod.node in self.ledger.row:
-                self.ledger.reserve(pod, self.ledger.row[pod.node], pod.hints.gpu_groups)
 
     def holds(self, gang: Gang) -> bool:
         """The gang is on a node that the other one could use."""
@@ -73,30 +78,49 @@ class Room:
 
 
 def choose_victims(room: Room, running: Iterable[Gang], budgets: Sequence[Budget]) -> tuple[Gang, ...]:
-    """Gangs without which the room is enough; none if that cannot be, or a budget forbids it.
+    """Gangs without which the room is enough; none if that cannot be, or budgets forbid all that is found.
 
     Gangs of which some pods end already come first, then the lowest priority, then those that began last. Then each is
-    spared, the most valuable first, if the others are enough.
+    spared, the most valuable first, if the others are enough. If a budget was spent in vain on gangs that came first,
+    it is tried again with those first that it forbade.
     """
     gang, broken = room.gang, {gang_key(pod) for pod in room.ending}
-    lower = [one for one in running if one.bound and one.priority < gang.priority and one.preemptable]
     worth: Callable[[Gang], tuple] = lambda one: (one.key not in broken, one.priority, -_began_s(one), one.key)
-    spending, chosen = Spending(budgets), []
-    for victim in sorted(lower, key=worth):
-        if room.holds(victim) and spending.take(victim.bound):
-            room.evict(victim)
-            chosen.append(victim)
-            if room.fits():
-                break
-    else:
+    lower = [one for one in running if one.bound and one.priority < gang.priority and one.preemptable]
+    order = sorted((one for one in lower if room.holds(one) and Spending(budgets).take(one.bound)), key=worth)
+    if not room.without(order).fits():  # whatever the budgets say of them together
         return ()
-    for victim in reversed(chosen[:-1]):
-        room.spare(victim)
+    for _ in range(MOST_ORDERS):
+        chosen, forbidden = _evict_in_order(room.without(()), order, Spending(budgets))
+        if room.without(chosen).fits():
+            return _without_needless(room, sorted(chosen, key=worth))
+        order = forbidden + [one for one in order if one not in forbidden]
+    return ()
+
+
+def _evict_in_order(room: Room, order: Sequence[Gang], spending: Spending) -> tuple[list[Gang], list[Gang]]:
+    """Evict until the room is enough or all were tried. Returns those that are evicted, and that a budget forbade."""
+    chosen: list[Gang] = []
+    forbidden: list[Gang] = []
+    for victim in order:
+        if not spending.take(victim.bound):
+            forbidden.append(victim)
+            continue
+        room.evict(victim)
+        chosen.append(victim)
         if room.fits():
-            chosen.remove(victim)
-        else:
-            room.evict(victim)
-    return tuple(chosen)
+            break
+    return chosen, forbidden
+
+
+def _without_needless(room: Room, chosen: Sequence[Gang]) -> tuple[Gang, ...]:
+    """Of these gangs the ones that must end, after sparing each, from the last on, that need not."""
+    needed = tuple(chosen)
+    for victim in reversed(chosen):
+        others = tuple(one for one in needed if one is not victim)
+        if room.without(others).fits():
+            needed = others
+    return needed
 
 
 def _began_s(gang: Gang) -> float:

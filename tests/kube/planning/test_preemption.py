@@ -1,15 +1,18 @@
 """Gangs of lower priority are evicted whole, if that helps and nothing forbids it."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
-from jaxsched.kube.planning.budgets import read_budget
+from jaxsched.kube.planning.budgets import Budget, Spending, read_budget
 from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.gangs import form_gangs
+from jaxsched.kube.planning.free_capacity import FreeCapacity
+from jaxsched.kube.planning.gangs import Gang, form_gangs
 from jaxsched.kube.planning.plan import Plan, Planner
 from jaxsched.kube.planning.pod_groups import read_pod_group
+from jaxsched.kube.planning.preemption import Room, choose_victims
 from jaxsched.kube.planning.snapshot import Snapshot
 from tests.kube.planning.snapshots import SETTINGS, check, gang, nodes, snapshot
 from tests.support.kube.objects import make_pod
@@ -122,6 +125,52 @@ def test_budgets_forbid_half_a_gang(planner: Planner) -> None:
     assert victims(plan(planner, 4, [*FULL, *high(4)], budget(3))) == []  # two gangs share three
 
 
+def test_a_budget_spent_in_vain_goes_to_those_that_it_forbade(planner: Planner) -> None:
+    """One of the two may end. The lowest shares its node with a pod that stays, so that its end makes no room."""
+    pods = [
+        *running("vain", 0, "n0", gpus=4),
+        *running("low", 1, "n1"),
+        *running("other", 9, "n0", gpus=4, scheduler="x"),
+    ]
+    for pod in pods[:2]:
+        pod["metadata"]["labels"]["team"] = "a"
+    shared = budget(1)
+    shared["spec"]["selector"] = {"matchLabels": {"team": "a"}}
+    assert victims(plan(planner, 2, [*pods, *high(1)], shared)) == ["low"]
+
+
+def test_whenever_budgets_allow_enough_victims_some_are_found(planner: Planner) -> None:
+    """Against every set of lower gangs in small random clusters with two budgets."""
+    random, found = np.random.default_rng(2), 0
+    for _ in range(300):
+        pods = drawn(random, teams=2)
+        budgets = [budget(int(random.integers(0, 5)), name=f"b{team}") for team in "01"]
+        for team, one in zip("01", budgets, strict=True):
+            one["spec"]["selector"] = {"matchLabels": {"team": team}}
+        allowed = tuple(map(read_budget, budgets))
+        shot = snapshot(nodes(6), pods)
+        capacity = FreeCapacity(planner.fleet(shot.nodes), (), shot.pods, planner.settings)
+        gangs = form_gangs(shot.pods, (), frozenset(), SETTINGS, shot.now_s)
+        (wanted,), lower = (
+            (one for one in gangs if one.pending),
+            [one for one in gangs if one.bound and one.priority < 2],
+        )
+        room = Room(capacity, wanted, shot.pods, ())
+        if room.fits():
+            continue
+        chosen = choose_victims(room, gangs, allowed)
+        sets = (some for size in range(1, len(lower) + 1) for some in itertools.combinations(lower, size))
+        assert enough(room, chosen, allowed) if chosen else not any(enough(room, some, allowed) for some in sets)
+        found += bool(chosen)
+    assert found > 50
+
+
+def enough(room: Room, gangs: tuple[Gang, ...], budgets: tuple[Budget, ...]) -> bool:
+    """Budgets allow it, and then there is room."""
+    spending = Spending(budgets)
+    return all(spending.take(one.bound) for one in gangs) and room.without(gangs).fits()
+
+
 def test_the_youngest_goes_first_and_a_gang_that_ends_already_before_it(planner: Planner) -> None:
     pods = [*running("old", 1, "n0", "n1", age_s=900.0), *running("new", 1, "n2", "n3", age_s=100.0)]
     assert victims(plan(planner, 4, [*pods, *high(2)])) == ["new"]
@@ -152,18 +201,7 @@ def test_victims_are_whole_lower_needed_and_enough(planner: Planner) -> None:
     """Sixty random clusters: without the victims a plan starts the gang, without one victim fewer it does not."""
     plain, random, found = Planner(planner.policy, SETTINGS), np.random.default_rng(1), 0
     for _ in range(60):
-        pods: list[dict] = []
-        free = {f"n{i}": 8 for i in range(6)}
-        for number in range(int(random.integers(2, 8))):
-            gpus = int(random.choice([2, 4, 8]))
-            able = [name for name, left in free.items() if left >= gpus]
-            hosts = [str(name) for name in random.permutation(able)[: int(random.integers(1, 4))]]
-            for name in hosts:
-                free[name] -= gpus
-            if hosts:
-                age_s = float(random.integers(100, 900))
-                pods += running(f"r{number}", int(random.integers(0, 3)), *hosts, gpus=gpus, age_s=age_s)
-        shot = snapshot(nodes(6), [*pods, *high(int(random.integers(1, 4)), int(random.choice([4, 8])), priority=2)])
+        shot = snapshot(nodes(6), drawn(random))
         made = planner.plan(shot)
         if made.preemption is None:
             continue
@@ -175,6 +213,22 @@ def test_victims_are_whole_lower_needed_and_enough(planner: Planner) -> None:
         for spared in made.preemption.victims:
             assert not starts(plain, shot, [one for one in made.preemption.victims if one is not spared])
     assert found > 10
+
+
+def drawn(random: np.random.Generator, teams: int = 1) -> list[dict]:
+    """Pods of up to seven gangs that run on six nodes, and of one with a priority of 2 that waits."""
+    pods: list[dict] = []
+    free = {f"n{i}": 8 for i in range(6)}
+    for number in range(int(random.integers(2, 8))):
+        gpus = int(random.choice([2, 4, 8]))
+        able = [name for name, left in free.items() if left >= gpus]
+        hosts = [str(name) for name in random.permutation(able)[: int(random.integers(1, 4))]]
+        for name in hosts:
+            free[name] -= gpus
+        if hosts:
+            age_s, team = float(random.integers(100, 900)), {"team": str(random.integers(teams))}
+            pods += running(f"r{number}", int(random.integers(0, 3)), *hosts, gpus=gpus, age_s=age_s, labels=team)
+    return [*pods, *high(int(random.integers(1, 4)), int(random.choice([4, 8])), priority=2)]
 
 
 def starts(planner: Planner, shot: Snapshot, without) -> bool:
