@@ -11,6 +11,7 @@ from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
 from jaxsched.kube.planning.objects import mapping
 
 KEPT_S = 10.0  # an answer counts for this long, as kube-scheduler's do
+PATIENCE_S = 5.0  # with each of the two questions
 MOST_KEPT = 64
 LONGEST_TOKEN = 8192
 
@@ -22,7 +23,10 @@ NOBODY_SAYS = 503, "the API server cannot say now who may read this"
 
 
 class MetricsAccess:
-    """Answers are kept by a hash of the token. One question at a time: nobody floods the API server with them."""
+    """Answers are kept by a hash of the token. Who asks waits for nobody else's answer.
+
+    The places of the server of /metrics bound how many ask at a time.
+    """
 
     def __init__(self, api: ApiClient) -> None:
         self.api = api
@@ -38,13 +42,15 @@ class MetricsAccess:
         name = hashlib.sha256(token.encode()).digest()
         with self._lock:
             at, answer = self._kept.get(name, (0.0, NOBODY_SAYS))
-            if answer == NOBODY_SAYS or time.monotonic() - at > KEPT_S:
-                answer = self._ask(token)
-                while len(self._kept) >= MOST_KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept.pop(name, None)
-                self._kept[name] = time.monotonic(), answer
+        if answer != NOBODY_SAYS and time.monotonic() - at <= KEPT_S:
             return answer
+        answer = self._ask(token)
+        with self._lock:
+            self._kept.pop(name, None)
+            while len(self._kept) >= MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[name] = time.monotonic(), answer
+        return answer
 
     def _ask(self, token: str) -> tuple[int, str]:
         try:
@@ -67,4 +73,4 @@ class MetricsAccess:
     def _create(self, group: str, kind: str, spec: dict) -> Response:
         given = {key: value for key, value in spec.items() if value}
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": given}
-        return self.api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body, read_s=5.0)
+        return self.api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body, read_s=PATIENCE_S)

@@ -1,5 +1,6 @@
 """/metrics is for those whom the API server lets read it; the same on the fake and on a real one."""
 
+import concurrent.futures
 import shutil
 import ssl
 import subprocess
@@ -85,6 +86,19 @@ def test_nobody_gets_metrics_while_the_server_is_away(world, server) -> None:
     fault.times = 1
     assert get(server, token=token) == 503
     assert get(server, token=token) == 200  # what nobody could say is not kept
+
+
+def test_nobody_waits_for_the_answer_to_another(world, server, monkeypatch) -> None:
+    """The API server says nothing of one token; who comes with another one gets metrics meanwhile."""
+    monkeypatch.setattr("jaxsched.kube.cluster.metrics_access.PATIENCE_S", 2.0)
+    token = account(world, reads=True)
+    eventually(lambda: MetricsAccess(world.api).check(f"Bearer {token}")[0] == 200)
+    silent = world.proxy.inject("POST", "tokenreviews", hang=True)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(get, server, token="nonsense")
+        eventually(lambda: silent.hits == 1)
+        assert get(server, token=token) == 200 and not waits.done()
+        assert waits.result() == 503
 
 
 def test_pages_are_served_over_tls(tmp_path: Path) -> None:
