@@ -16,6 +16,7 @@ from tests.support.kube.fake_access import allowed, review
 from tests.support.kube.fake_http import Problem, handler_of
 from tests.support.kube.fake_patches import merge, selected
 
+END_S = 0.05  # how long it may take to end
 HISTORY = 1000
 CLUSTER_WIDE = (
     *("nodes", "persistentvolumes", "clusterroles", "clusterrolebindings", "namespaces"),
@@ -47,7 +48,7 @@ class FakeServer:
         self.cut = 0  # raised to end all watches
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(END_S,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def close(self) -> None:

@@ -12,6 +12,9 @@ import urllib3
 from jaxsched.kube.cluster.api import ApiClient
 
 
+END_S = 0.05  # how long it may take to end
+
+
 @dataclasses.dataclass
 class Fault:
     """Applies to the next `times` requests that match."""
@@ -35,7 +38,7 @@ class Proxy:
         self.lock = threading.Lock()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(END_S,), daemon=True).start()
         self.api = ApiClient(f"http://127.0.0.1:{self.server.server_address[1]}")
 
     def close(self) -> None:
