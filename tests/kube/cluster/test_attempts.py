@@ -30,6 +30,8 @@ def test_attempts_and_queues_as_upstream_counts_them(world, start) -> None:
     assert longest > value(scheduler, "jaxsched_bind_duration_seconds_sum")
     scheduler.step()
     assert pending(scheduler) == {"active": 0, "backoff": 0, "gated": len(short) + 1, "unschedulable": len(large)}
+    waiting = {"LargerThanCluster": 1, "GangIncomplete": 1, "Insufficient": 0}
+    assert {why: value(scheduler, "jaxsched_pending_gangs", reason=why) for why in waiting} == waiting
 
 
 def test_a_binding_that_is_refused_is_an_error_and_then_in_backoff(world, start) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tests.support.kube.objects import make_pod
-from tests.support.kube.turns import bound, turn
+from tests.support.kube.turns import bound, told, turn
 
 
 def test_a_job_throttled_by_a_quota_is_not_half_started(world, start, monkeypatch) -> None:
@@ -11,19 +11,30 @@ def test_a_job_throttled_by_a_quota_is_not_half_started(world, start, monkeypatc
         world.node()
     job = world.make("/apis/batch/v1/namespaces/default/jobs", eight_pods(world.name("j")))
     scheduler = start()
-    pods = [of_job(world, job) for _ in range(4)]
-    told = "4 of 8 pods exist"
+    pods = [owned(world, job) for _ in range(4)]
     settled = dataclasses.replace(scheduler.planner.settings, settle_s=0.0)  # nothing more came for long enough
     monkeypatch.setattr(scheduler.planner, "settings", settled)
-
-    def waits() -> bool:
-        conditions = world.get(pods[0])["status"].get("conditions", [])
-        return any(told in str(one.get("message")) for one in conditions)
-
-    turn(scheduler, waits)
+    turn(scheduler, lambda: "4 of 8 pods exist" in told(world, pods[0]))
     assert bound(world, pods) == 0
-    pods += [of_job(world, job) for _ in range(4)]
+    pods += [owned(world, job) for _ in range(4)]
     turn(scheduler, lambda: bound(world, pods) == 8)
+
+
+def test_a_training_job_waits_for_the_replicas_that_it_wants(world, start, monkeypatch) -> None:
+    world.node()
+    name, group = world.name("t"), "kubeflow.org"
+    path = world.custom(group, "v1", "PyTorchJob", "pytorchjobs")
+    replicas = {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}
+    body = {"apiVersion": f"{group}/v1", "kind": "PyTorchJob", "metadata": {"name": name}}
+    job = world.make(path, body | {"spec": replicas})
+    scheduler = start()
+    settled = dataclasses.replace(scheduler.planner.settings, settle_s=0.0)
+    monkeypatch.setattr(scheduler.planner, "settings", settled)
+    pods = [owned(world, job) for _ in range(3)]
+    turn(scheduler, lambda: "3 of 4 pods exist" in told(world, pods[0]))
+    assert bound(world, pods) == 0
+    pods.append(owned(world, job))
+    turn(scheduler, lambda: bound(world, pods) == 4)
 
 
 def test_groups_of_a_leader_worker_set_start_by_themselves(world, start) -> None:
@@ -57,10 +68,10 @@ def eight_pods(name: str) -> dict:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
-def of_job(world, job: dict) -> dict:
-    """A pod as the Job's controller makes it."""
+def owned(world, job: dict) -> dict:
+    """A pod as the job's controller makes it."""
     meta = job["metadata"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+    owner = {key: job[key] for key in ("apiVersion", "kind")} | {key: meta[key] for key in ("name", "uid")}
     raw = make_pod(world.name(f"{meta['name']}-p"))
-    raw["metadata"]["ownerReferences"] = [owner]
+    raw["metadata"]["ownerReferences"] = [owner | {"controller": True}]
     return world.make("/api/v1/namespaces/default/pods", raw)

@@ -2,12 +2,7 @@
 
 from jaxsched.kube.cluster.api import NODES
 from tests.support.kube.calls import MERGE
-from tests.support.kube.turns import bound, gang, node_of, turn
-
-
-def told(world, pod: dict) -> str:
-    conditions = world.get(pod)["status"].get("conditions") or []
-    return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+from tests.support.kube.turns import bound, gang, node_of, told, turn
 
 
 def test_a_selector_a_cordoned_node_and_a_full_cluster_are_told_apart(world, start) -> None:
@@ -22,6 +17,20 @@ def test_a_selector_a_cordoned_node_and_a_full_cluster_are_told_apart(world, sta
     assert told(world, nowhere).startswith("NoNodeAllowed")
     assert told(world, both[0]).startswith("NodesUnusable") and "1 cordoned" in told(world, both[0])
     assert told(world, three[0]).startswith("LargerThanCluster")
+
+
+def test_nodes_that_are_kept_are_named_as_kept(world, start, monkeypatch) -> None:
+    """Before: "larger than partition", with two nodes empty."""
+    names = [world.node()["metadata"]["name"] for _ in range(3)]
+    world.pod(gpus=1, node=names[0], scheduler="jaxsched")
+    late = gang(world, 3, 8)
+    scheduler = start()
+    monkeypatch.setattr(scheduler.planner, "patience_s", 0.0)
+    after = world.pod(gpus=8, age_s=0.0)
+    turn(scheduler, lambda: bool(told(world, after) and told(world, late[0])))
+    name = late[0]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"]
+    assert told(world, after).startswith("NodesKept") and name in told(world, after)
+    assert told(world, late[0]).startswith("Insufficient") and bound(world, [after, *late]) == 0
 
 
 def test_a_launcher_goes_to_a_node_without_gpus(world, start) -> None:

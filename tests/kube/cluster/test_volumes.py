@@ -1,6 +1,6 @@
 """Volumes read from the fake and from a real API server."""
 
-from tests.support.kube.turns import bound, node_of, turn
+from tests.support.kube.turns import bound, node_of, told, turn
 
 MERGE = "application/strategic-merge-patch+json"
 
@@ -15,6 +15,19 @@ def test_a_pod_goes_where_its_local_volume_is(world, start) -> None:
         pod = world.pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": local(world, name)}}]})
         turn(scheduler, lambda pod=pod: bound(world, [pod]) == 1)
         assert node_of(world, pod) == name
+
+
+def test_a_claim_that_is_not_bound_is_refused_by_name(world, start) -> None:
+    """As with a storage class that waits for the pod's first node: nothing here binds or provisions volumes."""
+    world.node()
+    claim = world.name("c")
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "late"}
+    path = "/api/v1/namespaces/default/persistentvolumeclaims"
+    world.make(path, {"kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": spec})
+    waits = world.pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]})
+    scheduler = start()
+    turn(scheduler, lambda: told(world, waits).startswith("VolumeUnsupported") and claim in told(world, waits))
+    assert bound(world, [waits]) == 0
 
 
 def local(world, node: str) -> str:

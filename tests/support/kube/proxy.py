@@ -11,7 +11,6 @@ import urllib3
 
 from jaxsched.kube.cluster.api import ApiClient
 
-
 END_S = 0.05  # how long it may take to end
 
 

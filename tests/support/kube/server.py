@@ -77,11 +77,13 @@ class RealServer:
         self._run("kube-apiserver", *(f"--{name}={value}" for name, value in options.items()))
 
     def _alpha(self) -> dict[str, str]:
-        """What serves upstream's PodGroups, on the version that has them as alpha."""
+        """What serves upstream's PodGroups with all of their fields, on the version that has them as alpha."""
         said = subprocess.run([str(self.folder / "kube-apiserver"), "--version"], capture_output=True, text=True).stdout
         if " v1.36." not in said:
             return {}
-        return {"runtime-config": "scheduling.k8s.io/v1alpha2=true", "feature-gates": "GenericWorkload=true"}
+        gates = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "WorkloadAwarePreemption")
+        gates = ",".join(f"{gate}=true" for gate in (*gates, "DRAWorkloadResourceClaims"))
+        return {"runtime-config": "scheduling.k8s.io/v1alpha2=true", "feature-gates": gates}
 
     def stop(self) -> None:
         for process in reversed(self.processes):

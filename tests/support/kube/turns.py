@@ -27,3 +27,9 @@ def node_of(world, pod: dict) -> str:
 
 def bound(world, pods: list[dict]) -> int:
     return sum(bool(node_of(world, pod)) for pod in pods)
+
+
+def told(world, pod: dict) -> str:
+    """The message of its condition PodScheduled."""
+    conditions = world.get(pod)["status"].get("conditions") or []
+    return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
