@@ -4,12 +4,15 @@ A Lease does not fence writes: the uid in every Binding, and 409, do.
 """
 
 import datetime
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
+
+log = logging.getLogger("jaxsched.kube")
 
 LEASE_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
@@ -63,17 +66,20 @@ class LeaderElector:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
                 held = self._try()
             except Unreachable:
                 held = False
-            now = time.monotonic()
+            except Exception:  # whatever the server says, the thread must not end: nobody would know that it is lost
+                log.exception("the Lease %s cannot be read", self.name)
+                held = False
             if held:
-                self._renewed = now
+                self._renewed = began  # others count from the write, which may be long before its answer
                 if not self.leading.is_set():
                     self.leading.set()
                     self.on_change()
-            elif self.leading.is_set() and now - self._renewed > self.renew_s:
+            elif self.leading.is_set() and time.monotonic() - self._renewed > self.renew_s:
                 self.leading.clear()
                 self.lost.set()
                 self.on_change()

@@ -48,3 +48,23 @@ def test_a_leader_that_cannot_renew_stops_before_another_starts(world) -> None:
     looking.join()
     assert not any(both)
     second.stop()
+
+
+def test_a_late_answer_does_not_prolong_the_lease(world) -> None:
+    """The Lease of a second is written at once, and that is known only after it has run out."""
+    world.proxy.inject("POST", "leases", late_s=1.2)
+    first = LeaderElector(world.proxy.api, "default", world.name("lease"), "a", lease_s=1.0, renew_s=5.0, retry_s=1.0)
+    first.start()
+    eventually(first.leading.is_set)
+    assert not first.holds_lease()
+    eventually(first.holds_lease)
+    first.stop()
+
+
+def test_a_leader_that_is_told_nonsense_stops(world) -> None:
+    """Before: the thread ended, and the process went on for ever without scheduling."""
+    first = elector(world, world.name("lease"), "a", world.proxy.api).start()
+    eventually(first.leading.is_set)
+    world.proxy.inject("GET", "leases", status=200, body=b"{}", times=1000)
+    eventually(first.lost.is_set)
+    first.stop()

@@ -24,6 +24,7 @@ class Fault:
     status: int = 0  # answer with this and do not forward
     retry_after: str = ""
     lose_answer: bool = False  # forward, then close the connection without an answer
+    late_s: float = 0.0  # forward, then answer after so long
     cut_after: int = -1  # of a watch: cut the connection after so many chunks
     hang: bool = False  # do not answer at all, keep the connection open
     freeze: bool = False  # of a watch: say nothing, keep the connection open
@@ -108,6 +109,7 @@ class Proxy:
                 self.server_date = reply.headers.get("Date") or ""
                 if "watch=true" not in self.path:
                     data = reply.data
+                    time.sleep(fault.late_s if fault is not None else 0.0)
                     if fault is not None and fault.lose_answer:
                         self.close_connection = True
                         return
