@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,12 +66,17 @@ class GangBinder:
         self._backoff[key] = time.monotonic() + DENIED_S, DENIED_S
 
     def bind(self, placements: Sequence[Placement], plan_s: float = 0.0) -> None:
-        """Bind gangs in order, pods in parallel, and wait for all of them. `plan_s`: what planning them took."""
+        """Bind gangs in order, pods in parallel, and wait for all of them. `plan_s`: what planning them took.
+
+        Once the server has not answered for one pod, no Binding of this plan is begun any more: when it answers again,
+        the plan may be out of date.
+        """
+        silent = threading.Event()
         for placement in placements:
             self.assumed.assume(placement)
             self.reporter.withdraw([assignment.pod for assignment in placement.assignments])
         futures = [
-            [self._pool.submit(self._bind_one, assignment, placement, plan_s) for assignment in placement.assignments]
+            [self._pool.submit(self._bind_one, one, placement, plan_s, silent) for one in placement.assignments]
             for placement in placements
         ]
         for placement, own in zip(placements, futures, strict=True):
@@ -91,13 +97,20 @@ class GangBinder:
         if entry is not None:
             self._pool.submit(self._was_rejected, entry[1].pod)
 
-    def _bind_one(self, assignment: Assignment, placement: Placement, plan_s: float) -> Outcome:
+    def _bind_one(
+        self, assignment: Assignment, placement: Placement, plan_s: float, silent: threading.Event
+    ) -> Outcome:
+        if silent.is_set():
+            return Outcome(binding.UNKNOWN, "not begun: the server does not answer for another pod")
         began = time.perf_counter()
         try:
             outcome = self.binder.bind(assignment, placement.decision, placement.by)
         except Exception as error:  # a fault of ours; what the server did with this Binding is not known
             log.exception("pod %s: binding raised", assignment.pod.key)
             outcome = Outcome(binding.UNKNOWN, f"binding raised {type(error).__name__}")
+        else:
+            if outcome.result == binding.UNKNOWN:
+                silent.set()
         took = time.perf_counter() - began
         self.metrics.bind_s.observe(took)
         result = "scheduled" if outcome.result == binding.BOUND else "error"

@@ -219,6 +219,22 @@ def test_an_api_that_goes_away_and_comes_back(world, start) -> None:
     assert not runner.is_alive()
 
 
+def test_a_plan_is_given_up_when_the_server_no_longer_answers(world, start) -> None:
+    """Before: every pod of the plan was tried for half a minute, so that many took longer than a process may."""
+    world.node()
+    world.node()
+    scheduler = start(bind_threads=2)
+    scheduler.gang_binder.binder.deadline_s = 0.5
+    fault = world.proxy.inject("POST", "binding", status=503, times=10_000)
+    pods = [world.pod() for _ in range(16)]
+    eventually(lambda: len(scheduler.informers.pods()) == 16)
+    scheduler.step()
+    tried = {path for method, path in world.proxy.seen if method == "POST" and path.endswith("/binding")}
+    assert 0 < len(tried) <= 3 and bound(world, pods) == 0
+    fault.times = 0
+    turn(scheduler, lambda: bound(world, pods) == 16)
+
+
 def wait(check, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not check():
