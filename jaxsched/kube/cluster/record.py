@@ -4,7 +4,10 @@
 {"t": 1767225600.2, "kind": "plan", "placements": {"ns/gang": {"ns/pod": "node"}}}
 """
 
+import contextlib
 import json
+import logging
+import os
 import threading
 import time
 import warnings
@@ -21,15 +24,20 @@ from jaxsched.kube.planning.objects import slim
 from jaxsched.kube.planning.plan import Plan
 from jaxsched.schema import converted
 
+log = logging.getLogger("jaxsched.kube")
+
 MOST_BYTES = 1 << 30
+BLOCK_BYTES = 1 << 16
+LINES_BEGIN = b'{"t":'
 
 
 class Recorder:
-    """Appends to a file; a line is whole or, after a crash, the last one."""
+    """Appends to a file; a line is whole or, after a crash, the last one. A full disk ends the recording alone."""
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
-        self._now_s = now_s
+        self._now_s, self._path = now_s, path
         try:
+            _drop_cut_line(path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(f"--record {path}: cannot be written: {error.strerror}") from None
@@ -48,14 +56,38 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is buffered."""
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed:
+                return
+            try:
                 self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 self._file.flush()
+            except OSError as error:
+                log.error("the recording %s ends: %s; scheduling goes on", self._path, error.strerror)
+                with contextlib.suppress(OSError):
+                    self._file.close()
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Take away what a crash left of the last line, which would spoil the next one. What is no recording stays."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        kept = file.seek(0, os.SEEK_END)
+        while kept > 0:
+            start = max(kept - BLOCK_BYTES, 0)
+            file.seek(start)
+            end = file.read(kept - start).rfind(b"\n") + 1
+            kept = start + end
+            if end:
+                break
+        file.seek(kept)
+        if LINES_BEGIN.startswith(file.read(len(LINES_BEGIN))):
+            file.truncate(kept)
 
 
 def _without_managers(raw: Mapping[str, Any]) -> dict[str, Any]:

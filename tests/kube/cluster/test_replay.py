@@ -109,3 +109,24 @@ def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None
     recorder.close()
     (line,) = read_recording(path)
     assert line["object"] == {"metadata": {"name": "disk"}, "spec": {"capacity": {}}}
+
+
+@pytest.mark.parametrize("length", [3, 40, 200_000])
+def test_what_a_crash_left_of_a_line_is_taken_away(tmp_path: Path, length: int) -> None:
+    """Before: the next line was appended to it, and the recording could not be read."""
+    path = tmp_path / "day.jsonl"
+    node, cut = (
+        make_node("n0"),
+        json.dumps({"t": NOW, "kind": "nodes", "x": "y" * length}, separators=(",", ":"))[:length],
+    )
+    for ends in (cut, ""):
+        recorder = Recorder(path)
+        recorder.change("nodes", "ADDED", node)
+        recorder.close()
+        with path.open("a") as file:
+            file.write(ends)
+    assert [line["object"]["metadata"]["name"] for line in read_recording(path)] == ["n0", "n0"]
+    other = tmp_path / "notes"
+    other.write_text("no recording")
+    Recorder(other).close()
+    assert other.read_text() == "no recording"

@@ -252,6 +252,16 @@ def test_a_recording_can_be_read(world, start, tmp_path: Path) -> None:
     assert not any("managedFields" in json.dumps(line) for line in lines)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
+def test_a_full_disk_ends_the_recording_and_nothing_else(world, start) -> None:
+    """Before: every plan raised before its first Binding."""
+    world.node()
+    scheduler = start(record=Path("/dev/full"))
+    pods = gang(world, 2, 1)
+    turn(scheduler, lambda: bound(world, pods) == 2)
+    assert scheduler.informers.reflectors["pods"].lists == 1  # nor did the watch end
+
+
 def test_metrics_and_health(world, start) -> None:
     import urllib.request
 
