@@ -15,7 +15,7 @@ from jaxsched.kube.cluster.record import read_recording
 from jaxsched.kube.planning.free_capacity import FreeCapacity
 from jaxsched.kube.planning.gangs import Gang
 from tests.support.kube.calls import eventually
-from tests.support.kube.turns import bound, gang, node_of, turn
+from tests.support.kube.turns import bound, gang, node_of, told, turn
 
 MERGE = "application/strategic-merge-patch+json"
 
@@ -40,6 +40,20 @@ def test_gangs_are_bound_whole_and_within_capacity(world, start) -> None:
     for _ in range(3):
         scheduler.step()
     assert bound(world, late) == 0
+
+
+def test_workers_of_different_sizes_start_together(world, start) -> None:
+    """Two nodes are too few for pods of 1, 8, 2 and 8 GPUs; none of the four starts before there is a third."""
+    for _ in range(2):
+        world.node()
+    name = world.name("m")
+    pods = [world.pod(f"{name}-{i}", gpus=gpus, gang=name, size=4) for i, gpus in enumerate((1, 8, 2, 8))]
+    scheduler = start()
+    turn(scheduler, lambda: "its workers differ; 2 of 4 pods fit" in told(world, pods[0]))
+    assert bound(world, pods) == 0
+    world.node()
+    turn(scheduler, lambda: bound(world, pods) == 4)
+    assert len({node_of(world, pod) for pod in pods}) == 3
 
 
 def test_the_rest_of_a_gang_that_a_killed_process_left_half_bound(world, start) -> None:
