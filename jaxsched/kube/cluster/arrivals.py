@@ -25,6 +25,8 @@ def recorded_arrivals(
             break
         begin_s = line["t"] if begin_s is None else begin_s
         end_s = max(end_s, line["t"])
+        if line["kind"] == "start":
+            seen.start()
         if line["kind"] == "pods":
             seen.change(line)
         if line["kind"] == "podgroups" and line["type"] != "DELETED":
@@ -46,6 +48,10 @@ class _Seen:
         self._alive: dict[str, set[str]] = {}  # its pods that have not ended
         self._key: dict[str, str] = {}  # by uid
 
+    def start(self) -> None:
+        """The recording began, perhaps anew: of pods that do not come again nothing is left."""
+        self._alive = {key: set() for key in self._alive}
+
     def change(self, line: dict[str, Any]) -> None:
         """A pod came, changed or went."""
         uid = str(mapping(line["object"], "metadata").get("uid", ""))
@@ -54,8 +60,10 @@ class _Seen:
             if pod.scheduler == self.settings.scheduler_name:
                 self._add(dataclasses.replace(pod, node="", phase="Pending", terminating=False))
         phase = mapping(line["object"], "status").get("phase")
-        if uid in self._key and (line["type"] == "DELETED" or phase in DONE_PHASES):
-            self._alive[self._key[uid]].discard(uid)
+        if uid in self._key:
+            ended = line["type"] == "DELETED" or phase in DONE_PHASES
+            alive = self._alive[self._key[uid]]
+            alive.discard(uid) if ended else alive.add(uid)
 
     def _add(self, pod: Pod) -> None:
         key = gang_key(pod)

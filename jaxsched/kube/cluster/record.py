@@ -1,5 +1,6 @@
 """A recording: one JSON line per change of the cluster and per plan, enough to plan again and to simulate the day.
 
+{"t": 1767225600.0, "kind": "start"}    all that is there follows; the rest has gone while nothing was recorded
 {"t": 1767225600.1, "kind": "pods", "type": "ADDED", "object": {...}}    as `objects.slim` leaves it
 {"t": 1767225600.2, "kind": "plan", "placements": {"ns/gang": {"ns/pod": "node"}}}
 """
@@ -42,6 +43,7 @@ class Recorder:
         except OSError as error:
             raise UserError(f"--record {path}: cannot be written: {error.strerror}") from None
         self._lock = threading.Lock()
+        self._write({"t": self._now_s(), "kind": "start"})
 
     def change(self, kind: str, what: str, raw: Mapping[str, Any]) -> None:
         """An object was ADDED, MODIFIED or DELETED."""
@@ -102,7 +104,7 @@ class _Line(msgspec.Struct):
     """One line of a recording; a change has `type` and `object`, a plan has `placements`."""
 
     t: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    kind: Literal["nodes", "pods", "podgroups", "persistentvolumeclaims", "persistentvolumes", "plan"]
+    kind: Literal["start", "nodes", "pods", "podgroups", "persistentvolumeclaims", "persistentvolumes", "plan"]
     type: Literal["ADDED", "MODIFIED", "DELETED"] | None = None
     object: dict[str, Any] | None = None
     placements: dict[str, dict[str, str]] | None = None
@@ -118,8 +120,9 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
         where = f"{path}:{number}"
         try:
             read = converted(_Line, parse_json(content, where), where)
-            if read.placements is None if read.kind == "plan" else read.type is None or read.object is None:
-                raise UserError(f"{where}: {'placements' if read.kind == 'plan' else 'type or object'} is missing")
+            needed = {"start": (), "plan": ("placements",)}.get(read.kind, ("type", "object"))
+            if any(getattr(read, name) is None for name in needed):
+                raise UserError(f"{where}: {' or '.join(needed)} is missing")
         except UserError as error:
             said = str(error).removeprefix(where).lstrip(":, ")
             raise UserError(f"{where}: is no line of a recording ({said}); give a file written by --record") from None

@@ -197,7 +197,10 @@ class _Objects:
         self._stores: dict[str, dict[str, Any]] = {kind: {} for kind in _READERS}
 
     def change(self, line: dict[str, Any]) -> None:
-        """An object came, changed or went."""
+        """An object came, changed or went; or the recording began, perhaps anew."""
+        if line["kind"] == "start":
+            self._stores = {kind: {} for kind in _READERS}
+            return
         store, uid = self._stores[line["kind"]], str((line["object"].get("metadata") or {}).get("uid", ""))
         if line["type"] == "DELETED":
             store.pop(uid, None)

@@ -1,8 +1,12 @@
 """What came in a recording."""
 
+from pathlib import Path
+
 from jaxsched.kube.cluster.arrivals import recorded_arrivals
+from jaxsched.kube.cluster.record import Recorder, read_recording
+from jaxsched.kube.cluster.replay import recorded_snapshot
 from jaxsched.kube.planning.settings import PlanSettings
-from tests.support.kube.objects import NOW, make_pod
+from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = PlanSettings()
 
@@ -45,3 +49,21 @@ def test_what_was_there_when_the_recording_began_did_not_come_in_it() -> None:
         one["object"]["metadata"]["annotations"].clear()
     found = recorded_arrivals([old | {"t": NOW - 500}, new, {"t": NOW, "kind": "plan"}], SETTINGS)
     assert found is not None and [gang.key for gang in found.gangs] == ["default/pod/new-0"]
+
+
+def test_what_went_while_nothing_was_recorded_is_gone(tmp_path: Path) -> None:
+    """A process that starts again appends to its recording. Before: pods that ended meanwhile stayed for ever."""
+    path = tmp_path / "day.jsonl"
+    node = make_node("n0")
+    for number, uids in enumerate((["old-0", "old-1", "stays"], ["stays", "new-0", "new-1"])):
+        recorder = Recorder(path, lambda now_s=NOW + 100 * number: now_s)
+        recorder.change("nodes", "ADDED", node)
+        for uid in uids:
+            name, gang = ("s", "s") if uid == "stays" else (f"a-{uid[-1]}", "a")
+            pod = make_pod(name, 1, gang, 2 - (gang == "s"), uid=uid, node="n0", age_s=-90 * number)
+            recorder.change("pods", "ADDED", pod)
+        recorder.close()
+    assert {pod.uid for pod in recorded_snapshot(read_recording(path), 50.0).pods} == {"old-0", "old-1", "stays"}
+    assert {pod.uid for pod in recorded_snapshot(read_recording(path)).pods} == {"stays", "new-0", "new-1"}
+    found = recorded_arrivals(read_recording(path), SETTINGS, NOW + 200)
+    assert found is not None and [len(gang.workers) for gang in found.gangs] == [2, 1, 2]

@@ -107,7 +107,7 @@ def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None
     volume = {"metadata": {"name": "disk", "managedFields": [{"manager": "kubectl"}]}, "spec": {"capacity": {}}}
     recorder.change("persistentvolumes", "ADDED", volume)
     recorder.close()
-    (line,) = read_recording(path)
+    _, line = read_recording(path)
     assert line["object"] == {"metadata": {"name": "disk"}, "spec": {"capacity": {}}}
 
 
@@ -125,8 +125,8 @@ def test_what_a_crash_left_of_a_line_is_taken_away(tmp_path: Path, length: int) 
         recorder.close()
         with path.open("a") as file:
             file.write(ends)
-    assert [line["object"]["metadata"]["name"] for line in read_recording(path)] == ["n0", "n0"]
+    assert [line["kind"] for line in read_recording(path)] == ["start", "nodes"] * 2
     other = tmp_path / "notes"
     other.write_text("no recording")
     Recorder(other).close()
-    assert other.read_text() == "no recording"
+    assert other.read_text().startswith("no recording")
