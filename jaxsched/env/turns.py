@@ -18,7 +18,7 @@ from jaxsched.env.failures import change_servers
 from jaxsched.env.interval import after_interval, interval_of, to_next_completion
 from jaxsched.env.reward import RewardTerms, reward, zero_terms
 from jaxsched.env.rollout import Decides, action_of
-from jaxsched.env.state import WAIT, Action, EnvConfig, EnvParams, State
+from jaxsched.env.state import WAIT, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.pytree import Pytree
 
 
@@ -36,6 +36,11 @@ class Playing(Pytree):
         """Whether its schedulers decide in the next turn."""
         return (self.intervals == 0) & ~self.admitting
 
+    @property
+    def to_decide(self) -> State:
+        """What its schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
+        return self.state.replace(waited=self.state.waited | ~self.decides)
+
 
 def at_boundary(state: State) -> Playing:
     """The state of an environment at a boundary, as `initial_state` and `transition` leave it."""
@@ -52,15 +57,21 @@ def turn(
     config: EnvConfig, params: EnvParams, policy: Decides, playing: Playing, key: PRNGKeyArray
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it."""
-    decides, state = playing.decides, playing.state
-    # Those that do not decide have waited, so that nothing is worked out for them.
-    asked = state.replace(waited=state.waited | ~decides)
-    state, placed = _act(params, state, action_of(config, params, policy, asked, key), decides)
+    action = action_of(config, params, policy, playing.to_decide, key)
+    return turn_with(config, params, playing, action, policy.asked)
+
+
+def turn_with(
+    config: EnvConfig, params: EnvParams, playing: Playing, action: Action, asks: Asked
+) -> tuple[Playing, Float32[Array, "P"]]:
+    """`turn` with what the schedulers do, which counts where they decide; `asks`: when they want to be asked."""
+    decides = playing.decides
+    state, placed = _act(params, playing.state, action, decides)
 
     over = decides & (state.round >= config.rounds)
     if config.early_stop:
         over |= decides & state.waited.all()
-    intervals = jnp.where(over, intervals_ahead(config, params, state, policy.asked), playing.intervals)
+    intervals = jnp.where(over, intervals_ahead(config, params, state, asks), playing.intervals)
 
     # Time passes where the load knows of all jobs: in the turn after one that started some.
     passes = (intervals > 0) & ~placed.any()

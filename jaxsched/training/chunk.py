@@ -7,21 +7,24 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int32, PRNGKeyArray, Shaped
 
+from jaxsched.dynamics.batching import ACCELERATOR
 from jaxsched.env.observation import observe
 from jaxsched.env.state import State
+from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.policies.menu import build_menu
 from jaxsched.training import rollout
 from jaxsched.training.config import PPOConfig
 from jaxsched.training.ppo import Batch, Losses, optimizer, select, update
-from jaxsched.training.setting import Setting
+from jaxsched.training.setting import Setting, on_its_path
 from jaxsched.training.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
 from jaxsched.training.state import TrainState
-from jaxsched.training.worlds import Draw, Worlds, draw_worlds
+from jaxsched.training.worlds import Draw, draw_worlds
 
-Environments = tuple[State, Draw]
+Environments = tuple[State | Playing, Draw]
 Metrics = dict[str, Shaped[Array, "..."]]  # scalars, but for the codes of debug checks
 
 
+@on_its_path
 def initial(setting: Setting) -> TrainState:
     """Fresh weights and environments from the config's seed. Pure: the same config gives the same state."""
     config, params, network = setting.config, setting.worlds.params, setting.network
@@ -35,7 +38,7 @@ def initial(setting: Setting) -> TrainState:
         optimizer=optimizer(config.ppo).init(weights),
         best_weights=weights,
         best_jct_s=jnp.float32(jnp.inf),
-        worlds=states,
+        worlds=_begun(setting, states),
         draws=draws,
         return_scale=jnp.float32(0.0),
         key_data=jax.random.key_data(run_key),
@@ -43,6 +46,12 @@ def initial(setting: Setting) -> TrainState:
     )
 
 
+def _begun(setting: Setting, states: State) -> State | Playing:
+    """Fresh environments as they are played: on an accelerator between turns."""
+    return jax.vmap(at_boundary)(states) if setting.path == ACCELERATOR else states
+
+
+@on_its_path
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, Metrics]:
     """The state after one chunk, and its row of the log; to be jitted with `state` donated."""
     learn = per_shard(functools.partial(_chunk, setting), setting.config.ppo.shards)
@@ -85,7 +94,7 @@ def _chunk(
         weights=weights, optimizer=opt_state, return_scale=scale, key_data=jax.random.key_data(key),
         chunk=state.chunk + 1,
     )  # fmt: skip
-    return (after, metrics), _restart(again, ppo, setting.worlds, after.chunk, (worlds, draws))
+    return (after, metrics), _restart(again, setting, after.chunk, (worlds, draws))
 
 
 def _estimated(
@@ -96,12 +105,13 @@ def _estimated(
     bootstrap: Float32[Array, "E P"],
 ) -> tuple[Batch, Float32[Array, ""]]:
     """What to learn from, and the return scale from here on: a running spread of the returns, 0 at first."""
-    mean = functools.partial(mean_over_shards, shards=ppo.shards)
     first = return_scale == 0
     scale = jnp.where(first, 1.0, return_scale)
     advantage, returns = rollout.advantages(experience, bootstrap, scale, ppo.gae_lambda)
-    variance = mean(((returns - mean(returns.mean())) ** 2).mean())
-    spread = jnp.maximum(jnp.sqrt(variance), 1e-3)
+    decided = jnp.broadcast_to(experience.decides[..., None], returns.shape)
+    count = jnp.maximum(sum_over_shards(decided.sum(), ppo.shards), 1)
+    mean = lambda array: sum_over_shards(jnp.where(decided, array, 0.0).sum(), ppo.shards) / count
+    spread = jnp.maximum(jnp.sqrt(mean((returns - mean(returns)) ** 2)), 1e-3)
     new_scale = jnp.where(first, spread, 0.95 * return_scale + 0.05 * spread)
     return select(key, ppo, experience, advantage, returns, new_scale), new_scale
 
@@ -114,28 +124,29 @@ def _metrics(
     shards: int,
 ) -> Metrics:
     """The chunk's row of the log, over all shards."""
-    mean, counts = functools.partial(mean_over_shards, shards=shards), sum_over_shards(counts, shards)
+    reward, counts = sum_over_shards((experience.reward.mean(-1).sum(), counts), shards)
+    rounds = jnp.maximum(counts.rounds, 1).astype(jnp.float32)
     return {
-        "reward": mean(experience.reward.mean()),
+        "reward": reward / rounds,
         "decisions": counts.decisions,
         "placements": counts.placements,
         "forwards": counts.forwards,
         "intervals": counts.intervals,
-        "jobs_in_system": counts.jobs / counts.rounds.astype(jnp.float32),
+        "jobs_in_system": counts.jobs / rounds,
         "illegal": counts.illegal,
         "return_scale": return_scale,
-        **{f"loss_{name}": value for name, value in vars(mean(losses)).items()},
+        **{f"loss_{name}": value for name, value in vars(mean_over_shards(losses, shards)).items()},
     }
 
 
-def _restart(
-    key: PRNGKeyArray, ppo: PPOConfig, worlds: Worlds, done: Int32[Array, ""], environments: Environments
-) -> Environments:
+def _restart(key: PRNGKeyArray, setting: Setting, done: Int32[Array, ""], environments: Environments) -> Environments:
     """Replace the next share of a shard's environments, in turn, by fresh ones; `done` are the chunks so far."""
+    ppo = setting.config.ppo
     size = ppo.num_envs // ppo.shards
     count = int(size * ppo.restart_share)
     if count == 0:
         return environments
     index = (done * count + jnp.arange(count)) % size
     put = lambda old, new: old.at[index].set(new)
-    return jax.tree.map(put, environments, draw_worlds(key, worlds, count))
+    states, draws = draw_worlds(key, setting.worlds, count)
+    return jax.tree.map(put, environments, (_begun(setting, states), draws))

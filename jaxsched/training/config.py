@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxsched.cluster.outages import parse_rates
+from jaxsched.dynamics.batching import PATHS
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import preemption
@@ -20,6 +21,7 @@ from jaxsched.workload.mixes import get_mix
 from jaxsched.yaml_file import read_yaml
 
 T = TypeVar("T")
+AUTO = "auto"
 _POWER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][-+]?[0-9]{1,3}")
 
 
@@ -95,7 +97,7 @@ class PPOConfig:
     """The estimator."""
 
     num_envs: int = 64
-    steps: int = 96  # decision rounds per chunk and environment
+    steps: int = 96  # per chunk and environment: decision rounds, or turns on an accelerator
     chunks: int = 60
     epochs: int = 2
     minibatches: int = 8
@@ -123,6 +125,13 @@ class ValidationConfig:
     load: float = 0.85
 
 
+@dataclasses.dataclass(frozen=True)
+class MachineConfig:
+    """What the programs of a run are made for."""
+
+    path: str = AUTO  # cpu: rounds, environment by environment; accelerator: turns of all in step; auto: by the device
+
+
 SEEN = Discipline(order="sjf", backfill=True, reserve=True, window=4)  # what the learned schedulers see of a queue
 
 
@@ -138,6 +147,7 @@ class TrainConfig:
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
     validation: ValidationConfig = ValidationConfig()
+    machine: MachineConfig = MachineConfig()
 
 
 def to_dict(config: TrainConfig) -> dict:
@@ -222,6 +232,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (env.rounds >= 1, "env: rounds must be at least 1"),
         (env.max_forwards >= 0, "env: max_forwards must be at least 0"),
         (env.running_slots >= 1 and env.queue_slots >= 1, "env: running_slots and queue_slots must be at least 1"),
+        (config.machine.path in (AUTO, *PATHS), f"machine: path must be one of {', '.join((AUTO, *PATHS))}"),
         (net.kind in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
         (net.width >= 1 and net.exchange_rounds >= 0, "network: width must be at least 1, exchange_rounds at least 0"),
         (check.every >= 1 and check.seeds >= 1, "validation: every, seeds must be at least 1"),

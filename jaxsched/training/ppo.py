@@ -51,7 +51,9 @@ def select(
     returns: Float32[Array, "T E P"],
     return_scale: Float32[Array, ""],
 ) -> Batch:
-    """The share `keep` of all rounds, those with a real choice first, others at random; flattened to one axis B.
+    """The share `keep` of all steps, flattened to one axis B.
+
+    Those with a real choice come first, then others in which the schedulers decided, each at random.
 
     Advantages are normalised over all shards.
     """
@@ -59,7 +61,8 @@ def select(
     rounds, advantage, returns = flat
     real = rounds.real.any(-1)
     size = int(real.shape[0] * config.keep) // config.minibatches * config.minibatches
-    chosen = jnp.argsort(jax.random.uniform(key, real.shape) + jnp.where(real, 0.0, 1.0))[:size]
+    later = jnp.where(real, 0.0, jnp.where(rounds.decides, 1.0, 2.0))
+    chosen = jnp.argsort(jax.random.uniform(key, real.shape) + later)[:size]
     rounds, advantage, returns = jax.tree.map(lambda leaf: leaf[chosen], (rounds, advantage, returns))
     weight = rounds.real.astype(jnp.float32)
 
@@ -87,7 +90,10 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
     gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
     policy_loss = -(real * gain).sum() / count
-    value_loss = optax.huber_loss(heads.value, batch.target).mean(where=whole)
+    valued = whole & rounds.decides[:, None]
+    value_loss = jnp.where(valued, optax.huber_loss(heads.value, batch.target), 0.0).sum() / jnp.maximum(
+        valued.sum(), 1
+    )
     mean_entropy = (real * entropy).sum() / count
     total = learn_policy * (policy_loss - config.entropy * mean_entropy) + config.value_weight * value_loss
     return total, Losses(

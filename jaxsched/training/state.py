@@ -22,6 +22,7 @@ from jax import Array
 from jaxtyping import Float32, Int32, PyTree, UInt32
 
 from jaxsched.env.state import State
+from jaxsched.env.turns import Playing
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.pytree import Pytree
@@ -50,7 +51,7 @@ class TrainState(Pytree):
     optimizer: optax.OptState
     best_weights: PyTree
     best_jct_s: Float32[Array, ""]  # validation
-    worlds: State  # leading axis E
+    worlds: State | Playing  # leading axis E
     draws: Draw  # likewise, what tells them apart
     return_scale: Float32[Array, ""]
     key_data: UInt32[Array, "2"]  # of a typed key

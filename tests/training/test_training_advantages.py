@@ -15,12 +15,12 @@ from jaxsched.training.worlds import params_axes, params_of_all
 # ----------------------------------------------------------------------------------------------------------- advantages
 
 
-def experience_of(reward, value, discount) -> Experience:
-    """Experience with nothing but numbers: `reward, value: [T, E, P]`, `discount: [T, E]`."""
+def experience_of(reward, value, discount, decides=True) -> Experience:
+    """Experience with nothing but numbers: `reward, value: [T, E, P]`, `discount, decides: [T, E]`."""
     return Experience(
         obs=None, menu=None, choice=None, log_prob=None, real=None,
         reward=jnp.asarray(reward, jnp.float32), value=jnp.asarray(value, jnp.float32),
-        discount=jnp.asarray(discount, jnp.float32),
+        discount=jnp.asarray(discount, jnp.float32), decides=jnp.broadcast_to(decides, np.shape(discount)),
     )  # fmt: skip
 
 
@@ -76,6 +76,23 @@ def test_rounds_of_one_boundary_are_one_moment():
     expected, _ = rollout.advantages(coarse, last, jnp.float32(1.0), 0.8)
     seen, _ = rollout.advantages(fine, last, jnp.float32(1.0), 0.8)
     np.testing.assert_allclose(seen[start], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_without_a_decision_belong_to_the_one_before():
+    """A round's reward may come in parts, and its discount later, in steps in which nobody decides."""
+    rng = np.random.default_rng(6)
+    reward, value, bootstrap = rng.normal(size=(6, 2, 3)), rng.normal(size=(6, 2, 3)), rng.normal(size=(2, 3))
+    discount = np.where(rng.random((6, 2)) < 0.5, 0.9, 1.0)
+    last = jnp.asarray(bootstrap, jnp.float32)
+    expected = rollout.advantages(experience_of(reward, value, discount), last, jnp.float32(1.5), 0.8)
+    start, share = np.arange(0, 18, 3), rng.random(reward.shape)
+    parts, values = rng.normal(size=(2, 18, 2, 3))
+    factors, decides = np.ones((18, 2)), np.zeros((18, 2), bool)
+    parts[start], parts[start + 1], parts[start + 2] = share * reward, (1 - share) * reward, 0.0
+    values[start], factors[start + 1], decides[start] = value, discount, True
+    seen = rollout.advantages(experience_of(parts, values, factors, decides), last, jnp.float32(1.5), 0.8)
+    for one, other in zip(seen, expected, strict=True):
+        np.testing.assert_allclose(one[start], other, rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------- rewards and their shaping

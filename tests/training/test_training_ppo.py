@@ -23,7 +23,7 @@ def numbered(real: np.ndarray) -> tuple[Experience, jnp.ndarray, jnp.ndarray]:
     number = np.arange(real[..., 0].size, dtype=np.float32).reshape(*real.shape[:2], 1) * np.ones(real.shape[-1])
     rounds = Experience(
         obs=None, menu=None, choice=None, value=None, reward=None, discount=None,
-        log_prob=jnp.asarray(number), real=jnp.asarray(real),
+        log_prob=jnp.asarray(number), real=jnp.asarray(real), decides=jnp.ones(real.shape[:2], bool),
     )  # fmt: skip
     advantage = rng.normal(3.0, 2.0, real.shape).astype(np.float32)
     return rounds, jnp.asarray(advantage), jnp.asarray(2.0 * advantage)
