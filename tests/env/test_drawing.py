@@ -1,6 +1,5 @@
 """A cluster and a state draw themselves: one square per GPU, in the colour of what it is or who holds it."""
 
-import re
 import xml.etree.ElementTree as ElementTree
 
 import jax
@@ -55,7 +54,7 @@ def test_a_state_shows_who_holds_what():
     free = state.free.at[0, 0, 1].add(-3).at[0, 1, 0].add(-2)
     svg = state.replace(running=running, free=free)._repr_html_()
     assert squares(svg) == [FREE] * 4 + [hue(0)] * 3 + [FREE] + [hue(1)] * 2 + [FREE] * 6
-    assert svg is not None and re.search(r"scheduler 0: 2 running, \d queued", svg)
+    assert svg is not None and "scheduler 0: 2 running, 2 queued" in svg
 
 
 def test_what_is_batched_or_traced_has_no_picture():

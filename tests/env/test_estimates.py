@@ -52,7 +52,7 @@ def test_two_worlds_with_the_same_estimates_look_the_same():
     assert not all(np.allclose(one, other, rtol=1e-2) for one, other in pairs)
 
 
-@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 40.0), (2.0, 140.0), (0.9, 30.0), (0.5, 6.0)])
+@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 40.0), (2.0, 140.0), (0.9, 30.0), (0.605, 0.5), (0.5, 6.0)])
 def test_what_a_running_job_is_thought_to_have_left(ratio, expected):
     case = strategies.random_case(3, "two")
     config = case.shape.config()
@@ -64,5 +64,5 @@ def test_what_a_running_job_is_thought_to_have_left(ratio, expected):
     )
     jobs = state.jobs.replace(estimate_s=state.jobs.estimate_s.at[5].set(100.0 * ratio))
     left = estimated_left_s(state.replace(running=running, jobs=jobs))
-    np.testing.assert_allclose(left[1, 2], expected, rtol=1e-5)  # overdue: a tenth of the 60 s done
+    np.testing.assert_allclose(left[1, 2], expected, rtol=1e-4)  # overdue: a tenth of the 60 s done
     assert float(left.sum()) == float(left[1, 2])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jaxsched.env.knowledge import seen
 from jaxsched.env.state import STOP, wait_action
+from jaxsched.env.stops import left_at_checkpoint
 from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same
 from tests.oracle.preemption import Preemption
@@ -89,6 +90,27 @@ def test_side_by_side_the_same_jobs_are_stopped():
     together = jax.jit(jax.vmap(parse(spec), (None, 0, None)))(jax.random.key(0), states, case.params)
     np.testing.assert_array_equal(together.stop, actions.stop)
     assert actions.stop.any((1, 2)).sum() > 3
+
+
+@pytest.mark.parametrize(
+    ("done_s", "kept_s"), [(99.8, 0.0), (99.95, 99.95), (100.0, 100.0), (199.8, 100.0), (250.0, 200.0)]
+)
+def test_what_is_kept_is_the_work_up_to_the_last_checkpoint(done_s, kept_s):
+    """Every 100 s; work that is short of a checkpoint by less than a thousandth of that counts as there."""
+    costs = Preemption(0.0, 100.0, 0.0)
+    case = dataclasses.replace(strategies.random_case(3, "one"), preemption=costs)
+    state = strategies.jit_start(case.shape.config())(case.params, case.table)
+    running, service = state.running, state.service
+    running = running.replace(
+        job=running.job.at[0, 0].set(0),
+        duration_s=running.duration_s.at[0, 0].set(300.0),
+        remaining_s=running.remaining_s.at[0, 0].set(300.0 - done_s),
+        remaining_low_s=running.remaining_low_s.at[0, 0].set(0.0),
+    )
+    state = state.replace(running=running, service=service.replace(left_s=service.left_s.at[0].set(300.0)))
+    left_s, saved = left_at_checkpoint(case.params.preemption, state.service, state)
+    assert bool(saved)
+    np.testing.assert_allclose(left_s[0, 0], 300.0 - kept_s, atol=1e-3)
 
 
 def test_a_policy_that_knows_nothing_sees_no_run_time():
