@@ -1,7 +1,9 @@
 """What a GPU would run, seen without one: python benchmarks/accelerator.py [POLICY ...] [--envs N] [--json FILE]
 
-Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, counts kernels and bytes in the scheduled program
-(`jaxsched.bench.hlo`), and estimates decisions per second. The counts are exact and repeat to the last digit. The
+Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, or with the name `training` a chunk of training by
+the quickstart's configuration, counts kernels and bytes in the scheduled program
+(`jaxsched.bench.hlo`), and estimates decisions per second. In training a decision is a choice that a scheduler really
+had. The counts are exact and repeat to the last digit. The
 estimate is no measurement:
 
     seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + looks of the host * 10 to 16 us
@@ -13,16 +15,18 @@ guesses, as is the share. Needs XLA's CUDA compiler, but no GPU. In a folder of 
     pip install --no-deps --target cuda jax-cuda12-plugin==$JAX jax-cuda12-pjrt==$JAX nvidia-cuda-nvcc-cu12
     PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait
 
-$JAX is the version of jax here. A POLICY may be a folder with a checkpoint.
+$JAX is the version of jax here. A POLICY may be a folder with a checkpoint, or `training`.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +47,15 @@ from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.policies import greedy_wait, menu
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
+from jaxsched.training.chunk import chunk, initial
+from jaxsched.training.config import MachineConfig, quickstart_config, validate
+from jaxsched.training.setting import Setting, make_setting
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_cuda_data_dir="
 CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
 SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
+TRAINING = "training"
+CHUNK_TURNS, SEEN_TRAINING_ENVS, WARM_CHUNKS, SEEN_CHUNKS = 96, 8, 4, 4
 BANDWIDTH, SHARE = 4.8e12, 0.8
 KERNEL_S, LOOK_S = (2e-6, 5e-6), (10e-6, 16e-6)
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
@@ -102,6 +111,22 @@ def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State)
 
     Played here, once clusters have filled.
     """
+    run = jax.jit(program_of_turns(config, policy, TURNS), donate_argnums=0)
+    playing: Playing = jax.jit(jax.vmap(at_boundary))(states)
+    made = 0
+    with traced_for(ACCELERATOR), watched_places() as needed:
+        for call in range(WARM_CALLS + SEEN_CALLS):
+            if call == WARM_CALLS:
+                jax.effects_barrier()
+                needed.clear()
+            playing, some, _ = run(playing, params, states, jax.random.key(call))
+            made += int(some) if call >= WARM_CALLS else 0
+    return made / (SEEN_CALLS * TURNS * SEEN_ENVS), float(np.mean(needed)) if needed else 0.0
+
+
+@contextlib.contextmanager
+def watched_places() -> Iterator[list[float]]:
+    """Has every call of `of_parts` say which share of its places it needs; complete when the block has ended."""
     needed: list[float] = []
 
     def watched(parts: PyTree, some: Array, *rest: Any) -> Any:
@@ -109,19 +134,41 @@ def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State)
         return batching.of_parts(parts, some, *rest)
 
     menu.of_parts = greedy_wait.of_parts = watched
-    run = jax.jit(program_of_turns(config, policy, TURNS), donate_argnums=0)
-    playing: Playing = jax.jit(jax.vmap(at_boundary))(states)
-    made = 0
-    with traced_for(ACCELERATOR):
-        for call in range(WARM_CALLS + SEEN_CALLS):
-            if call == WARM_CALLS:
-                jax.effects_barrier()
-                needed.clear()
-            playing, some, _ = run(playing, params, states, jax.random.key(call))
-            made += int(some) if call >= WARM_CALLS else 0
+    yield needed
     jax.effects_barrier()
     menu.of_parts = greedy_wait.of_parts = batching.of_parts
-    return made / (SEEN_CALLS * TURNS * SEEN_ENVS), float(np.mean(needed)) if needed else 0.0
+
+
+def training_setting(envs: int) -> Setting:
+    """The quickstart's configuration on `CLUSTER`, on the accelerator's path."""
+    config, cluster, _ = environment_of(CLUSTER)
+    plain = quickstart_config()
+    env = dataclasses.replace(
+        plain.env, cluster=CLUSTER, schedulers=cluster.shape[0], running_slots=config.running_slots
+    )
+    ppo = dataclasses.replace(plain.ppo, num_envs=envs, steps=CHUNK_TURNS)
+    machine = MachineConfig(path=ACCELERATOR)
+    return make_setting(validate(dataclasses.replace(plain, env=env, ppo=ppo, machine=machine)))
+
+
+def training_row(envs: int) -> dict[str, Any]:
+    """Counts and estimate of a chunk of training."""
+    few = training_setting(SEEN_TRAINING_ENVS)
+    state, made = jax.jit(lambda: initial(few))(), 0
+    with watched_places() as needed:
+        step = jax.jit(lambda state: chunk(few, state), donate_argnums=0)
+        for call in range(WARM_CHUNKS + SEEN_CHUNKS):
+            state, metrics = step(state)
+            made += int(metrics["decisions"]) if call >= WARM_CHUNKS else 0
+    decisions = made / (SEEN_CHUNKS * CHUNK_TURNS * SEEN_TRAINING_ENVS)
+    # Menus are appraised a quarter at a time, what-ifs `batching.SHARE`: as many turns as the one of more.
+    loops = max(1, math.ceil(float(np.mean(needed)) / batching.SHARE))
+    setting = training_setting(envs)
+    shapes = jax.eval_shape(lambda: initial(setting))
+    program, compile_s = compiled_for_gpu(lambda state: chunk(setting, state), shapes)
+    return estimated(TRAINING, envs, total(program, loops), CHUNK_TURNS, decisions, compile_s) | {
+        "needed_places": round(float(np.mean(needed)), 3)
+    }
 
 
 def row_of(name: str, envs: int) -> dict[str, Any]:
@@ -136,14 +183,21 @@ def row_of(name: str, envs: int) -> dict[str, Any]:
     run = program_of_turns(config, policy, TURNS)
     program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
     made, needed = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
-    kernels, size, looks = (count / TURNS for count in total(program, max(1, math.ceil(needed / batching.SHARE))))
+    counts = total(program, max(1, math.ceil(needed / batching.SHARE)))
+    return estimated(name, envs, counts, TURNS, made, compile_s) | {"needed_places": round(needed, 3)}
+
+
+def estimated(
+    name: str, envs: int, counts: tuple[int, int, int], turns: int, made: float, compile_s: float
+) -> dict[str, Any]:
+    """The row of a program: `counts` of `total` for all its `turns`, `made` decisions per environment and turn."""
+    kernels, size, looks = (count / turns for count in counts)
     spans = [size / (SHARE * BANDWIDTH) + kernels * kernel + looks * look for kernel, look in zip(KERNEL_S, LOOK_S)]
     return {
         "policy": name,
         "environments": envs,
         "kernels_per_turn": round(kernels, 1),
         "looks_of_the_host_per_turn": round(looks, 1),
-        "needed_places": round(needed, 3),
         "kB_per_environment_and_turn": round(size / envs / 1e3, 1),
         "decisions_per_environment_and_turn": round(made, 3),
         "kB_per_decision": round(size / envs / made / 1e3, 1),
@@ -164,7 +218,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     rows = []
     for name in args.policies:
-        rows.append(row_of(name, args.envs))
+        rows.append(training_row(args.envs) if name == TRAINING else row_of(name, args.envs))
         print(json.dumps(rows[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

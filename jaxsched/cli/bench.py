@@ -5,7 +5,7 @@ import math
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -44,6 +44,8 @@ class Bench:
     """Measure training, too, with the configuration of the quickstart on another cluster."""
     training_cluster: str = "leaf-spine-32"
     """That cluster; it has 4 schedulers, or --schedulers."""
+    path: Literal["auto", "cpu", "accelerator"] = "auto"
+    """What environments and training are made for: see `train --path`. Simulations are as on a CPU."""
     json: Output = None
     """Also write the rows as JSON."""
 
@@ -54,10 +56,12 @@ class Bench:
         from jaxsched.bench.simulator import bench_compiled, bench_environment, bench_simulation, compiled_plays
         from jaxsched.cli.output import results, text
         from jaxsched.cluster.presets import get_cluster
+        from jaxsched.dynamics.batching import traced_for
         from jaxsched.errors import UserError
         from jaxsched.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse
+        from jaxsched.training.config import AUTO
 
         compute_on_one_thread()
         check_outputs({"--json": self.json}, [*self.clusters, *self.policies, *self.simulate])
@@ -74,12 +78,13 @@ class Bench:
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
-                rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                with traced_for(None if self.path == AUTO else self.path):
+                    rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
                 if compiled_plays(cluster, policy, self.schedulers):
                     rows += [_shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
-            rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers)))
+            rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers, self.path)))
         with results() as write:
             write(self.json, text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"))
 
@@ -116,14 +121,14 @@ def _in_process(function: Callable[..., "Timing"], *args: Any) -> "Timing":
         return pool.submit(function, *args).result()
 
 
-def _training(cluster: str, schedulers: int) -> "Timing":
+def _training(cluster: str, schedulers: int, path: str) -> "Timing":
     """Training's decisions/s on the quickstart's configuration, on another cluster and with a shard per core."""
     import jax
 
     from jaxsched.bench.simulator import Timing, device_name
     from jaxsched.cluster.presets import get_inventory
     from jaxsched.compile_cache import enable_cache
-    from jaxsched.training.config import quickstart_config, validate
+    from jaxsched.training.config import MachineConfig, quickstart_config, validate
     from jaxsched.training.loop import bench_chunk
     from jaxsched.training.shards import provide_devices
 
@@ -135,6 +140,7 @@ def _training(cluster: str, schedulers: int) -> "Timing":
         config,
         env=dataclasses.replace(config.env, cluster=cluster, schedulers=schedulers),
         ppo=dataclasses.replace(config.ppo, shards=shards),
+        machine=MachineConfig(path=path),
     )
     figures = bench_chunk(validate(config))
     return Timing(

@@ -33,7 +33,8 @@ Examples:
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
 WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s", "failures")
-OVERRIDES = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", *WORLD, "shards", "seed")
+ENVIRONMENT = ("cluster", "schedulers", "interference", "interval_s", *WORLD)
+OVERRIDES = (*ENVIRONMENT, "load", "trace_gpu", "shards", "path", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,9 @@ class Train:
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N; if there
     are not, all parts are computed on one, and that is said."""
+    path: Annotated[str | None, optional("auto|cpu|accelerator")] = None
+    """What the program is made for. On cpu environments play one after the other; on accelerator all play in step, in
+    turns. Either runs on any device; auto looks which it is."""
     hosts: Annotated[str | None, optional("auto|HOST:PORT,COUNT,NUMBER")] = None
     """Train with other processes, each of which is started with the same command: the address of the first, how many
     there are, which one this is; auto finds it out under Slurm. All must see the folder."""
@@ -166,14 +170,16 @@ class Train:
         def given(*names: str) -> dict:
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-        world = given("cluster", "schedulers", "interference", "interval_s", *WORLD)
+        world = given(*ENVIRONMENT)
         if self.preemption is not None:
             world["preemption"] = switched_on(self.preemption)
         env = dataclasses.replace(config.env, **world)
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"))
         ppo = dataclasses.replace(config.ppo, **given("shards"))
-        return validate(dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, **given("seed")), "options")
+        machine = dataclasses.replace(config.machine, **given("path"))
+        changed = dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, machine=machine, **given("seed"))
+        return validate(changed, "options")
 
 
 def compiling(display: "Display") -> Callable[[], None]:

@@ -24,7 +24,7 @@ from jaxsched.training.config import TrainConfig, to_dict
 from jaxsched.training.faults import stop_at_fault
 from jaxsched.training.hosts import is_first, locked_by_first, together
 from jaxsched.training.json_lines import append, read_rows, truncate
-from jaxsched.training.setting import Setting, for_this_machine, make_setting
+from jaxsched.training.setting import Setting, make_setting, same_run
 from jaxsched.training.state import TrainState, has_step, restore, save, saved_config
 from jaxsched.training.validation import validation_jct_s
 
@@ -172,7 +172,7 @@ def train_or_resume(
 ) -> Path:
     """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
     found = has_step(run_dir / STATE_FOLDER)
-    if found and for_this_machine(saved_config(run_dir / STATE_FOLDER)) != for_this_machine(config):
+    if found and not same_run(saved_config(run_dir / STATE_FOLDER), config):
         raise UserError(
             f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
         )

@@ -42,6 +42,11 @@ def for_this_machine(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, machine=dataclasses.replace(config.machine, path=path))
 
 
+def same_run(one: TrainConfig, other: TrainConfig) -> bool:
+    """Whether both say the same on this machine."""
+    return for_this_machine(one) == for_this_machine(other)
+
+
 def on_its_path(function: Callable[Concatenate[Setting, Rest], T]) -> Callable[Concatenate[Setting, Rest], T]:
     """`function`, traced for what its setting's programs are made for."""
 

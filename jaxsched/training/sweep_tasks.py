@@ -18,6 +18,7 @@ from jaxsched.training.config import TrainConfig
 from jaxsched.training.json_lines import read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.training.measure import Test, baselines, measure, tests_of
+from jaxsched.training.setting import same_run
 from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
@@ -121,7 +122,7 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
     if len(points) == 1:
         (point,), (folder,) = points, folders
         state = folder / STATE_FOLDER
-        resume = has_step(state) and saved_config(state) == point.config
+        resume = has_step(state) and same_run(saved_config(state), point.config)
         report = lambda row: tell((point.name, int(row["chunk"]), chunks, row["wall_s"]))
         train(point.config, folder, resume=resume, report=report, programs=shared.of_run(part.first))
     else:

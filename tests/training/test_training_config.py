@@ -129,6 +129,7 @@ MISTAKES = [  # text of the file, what the message must say
     ('env: {failures: "100,0"}', ["env", "failures", "mean hours out"]),
     ("env: {preemption: true, restart_s: -1.0}", ["env", "restart_s", "-1.0", "from 0"]),
     ("queue: {order: gittins}", ["queue", "gittins", "knows: history"]),
+    ("machine: {path: tpu}", ["machine", "path", "auto, cpu, accelerator"]),
     ("queue: {window: 0}", ["queue", "window", "at least 1"]),
     ("queue: {order: tallest}", ["queue", "order", "fifo"]),
     ("validation: {every: 0}", ["validation", "every", "at least 1"]),
