@@ -15,22 +15,33 @@ if TYPE_CHECKING:
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
-Policies are NAME[:OPTION+OPTION...], a checkpoint (quickstart and default come with jaxsched; or a folder), or a
-function or Policy of your own, FILE.py:NAME. Names: first-fit, pack, load-balance, tetris, least-interference,
-contention-aware, random, greedy-wait. Schedulers of the field, their options set: tiresias-las; with --knows history
-qssf (Helios), tiresias-gittins; themis. All but qssf stop jobs (--preemption on).
+POLICIES
+  NAME[:OPTION+OPTION...]  first-fit, pack, load-balance, tetris, least-interference, contention-aware, random,
+                           greedy-wait
+  of the field             tiresias-las; with --knows history qssf (Helios), tiresias-gittins, themis; all but qssf stop
+                           jobs (--preemption on)
+  a checkpoint             quickstart, default, or a folder
+  FILE.py:NAME             a function or Policy of your own
 
-Options, the queue's order: fifo; sjf and area (least run time, least GPU-seconds first); tenants (least service per
-tenant); srtf and srsf (least run time, least GPU-seconds left); las, mlfq and tiresias (least service per job);
-gittins, with --knows history (of jobs that had as much service, most end soon); themis (longest wait for its run time).
-backfill: jobs behind one that cannot start may start. reserve, with backfill: GPUs are kept for the first blocked gang;
-jobs of fewer GPU-seconds, jobs that are done before it can start, and jobs that leave enough for it pass.
-consolidate: a gang starts only on as few servers as it would need in an empty partition.
-preempt, with --preemption on and one of the last seven orders: jobs that come first take the place of running ones;
-with hX only of those that exceed them by the share X; with qX a job of tiresias falls behind after X GPU-seconds.
-How blocked jobs are forwarded: forward (to idle schedulers), spread (to any that can start them), stay (never).
-For greedy-wait: tX (its threshold), pX (its patience), and lifetime (charges placements with the seconds by which their
-servers would be wholly free later).
+OPTIONS of a policy: whose turn it is (one of these)
+  fifo                     who came first
+  sjf, area                least run time, least GPU-seconds
+  tenants                  least service of its tenant
+  srtf, srsf               least run time left, least GPU-seconds left
+  las, mlfq, tiresias      least service so far; qX: a job of tiresias falls behind after X GPU-seconds
+  gittins                  of jobs that had as much service, most end soon; with --knows history
+  themis                   longest wait for its run time
+
+OPTIONS of a policy: what else
+  backfill                 jobs behind one that cannot start may start
+  reserve                  with backfill: GPUs are kept for the first blocked gang; jobs of fewer GPU-seconds, jobs that
+                           are done before it can start, and jobs that leave enough for it pass
+  consolidate              a gang starts only on as few servers as it would need in an empty partition
+  preempt                  with --preemption on and srtf or an order below it: jobs that come first take the place of
+                           running ones; hX: only of those that exceed them by the share X
+  forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
+  tX, pX, lifetime         of greedy-wait: its threshold, its patience, and whether placements are charged with the
+                           seconds by which their servers would be wholly free later
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait

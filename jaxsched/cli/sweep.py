@@ -83,7 +83,10 @@ class Sweep(ExecutorOptions):
         from jaxsched.cli.progress import Display, OverAll
         from jaxsched.executors.choose import executor_for
         from jaxsched.training import sweep, sweep_plan
+        from jaxsched.training.shards import provide_devices
 
+        if plan.runs_at_once > 1:
+            provide_devices()
         with executor_for(self.on, self.ask, plan.out / JOBS_FOLDER) as executor:
             sweep_plan.check_memory(plan, executor.memory_bytes())
             with Display([], 0, "chunks") as display:

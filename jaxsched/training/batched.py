@@ -45,6 +45,7 @@ def train_batched(
         ]
         if done % config.validation.every == 0 or done == chunks:
             state = _validated(shared, indices, run_dirs, state, np.asarray(programs.validate(state.weights)), rows)
+            state = programs.place(state)
         timing = {
             "wall_s": (time.perf_counter() - wall) / len(indices),
             "cpu_s": (time.process_time() - cpu) / len(indices),
@@ -65,6 +66,7 @@ def _begun(programs: Programs, run_dirs: Sequence[Path], state_folder: Path) -> 
     state = programs.initial()
     if has_step(state_folder):
         state = restore(state_folder, state)
+    state = programs.place(state)
     for folder in run_dirs:
         folder.mkdir(parents=True, exist_ok=True)
         cut_logs(folder, int(state.chunk[0]))

@@ -39,6 +39,7 @@ class Programs(NamedTuple):
     initial: Callable[[], TrainState]
     step: Callable[[TrainState], tuple[TrainState, Metrics]]
     validate: Callable[[PyTree], Float32[Array, ""]]  # seconds, of weights
+    place: Callable[[TrainState], TrainState] = lambda state: state  # onto the devices where `step` leaves it
 
 
 def programs_of(setting: Setting) -> Programs:
@@ -48,6 +49,7 @@ def programs_of(setting: Setting) -> Programs:
         initial=jax.jit(lambda: initial(setting)),
         step=jit(lambda state: chunk(setting, state), donate_argnums=0),
         validate=jit(lambda weights: validation_jct_s(setting, weights)),
+        place=lambda state: placed(state, setting.config.ppo.shards),
     )
 
 
@@ -106,7 +108,7 @@ def _train(
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
             row["validation_jct_s"] = float(programs.validate(state.weights))
-            state = _best_of(run_dir, setting, state, row["validation_jct_s"])
+            state = programs.place(_best_of(run_dir, setting, state, row["validation_jct_s"]))
         timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         if is_first():
             append(run_dir / METRICS_FILE, row)
@@ -136,7 +138,7 @@ def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool,
     run_dir.mkdir(parents=True, exist_ok=True)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
-    state = placed(state, config.ppo.shards)
+    state = programs.place(state)
     if not resume:
         save(run_dir / STATE_FOLDER, state, config)
     if is_first():
@@ -156,7 +158,6 @@ def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -
     """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
     if jct_s < float(state.best_jct_s):
         state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
-        state = placed(state, setting.config.ppo.shards)
         if is_first():
             write_policy(run_dir, setting, state)
     return state

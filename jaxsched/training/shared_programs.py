@@ -1,6 +1,7 @@
 """Runs that differ only in numbers (`sweepable`): one program for all of them."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ from jaxtyping import Float32, PyTree
 from jaxsched.dynamics.batching import lane_by_lane
 from jaxsched.machine import loop_options
 from jaxsched.training import rollout
-from jaxsched.training.chunk import chunk, initial
+from jaxsched.training.chunk import chunk, initial, placed
 from jaxsched.training.config import TrainConfig
 from jaxsched.training.loop import Programs
 from jaxsched.training.setting import Setting, make_setting
+from jaxsched.training.shards import per_shard, place
 from jaxsched.training.state import TrainState
 from jaxsched.training.sweepable import TRACED, replaced, shape_key, value_of
 from jaxsched.training.validation import validation_jct_s
@@ -47,18 +49,26 @@ class SharedPrograms:
             for run, config in enumerate(configs)
         ]
         self._one = self._programs(lambda function: function)
-        self._batch = self._programs(lambda function: jax.vmap(lane_by_lane(function)))
+        self._batches: dict[int, tuple[Callable, ...]] = {}  # by devices
 
     def of_run(self, index: int) -> Programs:
         """The programs of one run."""
-        return self._bound(self._one, self._arguments[index])
+        shards = self._base.config.ppo.shards
+        return self._bound(self._one, self._arguments[index], lambda state: placed(state, shards))
 
     def of_batch(self, indices: Sequence[int]) -> Programs:
-        """Those of a batch of runs: every argument and result has a leading axis over them."""
+        """Those of a batch of runs: every argument and result has a leading axis over them.
+
+        Runs without shards of their own are shared out evenly among as many devices as that goes with.
+        """
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self._arguments[i] for i in indices))
         if not jax.tree.leaves(stacked):
             raise ValueError("the runs of a batch must differ in something")
-        return self._bound(self._batch, stacked)
+        devices = math.gcd(len(indices), jax.local_device_count()) if self._base.config.ppo.shards == 1 else 1
+        if devices not in self._batches:
+            self._batches[devices] = self._programs(functools.partial(_over_runs, devices=devices))
+        _, stacked = place(None, stacked, devices)
+        return self._bound(self._batches[devices], stacked, lambda state: place(None, state, devices)[1])
 
     def memory_bytes(self) -> int:
         """What one run holds at least: its state twice (of weights, moments and environments) and a chunk's experience.
@@ -83,7 +93,7 @@ class SharedPrograms:
         worlds = base.worlds._replace(env=config.env, workload=config.workload, **arrays)
         return base._replace(config=config, worlds=worlds)
 
-    def _programs(self, over_runs: Callable) -> tuple[Callable, Callable, Callable]:
+    def _programs(self, over_runs: Callable) -> tuple[Callable, ...]:
         def validate(own: RunArguments, weights: PyTree) -> Float32[Array, ""]:
             return validation_jct_s(self._setting(own), weights)
 
@@ -94,8 +104,19 @@ class SharedPrograms:
             jit(over_runs(validate)),
         )
 
-    def _bound(self, programs: tuple[Callable, Callable, Callable], own: RunArguments) -> Programs:
-        return Programs(*(functools.partial(program, own) for program in programs))
+    def _bound(
+        self, programs: tuple[Callable, ...], own: RunArguments, put: Callable[[TrainState], TrainState]
+    ) -> Programs:
+        return Programs(*(functools.partial(program, own) for program in programs), place=put)
+
+
+def _over_runs(function: Callable, devices: int) -> Callable:
+    """`function` of one run as one of many, on so many devices."""
+    many = jax.vmap(lane_by_lane(function))
+    if devices == 1:
+        return many
+    spread = per_shard(lambda _, own: (None, many(*own)), devices)
+    return lambda *own: spread(None, own)[1]
 
 
 def _arrays(setting: Setting) -> tuple:

@@ -19,6 +19,7 @@ from jaxsched.training.json_lines import read_rows
 from jaxsched.training.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.training.measure import Test, baselines, measure, tests_of
 from jaxsched.training.setting import same_run
+from jaxsched.training.shards import provide_devices
 from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
@@ -115,8 +116,10 @@ def _shared(configs: tuple[TrainConfig, ...]) -> SharedPrograms:
 
 
 def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
-    shared = _shared(tuple(point.config for point in part.program))
     points = part.points
+    if part.program[1:]:
+        provide_devices()  # of a worker; this machine's were provided before JAX looked at them
+    shared = _shared(tuple(point.config for point in part.program))
     folders = [folder_of(sweep, point) for point in points]
     chunks = points[0].config.ppo.chunks
     if len(points) == 1:

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +163,35 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
     steps = []
     sweep.run(plan, lambda *about: steps.append(about))
     assert not steps  # nothing is left to do
+
+
+ON_TWO_DEVICES = """
+import sys
+import jax
+from jaxsched.training import sweep
+from jaxsched.training.shared_programs import SharedPrograms
+from jaxsched.training.sweep_file import load_sweep
+
+plan = load_sweep(sys.argv[1])
+sweep.run(plan)
+state = SharedPrograms([point.config for point in plan.points]).of_batch(range(4)).initial()
+print({len({shard.device for shard in leaf.addressable_shards}) for leaf in jax.tree.leaves(state)})
+"""
+
+
+@pytest.mark.long
+def test_runs_at_once_are_shared_out_among_devices(swept, write):
+    whole, rows = swept
+    path = write(variants=VARIANTS, seeds=[0, 1], runs_at_once=4)
+    flags = "--xla_force_host_platform_device_count=2"
+    command = [sys.executable, "-c", ON_TWO_DEVICES, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": flags})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "{2}"
+    plan = load_sweep(path)
+    for one, other in zip(rows_of(plan), rows, strict=True):
+        assert one["training"]["runs_at_once"] == 4
+        close(metrics_of(plan, one), metrics_of(whole, other), 1e-3)
 
 
 @pytest.mark.long
