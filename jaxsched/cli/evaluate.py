@@ -20,6 +20,8 @@ POLICIES
                            greedy-wait
   of the field             tiresias-las; with --knows history qssf (Helios), tiresias-gittins, themis; all but qssf stop
                            jobs (--preemption on)
+  search:NAME:OPTIONS+nN   NAME with the order fifo, sjf or area: whenever jobs have come or gone, N orders of the queue
+                           (default 64) are each played to the end by estimates, and the best is kept; takes long
   a checkpoint             quickstart, default, or a folder
   FILE.py:NAME             a function or Policy of your own
 
@@ -109,6 +111,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             raise UserError(f"--explain: {self.explain} should be a number of jobs, 0 or more")
         if self.explain and self.report is None and not self.keep_runs:
             raise UserError("--explain: stands in --report FILE, and in a result with --keep-runs; give one of them")
+        if self.explain and (searching := [name for name in self.policies if name.startswith("search:")]):
+            raise UserError(f"--explain: plays runs once more in the environment, where {searching[0]!r} cannot search")
         if self.figure is not None:
             check_figure(self.figure)
         if self.record is not None and str(self.record) not in self.policies:

@@ -23,14 +23,15 @@ Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the name of a hand-written policy says; the last three are of `greedy-wait`."""
+    """What the name of a hand-written policy says."""
 
     rule: str
     queue: Discipline
     forward: str = STAY  # one of `FORWARDS`
-    threshold: float = 1.0
+    threshold: float = 1.0  # of `greedy-wait`, as the next two
     patience: float = 1.0
     lifetimes: bool = False
+    search: int = 0  # orders of the queue that are compared at a boundary; 0: the rule is followed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Policy:
     asked: Asked = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
     options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
     needs: str = NOTHING  # what it must know of run times, one of `env.knowledge.KNOWLEDGE`
+
+    @property
+    def searches(self) -> bool:
+        """It compares orders of the queue by what would become of them."""
+        return self.options is not None and self.options.search > 0
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
         """`act` with its own weights."""

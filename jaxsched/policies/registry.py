@@ -1,5 +1,7 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, a checkpoint's name or folder, or `FILE.py:NAME`.
 
+`search:NAME[:OPTION[+OPTION...]]+nN` compares N orders of the queue under that policy, and follows it with the best.
+
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
 gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
 patience, and `lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is
@@ -12,10 +14,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxtyping import PRNGKeyArray, PyTree
+
 from jaxsched import shipped
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
-from jaxsched.env.state import CHANGE, POSSIBLE, Asked
+from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Options, Policy
@@ -38,6 +42,9 @@ SCHEDULERS = {
 }
 QSSF = "qssf"
 NUMBERS = {"h": "hysteresis", "q": "quantum"}  # of a discipline
+SEARCH = "search"
+SEARCHED = ("fifo", "sjf", "area")  # orders whose keys do not change, so that a job can be given another
+ALTERNATIVES, MOST_ALTERNATIVES = 64, 4096
 NO_LIMIT = 1e9  # what no effective slowdown exceeds
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
 
@@ -55,6 +62,8 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     spec = str(policy)
     if spec.partition(":")[0] in NAMES:
         return hand_written(spec, options_of(spec))
+    if spec.partition(":")[0] == SEARCH:
+        return _searching(spec)
     if spec in SCHEDULERS:
         found = hand_written(spec, options_of(SCHEDULERS[spec]))
         return dataclasses.replace(found, needs=HISTORY) if spec == QSSF else found
@@ -70,7 +79,7 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
         raise UserError(
             f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
-    known = ", ".join((*NAMES, *SCHEDULERS, *checkpoints()))
+    known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
     raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
 
 
@@ -143,6 +152,34 @@ def hand_written(name: str, of: Options) -> Policy:
         options=of,
         needs=HISTORY if of.queue.needs_history else ESTIMATES if of.queue.needs_estimates else NOTHING,
     )
+
+
+def _searching(spec: str) -> Policy:
+    """The policy of a name that begins with `search:`. UserError naming what is wrong and what would be right."""
+    name, *options = spec.partition(":")[2].replace(":", "+", 1).split("+")
+    if name not in NAMES or name == RANDOM:
+        known = ", ".join(one for one in NAMES if one != RANDOM)
+        raise UserError(f"policy {spec!r}: searches under one of {known}, such as {SEARCH}:{GREEDY_WAIT}:sjf+n64")
+    counts = [option for option in options if option[:1] == "n" and option[1:2].isdigit()]
+    rest = "+".join(option for option in options if option and option not in counts)
+    rule = hand_written(spec, options_of(f"{name}:{rest}" if rest else name))
+    assert rule.options is not None
+    order = rule.options.queue.order
+    if order not in SEARCHED:
+        raise UserError(f"policy {spec!r}: searches in the orders {', '.join(SEARCHED)} only, not in {order}")
+    of = dataclasses.replace(rule.options, search=_alternatives(spec, counts[-1]) if counts else ALTERNATIVES)
+
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        raise UserError(f"policy {spec!r}: searches in whole runs of the compiled event loop only")
+
+    return dataclasses.replace(rule, act=act, options=of, needs=ESTIMATES)
+
+
+def _alternatives(spec: str, option: str) -> int:
+    count = int(option[1:]) if option[1:].isdecimal() else 0
+    if not 1 <= count <= MOST_ALTERNATIVES:
+        raise UserError(f"policy {spec!r}: {option!r} should be nN with a number N from 1 to {MOST_ALTERNATIVES}")
+    return count
 
 
 @functools.cache

@@ -25,19 +25,24 @@ from jaxsched.workload.jobs import JobList
 def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: Settings) -> Engine:
     """What plays a policy: as the settings say, or the compiled loop where it has all that is needed.
 
-    UserError if the settings ask for the compiled loop and it cannot.
+    UserError if the settings ask for an engine that cannot, or none can.
     """
-    compiled = CompiledEngine()
+    compiled, jax_engine = CompiledEngine(), JaxEngine()
     if settings.debug_checks and settings.engine == COMPILED:
         raise UserError(f"engine {COMPILED}: has no debug checks; engine should be auto or jax")
     if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
-        return JaxEngine()
+        reason = jax_engine.why_not(policy, config, params)
+        if reason is not None:
+            raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; leave out what asks for that engine")
+        return jax_engine
     reason = compiled.why_not(policy, config, params)
     if reason is None:
         return compiled
+    if policy.searches:
+        raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; take the rule without search")
     if settings.engine == COMPILED:
         raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; engine should be auto or jax")
-    return JaxEngine()
+    return jax_engine
 
 
 def check_world(policy: Policy, settings: Settings) -> None:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Int32
 
+from jaxsched.errors import UserError
 from jaxsched.kube.planning.decision import Decision, PolicyError
 from jaxsched.kube.planning.encode import StateArrays
 from jaxsched.kube.planning.fleet import Fleet
@@ -49,6 +50,8 @@ class CompiledPolicy:
     ) -> None:
         self.settings, self.timeout_s, self.beside, self.on_ready = settings, timeout_s, beside, on_ready
         self.main, self.fallback = parse(policy), parse(FALLBACK)
+        if self.main.searches:
+            raise UserError(f"policy {self.main.name!r}: searches in simulations only; take its rule, or a checkpoint")
         self.compilations, self.compile_s = 0, 0.0
         self._stand_in, self._rule = RulePolicy(self.fallback, settings), RulePolicy(self.main, settings)
         self._is_rule: bool | None = None  # not known before the first fleet

@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 
 from jaxsched.dynamics import interference
+from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
@@ -24,6 +25,8 @@ def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | N
     """What is missing for a run of a policy in Python; None if nothing is."""
     if policy.options is None or policy.options.rule not in POLICIES:
         return f"it has the policies {', '.join(POLICIES)} only"
+    if policy.searches:
+        return "it searches in whole runs only"
     queue = policy.options.queue
     if queue.order not in ORDERS:
         return f"it has the queue orders {', '.join(ORDERS)} only"
@@ -36,6 +39,21 @@ def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | N
     if params.interference.law not in LAWS:
         return "it has no interference models but the project's own"
     return None
+
+
+def not_searched(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+    """What is missing for a whole run of a policy that searches; None if nothing is."""
+    if config.knows == HISTORY:
+        return "it searches by estimates that stay as they are, not by those of the history"
+    if params.failures is not None:
+        return "it does not search where servers fail"
+    return why_not(rule_of(policy), config, params)
+
+
+def rule_of(policy: Policy) -> Policy:
+    """The rule under which a policy searches: that it follows between its searches."""
+    assert policy.options is not None
+    return dataclasses.replace(policy, options=dataclasses.replace(policy.options, search=0))
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
-from jaxsched.simulation.engines.compiled.covered import why_not
+from jaxsched.simulation.engines.compiled.covered import not_searched, why_not
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
 from jaxsched.simulation.settings import COMPILED, Settings, at_horizon, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
@@ -33,7 +33,7 @@ class CompiledEngine:
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
         """What it lacks, Numba included."""
-        return why_not(policy, config, params)
+        return (not_searched if policy.searches else why_not)(policy, config, params)
 
     def prepare(
         self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
@@ -64,7 +64,7 @@ class CompiledPlayer:
         return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
 
     def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
-        if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0:
+        if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
             with contextlib.suppress(_Spent):
                 return self._run(jobs, seed, report, stop, in_python=True)
         if report is not None:
@@ -79,9 +79,10 @@ class CompiledPlayer:
     ) -> Outcome:
         """In Python or as machine code. `_Spent` if Python takes longer than `IN_PYTHON` has left."""
         begin = time.perf_counter()
-        run = self._prepared(jobs, in_python=in_python)
+        run = self._prepared(jobs, seed, in_python=in_python)
         compile_s, begin = time.perf_counter() - begin, time.perf_counter()
-        over, why, rounds, wall_s = False, None, FEWEST_ROUNDS, 0.0
+        fewest = 1 if self.policy.searches else FEWEST_ROUNDS
+        over, why, rounds, wall_s = False, None, fewest, 0.0
         while not over and why is None:
             if stop is not None and stop.is_set():
                 raise Stopped
@@ -90,20 +91,26 @@ class CompiledPlayer:
             if in_python and IN_PYTHON.spent(time.thread_time() - began_s) and not over:
                 raise _Spent
             took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
-            rounds = max(FEWEST_ROUNDS, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
+            rounds = max(fewest, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
             why = None if over else overdue(self.settings, wall_s)
             if report is not None:
                 report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
         why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
-    def _prepared(self, jobs: JobList, *, in_python: bool) -> "Run":
+    def _prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> "Run":
         """A run of which nothing has been played, but its machine code is loaded."""
         from jaxsched.simulation.engines.compiled.run import Run
 
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
         config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
-        run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=in_python)
+        if self.policy.searches:
+            from jaxsched.simulation.engines.compiled.search import SearchedRun
+
+            drawn = (self.settings.seed, seed)
+            run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)
+        else:
+            run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=in_python)
         run.go_on(0)
         return run
 

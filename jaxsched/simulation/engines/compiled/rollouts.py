@@ -12,7 +12,7 @@ from jaxsched.simulation.engines.compiled.occupancy import refresh
 from jaxsched.simulation.engines.compiled.rows import with_rows, write
 from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.engines.compiled.seated import Seat, seat
-from jaxsched.simulation.engines.compiled.world import NEXT_JOB, Records, Tables
+from jaxsched.simulation.engines.compiled.world import NEXT_JOB, Records, Tables, World
 
 WHOLE = 2**30  # rounds: to the end
 
@@ -47,7 +47,7 @@ class Rollouts:
 
         `last`: takes the place of the last jobs of the table; none is larger than the largest that was there.
         """
-        tables = _copy(self._begin)
+        tables = copied(self._begin)
         if last is not None:
             self._world.jobs[len(self._world.jobs) - len(last) :] = last
         self._world.jobs["duration_s"], tables.service["left_s"] = duration_s, left_s
@@ -63,14 +63,20 @@ class Rollouts:
             with np.errstate(all="ignore"):
                 play(w, t, WHOLE)
             write(t)
-            return tables
-        from jaxsched.simulation.engines.compiled.machine_code import machine_code  # needs Numba
-
-        machine_code(play)(self._world, tables, WHOLE)
+        else:
+            to_the_end(self._world, tables)
         return tables
 
 
-def _copy(tables: Tables) -> Tables:
+def to_the_end(world: World, tables: Tables) -> None:
+    """Play a run on, as machine code, until every job has finished."""
+    from jaxsched.simulation.engines.compiled.machine_code import machine_code  # needs Numba
+
+    machine_code(play)(world, tables, WHOLE)
+
+
+def copied(tables: Tables) -> Tables:
+    """The same state, to be played on by itself."""
     known = tables.known
     copied: dict[str, Any] = {name: np.copy(value) for name, value in tables._asdict().items() if name != "known"}
     return Tables(known=type(known)(*map(np.copy, known)), **copied)

@@ -27,13 +27,13 @@ COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an e
 
 
 class JaxEngine:
-    """Plays everything: any policy, with one environment per run or all seeds as a batch."""
+    """Plays everything but searches: any policy, with one environment per run or all seeds as a batch."""
 
     name = JAX
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-        """None."""
-        return None
+        """Whether it searches: that is not a function of the state."""
+        return "it searches in the compiled event loop only" if policy.searches else None
 
     def prepare(
         self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
