@@ -183,7 +183,7 @@ def test_the_policy_is_the_best_by_validation(whole, state, config, setting):
     card = json.loads((folder / POLICY_FOLDER / CARD_FILE).read_text())
     assert card["chunk"] == best["chunk"]
     assert card["validation_jct_s"] == pytest.approx(best["validation_jct_s"], rel=1e-6)
-    assert card["config"] == json.loads(json.dumps(to_dict(config)))
+    assert card["config"] == json.loads(json.dumps(to_dict(setting.config)))
     end = restore(folder / STATE_FOLDER, state)
     assert float(end.best_jct_s) == pytest.approx(best["validation_jct_s"], rel=1e-6)
     assert int(end.chunk) == config.ppo.chunks

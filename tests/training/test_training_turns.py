@@ -20,9 +20,15 @@ TURNS, ROUNDS = 40, 41  # there are no fewer turns than rounds
 
 
 def in_path(path: str, **ppo):
-    """The toy configuration's setting for this path."""
-    own = dataclasses.replace(CONFIG.ppo, **ppo)
-    return make_setting(dataclasses.replace(CONFIG, machine=MachineConfig(path=path), ppo=own))
+    """The toy configuration's setting for this path, with what compiles sooner: one cluster, the flat network."""
+    config = dataclasses.replace(
+        CONFIG,
+        machine=MachineConfig(path=path),
+        ppo=dataclasses.replace(CONFIG.ppo, **ppo),
+        env=dataclasses.replace(CONFIG.env, more_clusters=()),
+        network=dataclasses.replace(CONFIG.network, kind="flat"),
+    )
+    return make_setting(config)
 
 
 @pytest.fixture(scope="module")
