@@ -23,6 +23,7 @@ from jaxsched.training.sweep_file import Sweep, changed, load_sweep
 from jaxsched.training.sweep_plan import rows_of
 from jaxsched.training.sweep_tasks import Common, folder_of, is_trained, parts_of, train_and_measure, unpack
 from jaxsched.training.sweepable import SWEEPABLE, replaced, shape_key, value_of
+from tests.training.test_training_shards import flags
 
 BASE = {
     "env": {"cluster": "leaf-spine-2", "running_slots": 8, "queue_slots": 16, "rounds": 4},
@@ -183,9 +184,8 @@ print({len({shard.device for shard in leaf.addressable_shards}) for leaf in jax.
 def test_runs_at_once_are_shared_out_among_devices(swept, write):
     whole, rows = swept
     path = write(variants=VARIANTS, seeds=[0, 1], runs_at_once=4)
-    flags = "--xla_force_host_platform_device_count=2"
     command = [sys.executable, "-c", ON_TWO_DEVICES, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": flags})
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": flags(2)})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "{2}"
     plan = load_sweep(path)
