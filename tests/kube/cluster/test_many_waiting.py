@@ -9,6 +9,7 @@ from jaxsched.kube.cluster import report
 from jaxsched.kube.cluster.api import PODS
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
+from tests.support.kube.turns import turn
 
 pytestmark = pytest.mark.parametrize("world", [pytest.param("real", marks=pytest.mark.kube)], indirect=True)
 MANY = 1500
@@ -40,7 +41,7 @@ def test_no_condition_and_no_event_is_missing_in_the_end(world, start, waiting, 
         faults.append(world.proxy.inject("PATCH", f"/{pod['metadata']['name']}/status", times=1 + number % 2, **what))
     faults.append(world.proxy.inject("POST", "/events", status=429, times=3))
     scheduler = start()
-    scheduler.step()
+    turn(scheduler, lambda: scheduler.reporter.waiting() > 0)
     loop = threading.Thread(target=scheduler.run)
     loop.start()
     eventually(lambda: scheduler.reporter.waiting() == 0, 120.0)
