@@ -20,8 +20,9 @@ POLICIES
                            greedy-wait
   of the field             tiresias-las; with --knows history qssf (Helios), tiresias-gittins, themis; all but qssf stop
                            jobs (--preemption on)
-  search:NAME:OPTIONS+nN   NAME with the order fifo, sjf or area: whenever jobs have come or gone, N orders of the queue
-                           (default 64) are each played to the end by estimates, and the best is kept; takes long
+  search:NAME:OPTIONS+nN   NAME with the order fifo, sjf or area: whenever jobs have come or gone, up to N choices
+                           (default 64; a job is moved to the head of its queue, or held back for a while) are each
+                           played to the end by estimates, and the best is kept; takes long
   a checkpoint             quickstart, default, or a folder
   FILE.py:NAME             a function or Policy of your own
 

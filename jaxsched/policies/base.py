@@ -31,7 +31,7 @@ class Options:
     threshold: float = 1.0  # of `greedy-wait`, as the next two
     patience: float = 1.0
     lifetimes: bool = False
-    search: int = 0  # orders of the queue that are compared at a boundary; 0: the rule is followed
+    search: int = 0  # choices that are compared at a boundary, docs/semantics.md, section 7; 0: the rule is followed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Policy:
 
     @property
     def searches(self) -> bool:
-        """It compares orders of the queue by what would become of them."""
+        """It compares what may be done with the jobs that wait by what would become of all."""
         return self.options is not None and self.options.search > 0
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:

@@ -1,6 +1,6 @@
 """Policies by name: `NAME[:OPTION[+OPTION...]]`, a checkpoint's name or folder, or `FILE.py:NAME`.
 
-`search:NAME[:OPTION[+OPTION...]]+nN` compares N orders of the queue under that policy, and follows it with the best.
+`search:NAME[:OPTION[+OPTION...]]+nN` compares N choices of what goes first or is held back, played under that policy.
 
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
 gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its

@@ -41,8 +41,9 @@ def make_policy(
     consolidate: bool = False,
     hysteresis: float = 0.0,
     attained: float = 18000.0,
+    held=lambda state, j: False,
 ):
-    """The function `policy(state, p)` of that name."""
+    """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
     if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
         raise ValueError((name, order, forward))
 
@@ -57,7 +58,11 @@ def make_policy(
 
         def may_start(t: int, j: int) -> bool:
             gang = kept[t]
-            if not state.feasible(t, j) or not (gang is None or may_pass(state, order, j, *gang, levels=levels)):
+            if (
+                held(state, j)
+                or not state.feasible(t, j)
+                or not (gang is None or may_pass(state, order, j, *gang, levels=levels))
+            ):
                 return False
             return len(tiers(state)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 

@@ -9,7 +9,7 @@ from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import fits_together, workers_that_fit
 from jaxsched.simulation.engines.compiled.queues import comes_before, room
 from jaxsched.simulation.engines.compiled.speed import quantised
-from jaxsched.simulation.engines.compiled.world import Tables, World
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
 STAY, TO_IDLE, TO_ANY = range(3)
 
@@ -26,6 +26,8 @@ def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
 @inlined
 def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
+    if w.jobs[j].held > t.numbers[BOUNDARY]:
+        return False
     if not _feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
         return False
     return not w.waits or not waits_for_faster(w, t, p, j, place + 1)

@@ -1,6 +1,7 @@
-"""Orders of the queues are compared by what would become of them (docs/semantics.md, section 7, "Search")."""
+"""Orders and holds are compared by what would become of the jobs (docs/semantics.md, section 7, "Search")."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -16,11 +17,18 @@ from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_JOB, START
 from jaxsched.simulation.settings import LARGEST_HORIZON
 from jaxsched.workload.jobs import JobTable
 
-Keys = Float32[np.ndarray, "waiting"]  # of the jobs that wait: the lowest comes first, ties by row
+Rows = Int64[np.ndarray, "waiting"]
+
+
+class Choice(NamedTuple):
+    """What is done with the jobs that wait."""
+
+    keys: Float32[np.ndarray, "waiting"]  # the lowest comes first, ties by row
+    held: Int64[np.ndarray, "waiting"]  # they do not start before that boundary
 
 
 class SearchedRun(Run):
-    """A run that looks for a better order of its queues wherever jobs have come or gone; as machine code."""
+    """A run that looks for something better than its rule wherever jobs have come or gone; as machine code."""
 
     def __init__(
         self,
@@ -31,15 +39,17 @@ class SearchedRun(Run):
         interval_s: float,
         seed: Sequence[int] = (0,),
     ) -> None:
-        """As `Run`. `seed`: of the draws of jobs that are moved, where more wait than are tried."""
+        """As `Run`. `seed`: of the draws of choices, where there are more than are tried."""
         assert policy.searches and policy.options is not None
         super().__init__(config, params, jobs, rule_of(policy), interval_s)
         self._most, self._seed = policy.options.search, seed
+        if self._most > 1:
+            self.world = self.world._replace(timed=True, settles=False)  # a hold ends by the clock
         self._own = self.world.jobs["key"].copy()  # in the rule's order
         self._seen = (0, 0)
 
     def go_on(self, rounds: int = 2**30) -> bool:
-        """See `Run`. Before every boundary it looks for a better order."""
+        """See `Run`. Before every boundary it looks for something better."""
         until = self.rounds + rounds
         over = super().go_on(0)
         while not over and self.rounds < until:
@@ -48,41 +58,59 @@ class SearchedRun(Run):
         return over
 
     def look(self) -> None:
-        """Take the best of some orders for the present boundary, if jobs have come or gone since the last time."""
-        here = self.boundary
-        there = (int(np.searchsorted(self.world.jobs["arrival"], here, side="right")), self.finished)
-        if there == self._seen:
+        """Take the best of some choices for the present boundary, if jobs have come or gone since the last time."""
+        there = (int(np.searchsorted(self.world.jobs["arrival"], self.boundary, side="right")), self.finished)
+        if there == self._seen or self._most == 1:
             return
         self._seen = there
         waiting, partition = waiting_jobs(self.world, self.tables)
-        orders = self._orders(waiting, partition)
-        if len(orders) < 2:
+        if len(waiting) == 0:
             return
-        costs = what_becomes(self.world, self.tables, waiting, orders)
-        self._take(waiting, orders[int(np.argmin(costs))])
+        scene = there_by_estimates(self.world, self.tables, waiting)
+        choices = self._choices(waiting, partition, next_ends(scene)[partition])
+        costs = [scene.cost(choice) for choice in choices]
+        best = int(np.argmin(costs))
+        if best > 0:
+            choose(self.world, self.tables, waiting, choices[best])
 
-    def _orders(self, waiting: Int64[np.ndarray, "waiting"], partition: Int64[np.ndarray, "waiting"]) -> list[Keys]:
-        """The present order, the rule's own where that is another, and such with one job moved to its queue's head."""
-        present, own = self.world.jobs["key"][waiting], self._own[waiting]
-        orders = [present] if (present == own).all() else [present, own]
-        moved = _behind_others(waiting, partition, present)
-        left = max(self._most - len(orders), 0)
-        if len(moved) > left:
-            draw = np.random.default_rng((*self._seed, self.boundary))
-            moved = np.sort(draw.choice(moved, left, replace=False))
-        head = min(float(present.min(initial=0.0)), 0.0) - 1.0
-        for at in moved:
-            orders.append(present.copy())
-            orders[-1][at] = head
-        return orders[: self._most]
+    def _choices(self, waiting: Rows, partition: Rows, until: Rows) -> list[Choice]:
+        """The present one, the rule's own where that is another, and such as move or hold back one job.
 
-    def _take(self, waiting: Int64[np.ndarray, "waiting"], order: Keys) -> None:
-        if (self.world.jobs["key"][waiting] != order).any():
-            self.world.jobs["key"][waiting] = order
-            _sort_queues(self.world, self.tables)
+        `until`: up to when each job may be held back.
+        """
+        present = Choice(self.world.jobs["key"][waiting], self.world.jobs["held"][waiting])
+        own, here = Choice(self._own[waiting], np.zeros_like(waiting)), self.boundary
+        choices = [present]
+        if (present.keys != own.keys).any() or (present.held > here).any():
+            choices.append(own)
+        ahead = [(at, 0) for at in behind_others(waiting, partition, present.keys)]
+        later = [(at, until[at]) for at in range(len(waiting)) if present.held[at] <= here < until[at]]
+        changes = ahead + later
+        left = self._most - len(choices)
+        if len(changes) > left:
+            drawn = np.random.default_rng((*self._seed, here)).choice(len(changes), max(left, 0), replace=False)
+            changes = [changes[one] for one in np.sort(drawn)]
+        return choices + [_changed(present, at, held) for at, held in changes]
 
 
-def waiting_jobs(world: World, tables: Tables) -> tuple[Int64[np.ndarray, "waiting"], Int64[np.ndarray, "waiting"]]:
+def _changed(choice: Choice, at: int, held: int) -> Choice:
+    """The same, but one job moved to the head of its queue, or held back until a boundary other than 0."""
+    keys, until = choice.keys.copy(), choice.held.copy()
+    until[at] = held
+    if held == 0:
+        keys[at] = min(float(keys.min()), 0.0) - 1.0
+    return Choice(keys, until)
+
+
+def choose(world: World, tables: Tables, waiting: Rows, choice: Choice) -> None:
+    """Do that with the jobs of these rows."""
+    world.jobs["key"][waiting], world.jobs["held"][waiting] = choice
+    for p, partition in enumerate(tables.partitions):
+        queue = tables.queue[p, : partition["queued"]]
+        queue[:] = queue[np.lexsort((queue, world.jobs["key"][queue]))]
+
+
+def waiting_jobs(world: World, tables: Tables) -> tuple[Rows, Rows]:
     """Rows, ascending, and partitions of the jobs that wait at this boundary, with those that join the queues there."""
     waits = _filled(tables.queue, tables.partitions["queued"])
     first = tables.numbers[NEXT_JOB]
@@ -94,9 +122,7 @@ def waiting_jobs(world: World, tables: Tables) -> tuple[Int64[np.ndarray, "waiti
     return rows[ascending], np.concatenate([np.nonzero(waits)[0], world.jobs["home"][new]])[ascending]
 
 
-def _behind_others(
-    waiting: Int64[np.ndarray, "waiting"], partition: Int64[np.ndarray, "waiting"], keys: Keys
-) -> Int64[np.ndarray, "behind"]:
+def behind_others(waiting: Rows, partition: Rows, keys: Float32[np.ndarray, "waiting"]) -> Int64[np.ndarray, "behind"]:
     """Places in `waiting` of the jobs that are not the first of their queues."""
     order = np.lexsort((waiting, keys, partition))
     follows = np.diff(partition[order], prepend=-1) == 0
@@ -108,34 +134,33 @@ def _filled(places: np.ndarray, count: Int64[np.ndarray, "P"]) -> Bool[np.ndarra
     return np.arange(places.shape[1]) < count[:, None]
 
 
-def what_becomes(
-    world: World, tables: Tables, waiting: Int64[np.ndarray, "waiting"], orders: Sequence[Keys]
-) -> list[float]:
-    """Of each order the sum of the finish times of all jobs that are there, if no more came and estimates were true.
+class Scene(NamedTuple):
+    """The present state of a run as its policy believes it to be, with the jobs alone that run or wait."""
 
-    Infinite if some job would not finish.
-    """
-    alone, begin, rows = there_by_estimates(world, tables, waiting)
-    at = np.searchsorted(rows, waiting)
-    costs = []
-    for order in orders:
-        jobs, played = alone.jobs.copy(), copied(begin)
-        if (jobs["key"][at] != order).any():
-            jobs["key"][at] = order
-            _sort_queues(alone._replace(jobs=jobs), played)
-        to_the_end(alone._replace(jobs=jobs), played)
-        total_s = float(played.records["finish_s"].sum())
-        costs.append(np.inf if np.isnan(total_s) else total_s)
-    return costs
+    world: World
+    tables: Tables
+    rows: Int64[np.ndarray, "there"]  # of these jobs in the run, ascending; here they are 0, 1, ...
+    waiting: Rows  # here
+
+    def cost(self, choice: Choice) -> float:
+        """The sum of the finish times of all jobs, if no more came; infinite if some job would not finish."""
+        world, tables = self.world._replace(jobs=self.world.jobs.copy()), copied(self.tables)
+        choose(world, tables, self.waiting, choice)
+        to_the_end(world, tables)
+        total_s = float(tables.records["finish_s"].sum())
+        return np.inf if np.isnan(total_s) else total_s
 
 
-def there_by_estimates(
-    world: World, tables: Tables, waiting: Int64[np.ndarray, "waiting"]
-) -> tuple[World, Tables, Int64[np.ndarray, "there"]]:
-    """The present state of a run with the jobs alone that run or wait, whose run times are as their estimates have it.
+def next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
+    """The first boundary at which a job that runs in each partition has ended, 0 where nothing runs."""
+    end_s, here = scene.tables.partitions["next_finish_s"], scene.tables.numbers[BOUNDARY]
+    runs = np.isfinite(end_s)
+    boundary = np.ceil(np.where(runs, end_s, 0.0) / scene.world.interval_s)
+    return np.where(runs, np.maximum(boundary, here + 1), 0).astype(np.int64)
 
-    Returns world, tables and the rows that the jobs have in the run, ascending: theirs here are 0, 1, ...
-    """
+
+def there_by_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
+    """The present state of a run, whose run times are as the estimates have them."""
     runs = _filled(tables.running, tables.partitions["running"])
     waits = _filled(tables.queue, tables.partitions["queued"])
     rows = np.sort(np.concatenate([tables.running["job"][runs], waiting]))
@@ -154,7 +179,7 @@ def there_by_estimates(
     begin.numbers[NEXT_JOB] = (rows < tables.numbers[NEXT_JOB]).sum()
     begin.running["job"] = np.where(runs, np.searchsorted(rows, begin.running["job"]), 0)
     _believe(alone, begin, runs)
-    return alone, begin, rows
+    return Scene(alone, begin, rows, np.searchsorted(rows, waiting))
 
 
 def _believe(world: World, tables: Tables, runs: Bool[np.ndarray, "P R"]) -> None:
@@ -178,11 +203,3 @@ def _believe(world: World, tables: Tables, runs: Bool[np.ndarray, "P R"]) -> Non
         here = tables.running[p, : partition["running"]]
         partition["next_finish_s"] = here["finish_s"].min(initial=np.inf)
         partition["next_early_s"] = here["early_s"].min(initial=np.inf)
-
-
-def _sort_queues(world: World, tables: Tables) -> None:
-    """Bring queues into the order of keys that have been changed."""
-    for p, partition in enumerate(tables.partitions):
-        queue = tables.queue[p, : partition["queued"]]
-        queue[:] = queue[np.lexsort((queue, world.jobs["key"][queue]))]
-        partition["settled"] = 0

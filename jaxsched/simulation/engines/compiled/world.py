@@ -31,11 +31,12 @@ SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
 MODEL = _record(
     compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
 )
-# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected. Where policies know the history, and
-# no more, `estimate_s`, `key` and `area` are those of the present boundary.
+# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected; `held`: it does not start
+# before that boundary, for a search holds it back. Where policies know the history, and no more, `estimate_s`, `key`
+# and `area` are those of the present boundary.
 JOB = _record(
     arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
-    wide="i8", ps="i8", model="i8", tenant="i8", home="i8",
+    wide="i8", ps="i8", model="i8", tenant="i8", home="i8", held="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
