@@ -26,7 +26,9 @@ class Watched:
 
 
 @pytest.fixture
-def watching(world):
+def watching(world, monkeypatch: pytest.MonkeyPatch):
+    # After a fault of ours the longer one is waited for.
+    monkeypatch.setattr("jaxsched.kube.cluster.reflector.BACKOFF_S", (0.5, 1.0))
     running: list[Watched] = []
 
     def start(**more) -> Watched:
