@@ -54,7 +54,7 @@ class Reporter:
         self.api, self.component, self.on_denied, self.instance = api, component, on_denied, instance or component
         self._wanted: list[dict[tuple[str, str], _Report]] = [{}, {}, {}]  # first conditions, other ones, events
         self._said: dict[tuple[str, str], tuple[str, float]] = {}  # the text, and when (monotonic)
-        self._under_way: dict[tuple[str, str], str] = {}  # the text
+        self._under_way: dict[tuple[str, str], str | None] = {}  # the text; None: withdrawn meanwhile
         self._not_before, self._rest_s = 0.0, REST_S[0]
         self._news = threading.Condition()
         self._stopped = False
@@ -102,9 +102,11 @@ class Reporter:
         """These are no longer unschedulable: a condition that says so must not follow their Bindings."""
         with self._news:
             for pod in pods:
-                for wanted in self._wanted:
-                    wanted.pop((pod.uid, ""), None)
-                    wanted.pop((pod.uid, "FailedScheduling"), None)
+                for key in ((pod.uid, ""), (pod.uid, "FailedScheduling")):
+                    for wanted in self._wanted:
+                        wanted.pop(key, None)
+                    if key in self._under_way:
+                        self._under_way[key] = None
                 self._said.pop((pod.uid, ""), None)
 
     def _want(self, report: _Report, again_s: float = math.inf) -> None:
@@ -153,15 +155,17 @@ class Reporter:
     def _settle(self, report: _Report, response: Response) -> None:
         """Said, or to be written again. Of a pod that is gone nothing is remembered: whoever has its name is told."""
         with self._news:
-            self._under_way.pop(report.key, None)
+            is_wanted = self._under_way.pop(report.key, None) is not None
             if response.status == 429 or response.status >= 500:
-                self._wanted[2 if report.event else 1].setdefault(report.key, report)
+                if is_wanted:
+                    self._wanted[2 if report.event else 1].setdefault(report.key, report)
                 wait = max(response.retry_after_s, self._rest_s)
                 self._not_before = time.monotonic() + wait
                 self._rest_s = min(self._rest_s * 2, REST_S[1])
             elif response.status not in (404, 409):  # refused for good counts as said: the same text would be again
-                _forget_oldest(self._said)
-                self._said[report.key] = report.message, time.monotonic()
+                if is_wanted:
+                    _forget_oldest(self._said)
+                    self._said[report.key] = report.message, time.monotonic()
                 self._rest_s = REST_S[0]
         if response.status == 403:
             self.on_denied(response.message)

@@ -101,6 +101,33 @@ def test_a_pod_that_is_bound_is_not_said_to_wait_after_all(quick: None) -> None:
     assert not server.conditions and server.events == {pod.uid: ["bound"]}
 
 
+def test_what_is_withdrawn_while_it_is_written_is_not_written_again(quick: None) -> None:
+    """Before: the write that was not taken came once more, after the Binding, and said of a bound pod that it waits."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(Server):
+        def request(self, *args, **more) -> Response:
+            if not asked.is_set():
+                asked.set()
+                assert go_on.wait(20)
+                return Response(503, {})
+            return super().request(*args, **more)
+
+    server, (pod, other) = Slow(), pods(2)
+    reporter = Reporter(server, "jaxsched").start()
+    reporter._want(report._Report(pod, "", "Insufficient: x"))
+    assert asked.wait(20)
+    reporter.withdraw([pod])
+    go_on.set()
+    reporter.unschedulable(other, "Insufficient", "x")
+    eventually(lambda: reporter.waiting() == 0)
+    assert set(server.conditions) == {"u1"}
+    reporter.unschedulable(pod, "Insufficient", "x")  # the Binding was refused
+    eventually(lambda: reporter.waiting() == 0)
+    reporter.stop()
+    assert server.conditions == {"u1": ["Insufficient: x"], "u0": ["Insufficient: x"]}
+
+
 def conditions(world, pod: dict) -> list[dict]:
     return [c for c in world.get(pod).get("status", {}).get("conditions", []) if c["type"] == "PodScheduled"]
 
