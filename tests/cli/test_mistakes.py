@@ -55,6 +55,11 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--policies", "nix"], "unknown policy 'nix'"),
         (["evaluate", "--policies", "no/such/folder"], "no such folder"),
         (["evaluate", "--policies"], "none is given"),
+        (["evaluate", "--policies", "search:pack:las+n4"], "searches in the orders fifo, sjf, area only"),
+        (
+            ["evaluate", "--policies", "search:pack", "--explain", "1", "--report", "x.html"],
+            "'search:pack' cannot search",
+        ),
         (["evaluate", "--cluster", "leaf-spin-8"], "unknown cluster 'leaf-spin-8'"),
         (["evaluate", "--cluster", "missing.csv"], "missing.csv: no such file"),
         (["evaluate", "--schedulers", "0"], "schedulers"),

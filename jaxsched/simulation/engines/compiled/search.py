@@ -166,9 +166,11 @@ def there_by_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
     rows = np.sort(np.concatenate([tables.running["job"][runs], waiting]))
     few = len(rows)
     alone = world._replace(jobs=world.jobs[rows], queue_slots=few, horizon=LARGEST_HORIZON)
+    queue = np.zeros((len(waits), few), np.int64)
+    queue[_filled(queue, tables.partitions["queued"])] = np.searchsorted(rows, tables.queue[waits])
     begin = copied(
         tables._replace(
-            queue=np.where(waits, np.searchsorted(rows, tables.queue), 0)[:, :few],
+            queue=queue,
             service=tables.service[rows],
             records=tables.records[rows],
             placement=np.zeros((0, 0), np.int8),
