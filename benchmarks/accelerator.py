@@ -1,10 +1,9 @@
 """What a GPU would run, seen without one: python benchmarks/accelerator.py [POLICY ...] [--envs N] [--json FILE]
 
 Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, or with the name `training` a chunk of training by
-the quickstart's configuration, counts kernels and bytes in the scheduled program
-(`jaxsched.bench.hlo`), and estimates decisions per second. In training a decision is a choice that a scheduler really
-had. The counts are exact and repeat to the last digit. The
-estimate is no measurement:
+the quickstart's configuration, counts kernels and bytes in the scheduled program (`jaxsched.bench.hlo`), and estimates
+decisions per second. In training a decision is a choice that a scheduler really had. The counts are exact and repeat to
+the last digit. The estimate is no measurement:
 
     seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + looks of the host * 10 to 16 us
 
@@ -56,6 +55,7 @@ CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
 SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
 TRAINING = "training"
 CHUNK_TURNS, SEEN_TRAINING_ENVS, WARM_CHUNKS, SEEN_CHUNKS = 96, 8, 4, 4
+APPRAISED = 0.25  # share of the menus that `networks.hierarchy.apply_in_blocks` appraises at a time
 BANDWIDTH, SHARE = 4.8e12, 0.8
 KERNEL_S, LOOK_S = (2e-6, 5e-6), (10e-6, 16e-6)
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
@@ -134,9 +134,11 @@ def watched_places() -> Iterator[list[float]]:
         return batching.of_parts(parts, some, *rest)
 
     menu.of_parts = greedy_wait.of_parts = watched
-    yield needed
-    jax.effects_barrier()
-    menu.of_parts = greedy_wait.of_parts = batching.of_parts
+    try:
+        yield needed
+        jax.effects_barrier()
+    finally:
+        menu.of_parts = greedy_wait.of_parts = batching.of_parts
 
 
 def training_setting(envs: int) -> Setting:
@@ -161,8 +163,8 @@ def training_row(envs: int) -> dict[str, Any]:
             state, metrics = step(state)
             made += int(metrics["decisions"]) if call >= WARM_CHUNKS else 0
     decisions = made / (SEEN_CHUNKS * CHUNK_TURNS * SEEN_TRAINING_ENVS)
-    # Menus are appraised a quarter at a time, what-ifs `batching.SHARE`: as many turns as the one of more.
-    loops = max(1, math.ceil(float(np.mean(needed)) / batching.SHARE))
+    busy = decisions / few.worlds.params.cluster.shape[0]  # at least the share of the menus that hold something
+    loops = max(1, math.ceil(float(np.mean(needed)) / batching.SHARE), math.ceil(busy / APPRAISED))
     setting = training_setting(envs)
     shapes = jax.eval_shape(lambda: initial(setting))
     program, compile_s = compiled_for_gpu(lambda state: chunk(setting, state), shapes)

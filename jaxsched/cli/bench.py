@@ -45,7 +45,7 @@ class Bench:
     training_cluster: str = "leaf-spine-32"
     """That cluster; it has 4 schedulers, or --schedulers."""
     path: Literal["auto", "cpu", "accelerator"] = "auto"
-    """What environments and training are made for: see `train --path`. Simulations are as on a CPU."""
+    """What environments and training are made for: see `train --path`. Simulations play rounds."""
     json: Output = None
     """Also write the rows as JSON."""
 

@@ -91,9 +91,8 @@ def loss(
     gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
     policy_loss = -(real * gain).sum() / count
     valued = whole & rounds.decides[:, None]
-    value_loss = jnp.where(valued, optax.huber_loss(heads.value, batch.target), 0.0).sum() / jnp.maximum(
-        valued.sum(), 1
-    )
+    missed = optax.huber_loss(heads.value, batch.target)
+    value_loss = jnp.where(valued, missed, 0.0).sum() / jnp.maximum(valued.sum(), 1)
     mean_entropy = (real * entropy).sum() / count
     total = learn_policy * (policy_loss - config.entropy * mean_entropy) + config.value_weight * value_loss
     return total, Losses(

@@ -194,20 +194,18 @@ def advantages(
 
     def back(carry: _Later, step: tuple[Array, Array, Array, Array]) -> tuple[_Later, Array]:
         reward, value, discount, decides = step
-        reward = reward + discount[:, None] * carry.reward
-        discount = discount * carry.discount
-        factor = discount[:, None]
-        delta = reward + factor * carry.value - value
+        reward, discount = reward + discount * carry.reward, discount * carry.discount
+        delta = reward + discount * carry.value - value
         # lambda counts intervals, like gamma: rounds of one boundary are one moment in time
-        gae = delta + factor * jnp.where(factor < 1.0, decay, 1.0) * carry.gae
+        gae = delta + discount * jnp.where(discount < 1.0, decay, 1.0) * carry.gae
         here = _Later(jnp.zeros_like(reward), jnp.ones_like(discount), value, gae)
         passed = _Later(reward, discount, carry.value, carry.gae)
-        following = [jnp.where(_as_wide(decides, new), new, old) for new, old in zip(here, passed, strict=True)]
-        return _Later(*following), gae
+        return jax.tree.map(lambda new, old: jnp.where(decides, new, old), here, passed), gae
 
+    discount, decides = experience.discount[..., None], experience.decides[..., None]
     nothing = jnp.zeros_like(bootstrap)
-    start = _Later(nothing, jnp.ones_like(experience.discount[0]), bootstrap * return_scale, nothing)
-    _, gae = lax.scan(back, start, (experience.reward, values, experience.discount, experience.decides), reverse=True)
+    start = _Later(nothing, jnp.ones_like(discount[0]), bootstrap * return_scale, nothing)
+    _, gae = lax.scan(back, start, (experience.reward, values, discount, decides), reverse=True)
     return gae, gae + values
 
 
@@ -215,10 +213,6 @@ class _Later(NamedTuple):
     """What is known of later steps: rewards and discount until the next decision, its value and its advantage."""
 
     reward: Float32[Array, "E P"]
-    discount: Float32[Array, "E"]
+    discount: Float32[Array, "E 1"]
     value: Float32[Array, "E P"]
     gae: Float32[Array, "E P"]
-
-
-def _as_wide(some: Bool[Array, "E"], like: Array) -> Bool[Array, "E ..."]:
-    return some.reshape(-1, *[1] * (like.ndim - 1))
