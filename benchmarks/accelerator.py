@@ -43,6 +43,7 @@ from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary
+from jaxsched.networks.hierarchy import APPRAISED
 from jaxsched.policies import greedy_wait, menu
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
@@ -55,7 +56,6 @@ CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
 SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
 TRAINING = "training"
 CHUNK_TURNS, SEEN_TRAINING_ENVS, WARM_CHUNKS, SEEN_CHUNKS = 96, 8, 4, 4
-APPRAISED = 0.25  # share of the menus that `networks.hierarchy.apply_in_blocks` appraises at a time
 BANDWIDTH, SHARE = 4.8e12, 0.8
 KERNEL_S, LOOK_S = (2e-6, 5e-6), (10e-6, 16e-6)
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.

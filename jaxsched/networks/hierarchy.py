@@ -24,6 +24,7 @@ T = TypeVar("T", bound=PyTree)
 
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
+APPRAISED = 0.25  # share of the menus that are appraised at a time
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
 
@@ -253,7 +254,7 @@ def apply_packed(
 
 
 def apply_in_blocks(
-    network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float = 0.25
+    network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float = APPRAISED
 ) -> Heads:
     """`network` on a batch of environments, appraising `share` of all menus at a time until only empty ones are left.
 
