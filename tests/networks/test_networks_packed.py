@@ -51,7 +51,8 @@ def test_packed_is_the_same_where_there_is_room(kept):
 @pytest.mark.parametrize("kept", [0.0, 0.4, 1.0])
 def test_in_blocks_nothing_is_missing_however_many_menus_there_are(kept, share):
     obs, menu = batch(kept)
-    heads = jax.jit(lambda obs, menu: apply_in_blocks(NET, weights_of(NET), obs, menu, share))(obs, menu)
+    weights = weights_of(NET)
+    heads = jax.jit(lambda obs, menu: apply_in_blocks(NET, weights, obs, menu, share))(obs, menu)
     expected = one_by_one(obs, menu)
     assert_same(heads, expected, "forward", "act", "value")
     np.testing.assert_allclose(
