@@ -70,6 +70,21 @@ class World:
         eventually(lambda: self.api.request("GET", path).ok)
         return path
 
+    def priority(self, value: int, **more) -> dict:
+        """Fields of a pod or a PodGroup with this priority; `more` is of its class.
+
+        A real server knows names of classes only. It looks them up in a copy of its own that lags by moments: one
+        that was just made may still be refused as not found (403).
+        """
+        if self.kind == "fake":
+            return {"priority": value} | more
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": self.name("class")}}
+        made = self.make("/apis/scheduling.k8s.io/v1/priorityclasses", kind | {"value": value} | more)
+        spec = {"priorityClassName": made["metadata"]["name"]}
+        pods, trial, dry = "/api/v1/namespaces/default/pods", make_pod(self.name(), spec=spec), {"dryRun": "All"}
+        eventually(lambda: self.api.request("POST", pods, query=dry, body=trial).ok)
+        return spec
+
     def get(self, pod: dict) -> dict:
         meta = pod["metadata"]
         return self.api.request("GET", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}").body

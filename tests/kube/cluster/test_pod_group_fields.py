@@ -38,9 +38,9 @@ def test_claims_of_a_group_are_refused_by_name(world, start) -> None:
 def test_the_priority_of_a_group_takes_the_place_of_its_pods(world, start) -> None:
     """The pods of the one that goes last have the higher priority, and were there first."""
     world.node()
-    low = pod_group(world, 1, **priority(world, 1))
+    low = pod_group(world, 1, **world.priority(1))
     first = members(world, low, 1, 8, priority=2_000_000_000, priorityClassName="system-cluster-critical")
-    second = members(world, pod_group(world, 1, **priority(world, 9)), 1, 8)
+    second = members(world, pod_group(world, 1, **world.priority(9)), 1, 8)
     scheduler = start()
     turn(scheduler, lambda: bound(world, second) == 1)
     assert bound(world, first) == 0
@@ -59,12 +59,3 @@ def test_of_a_policy_basic_what_fits_starts(world, start) -> None:
     pods = members(world, pod_group(world), 3, 4)
     scheduler = start()
     turn(scheduler, lambda: bound(world, pods) == 2)
-
-
-def priority(world, value: int) -> dict:
-    """What a PodGroup says of its priority: the server computes the number from the class."""
-    name = world.name("class")
-    if world.kind == "real":
-        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        world.make("/apis/scheduling.k8s.io/v1/priorityclasses", kind | {"value": value})
-    return {"priorityClassName": name, "priority": value}

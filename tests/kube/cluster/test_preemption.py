@@ -28,17 +28,9 @@ def impatient(monkeypatch) -> None:
 
 @pytest.fixture
 def classes(world) -> dict[str, dict]:
-    """The spec of pods of a priority: the real server knows names of classes only."""
+    """The spec of pods of a priority."""
     wanted = {"low": (1, {}), "middle": (5, {}), "high": (10, {}), "never": (10, {"preemptionPolicy": "Never"})}
-    if world.kind == "fake":
-        return {key: {"priority": value} | more for key, (value, more) in wanted.items()}
-    path, kind = "/apis/scheduling.k8s.io/v1/priorityclasses", {"apiVersion": "scheduling.k8s.io/v1"}
-    found = {}
-    for key, (value, more) in wanted.items():
-        name = world.name("class")
-        world.make(path, kind | {"kind": "PriorityClass", "metadata": {"name": name}, "value": value} | more)
-        found[key] = {"priorityClassName": name}
-    return found
+    return {key: world.priority(value, **more) for key, (value, more) in wanted.items()}
 
 
 def patch(world, pod: dict, body: dict, part: str = "") -> None:
