@@ -94,6 +94,8 @@ class ScenarioOptions:
     """Seconds between decisions."""
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64
     """Most decision rounds per interval."""
+    max_forwards: Annotated[int, tyro.conf.arg(metavar="N")] = 2
+    """How often a job may be forwarded to another scheduler (0: never)."""
     engine: Annotated[str, tyro.conf.arg(metavar="auto|jax|compiled")] = "auto"
     """What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and
     knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""
@@ -139,6 +141,7 @@ class ScenarioOptions:
             interference=self.interference,
             models=self.models,
             rounds=self.rounds,
+            max_forwards=self.max_forwards,
             preemption=switched_on(self.preemption),
             restart_s=self.restart_s,
             checkpoint_s=self.checkpoint_s,

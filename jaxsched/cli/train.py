@@ -33,7 +33,7 @@ Examples:
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
 WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s", "failures")
-ENVIRONMENT = ("cluster", "schedulers", "interference", "interval_s", *WORLD)
+ENVIRONMENT = ("cluster", "schedulers", "interference", "interval_s", "max_forwards", *WORLD)
 OVERRIDES = (*ENVIRONMENT, "load", "trace_gpu", "shards", "path", "seed")
 
 
@@ -61,6 +61,8 @@ class Train:
     """How jobs slow each other down."""
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""
+    max_forwards: Annotated[int | None, optional("N")] = None
+    """How often a job may be forwarded to another scheduler (0: never), in training and by the policy afterwards."""
     knows: Annotated[str | None, optional("runtimes|estimates|history")] = None
     """What the schedulers know of run times; history is those of finished jobs, by which they estimate others."""
     preemption: Annotated[str | None, optional("on|off")] = None

@@ -16,6 +16,7 @@ from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
+from jaxsched.pytree import on_device
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
@@ -37,6 +38,7 @@ class Settings:
     interference: str = DEFAULT  # see `interference_model`
     models: str | None = None  # a file of models beside the catalogue's, see `workload.catalogue`
     rounds: int = 64  # decision rounds per boundary at most
+    max_forwards: int = 2  # of a job, docs/semantics.md, section 6
     seed: int = 0  # of the policies that draw
     horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
     wall_limit_s: float | None = None  # the same on the clock on the wall, per run
@@ -65,6 +67,8 @@ class Settings:
             )
         if not 1 <= self.rounds <= MOST_ROUNDS:
             raise UserError(f"rounds: {self.rounds} should be at least 1 and at most {MOST_ROUNDS}")
+        if not (isinstance(self.max_forwards, int) and 0 <= self.max_forwards < 2**31):
+            raise UserError(f"max_forwards: {self.max_forwards} should be a whole number from 0 to 2^31 - 1")
         if self.engine not in ENGINES:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
@@ -182,6 +186,7 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
         horizon=horizon,
         interference=interference,
         profiles=profiles_on(cluster, models),
+        max_forwards=on_device(settings.max_forwards, np.int32),
         preemption=costs.replace(voluntary=settings.preemption) if settings.stops else None,
         failures=None if outages is None else failures_of(cluster, outages, settings.interval_s, horizon),
     )

@@ -80,6 +80,7 @@ def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
     return Settings(
         interval_s=tests.interval_s or env.interval_s,
         interference=tests.interference or env.interference,
+        max_forwards=env.max_forwards,
         preemption=env.preemption,
         restart_s=env.restart_s,
         checkpoint_s=env.checkpoint_s,

@@ -176,8 +176,9 @@ def test_options_of_train_replace_what_the_configuration_says():
         config.env, cluster="leaf-spine-4", schedulers=1, interference="fitted", interval_s=60.0
     )
     assert changed.workload.load == (0.9, 0.9) and changed.seed == 3 and changed.ppo == config.ppo
-    world = Train(knows="history", preemption="on", restart_s=30.0, failures="100,4").overridden(config).env
-    said = {"knows": "history", "preemption": True, "restart_s": 30.0, "failures": "100,4"}
+    options = Train(knows="history", preemption="on", restart_s=30.0, failures="100,4", max_forwards=5)
+    world = options.overridden(config).env
+    said = {"knows": "history", "preemption": True, "restart_s": 30.0, "failures": "100,4", "max_forwards": 5}
     assert world == dataclasses.replace(config.env, **said)
     worlds = make_setting(changed).worlds
     one = jnp.float32(1.0)

@@ -122,6 +122,20 @@ def test_a_rejected_job_of_many_gpus_takes_no_room():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jax", "compiled"])
+def test_jobs_are_forwarded_as_often_as_allowed_and_no_oftener(engine):
+    """Where jobs are stopped they are forwarded again and again, if they may be."""
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs, policy = jobs_for(cluster, 80), "pack:las+backfill+spread+preempt"
+    most = []
+    for allowed in (0, 2, 50):
+        (result,) = outcomes(engine, cluster, jobs, [policy], preemption=True, max_forwards=allowed)
+        assert result.stats.engine == engine
+        most.append(int(result.forwards.max()))
+    assert most[:2] == [0, 2] and 2 < most[2] <= 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "compiled"])
 def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_free(engine):
     # Of 8 GPUs two jobs have three each. The gang of 5 can start when the first ends; the second is then done as well,
     # if it ends at the same time up to 0.0877%, and leaves 3 GPUs more: a long job of 2 may start meanwhile.
