@@ -95,7 +95,7 @@ class ScenarioOptions:
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64
     """Most decision rounds per interval."""
     max_forwards: Annotated[int, tyro.conf.arg(metavar="N")] = 2
-    """How often a job may be forwarded to another scheduler (0: never)."""
+    """How often a job may be forwarded to another scheduler, at most 127 (0: never)."""
     engine: Annotated[str, tyro.conf.arg(metavar="auto|jax|compiled")] = "auto"
     """What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and
     knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""

@@ -29,7 +29,9 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
     arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
     depend on time need only be asked after that (`CHANGE`), or after as many intervals as it says. One that would
     rather wait than take what there is must be asked also while something is possible (`POSSIBLE`): some queued job
-    could start, or be forwarded to where it could. No boundary is passed over at which a server goes out or comes back.
+    could start, or be forwarded to where it could. Where no job is queued, only a policy that says for how many
+    intervals it waits may have to be asked before the next arrival. No boundary is passed over at which a server goes
+    out or comes back.
     """
     if not config.skip_idle:
         return jnp.int32(1)
@@ -42,10 +44,12 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
         same = queued & (state.round == 1) & state.waited.all()
         if asked == POSSIBLE or state.gpu_speeds > 1:  # to wait for faster GPUs is a matter of time
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
-        quiet = jnp.minimum(arrival, _intervals_to_completion(params, state))
+        quiet = jnp.minimum(arrival, intervals_to_completion(params, state))
         if callable(asked):
             known = seen(params, state, HISTORY) if config.knows == HISTORY else state
-            quiet = jnp.minimum(quiet, asked(params, known))
+            waits = asked(params, known)
+            quiet = jnp.minimum(quiet, waits)
+            ahead = jnp.where(queued, ahead, jnp.minimum(ahead, waits))
         ahead = jnp.where(same, quiet, ahead)
     if params.failures is not None and state.faults is not None:
         ahead = jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
@@ -58,7 +62,7 @@ def _something_possible(params: EnvParams, state: State) -> Bool[Array, ""]:
     return can_start.any() | movable(state, params, can_start).any()
 
 
-def _intervals_to_completion(params: EnvParams, state: State) -> Int32[Array, ""]:
+def intervals_to_completion(params: EnvParams, state: State) -> Int32[Array, ""]:
     """Whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
     running = state.running
     left = (running.remaining_s + running.remaining_low_s) * running.slowdown

@@ -29,18 +29,16 @@ def tiers(cluster: Cluster, count: int) -> tuple[Float32[Array, "C"], Int32[Arra
 def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[Array, "P Q P"]:
     """Whether a queued job would take the GPUs that it can get now in a partition, rather than wait for faster ones."""
     row, jobs = jnp.maximum(state.queue, 0), state.jobs
-    speed, kind = tiers(params.cluster, state.gpu_speeds)
+    speed, _ = tiers(params.cluster, state.gpu_speeds)
     estimate, need = jobs.estimate_s[row], jobs.workers[row] * jobs.gpus_per_worker[row]
-    model = jobs.model[row][..., None]
-    pace = 1.0 / relative_speed(params.profiles, model, kind, jnp.maximum(speed, 1e-9), params.cluster.reference)
+    pace = 1.0 / speeds_at(params, state, row)
     runs_s, turn, end_s = pace * estimate[..., None], _turns(keys, state), _ends(state)
     free, room = state.free, room_of(state.free, state.shared)
 
     def of_partition(p: Array) -> Array:
         at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
-        fits = _fits(state, row, jnp.where(at_tier, free[p], 0), None if room is None else room[p] * at_tier)
         could = _fits(state, row, jnp.where(at_tier, params.cluster.group_gpus[p], 0), None)
-        tier = jnp.argmax(fits, -1)
+        tier = tier_in(params, state, p, row, free[p], None if room is None else room[p])
         wait_s = jax.vmap(_wait, in_axes=(None, 0, 0, None), out_axes=-1)(
             end_s[p], _held(state, p, at_tier), jnp.where(at_tier, free[p], 0).sum((1, 2)), need
         )
@@ -49,6 +47,31 @@ def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[
         return ~(faster & (here_s >= (turn[..., None] * wait_s + runs_s) * SAME_RATIO)).any(-1)
 
     return jax.vmap(of_partition, out_axes=-1)(jnp.arange(state.queue.shape[0]))
+
+
+def speeds_at(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Float32[Array, "*jobs C"]:
+    """How fast the models of jobs run on the GPUs of each tier."""
+    speed, kind = tiers(params.cluster, state.gpu_speeds)
+    model, reference = state.jobs.model[row][..., None], params.cluster.reference
+    return relative_speed(params.profiles, model, kind, jnp.maximum(speed, 1e-9), reference)
+
+
+def tier_in(
+    params: EnvParams,
+    state: State,
+    p: Int32[Array, ""],
+    row: Int32[Array, "*jobs"],
+    free: Int32[Array, "N K"],
+    room: Int32[Array, "N K"] | None,
+) -> Int32[Array, "*jobs"]:
+    """The highest tier at which gangs fit the free GPUs of a partition; 0 for those that fit at none.
+
+    Args: `room`: see `env.shares.room_of`.
+    """
+    speed, _ = tiers(params.cluster, state.gpu_speeds)
+    at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
+    fits = _fits(state, row, jnp.where(at_tier, free, 0), None if room is None else room * at_tier)
+    return jnp.argmax(fits, -1).astype(jnp.int32)
 
 
 def _turns(keys: Float32[Array, "P Q"], state: State) -> Float32[Array, "P Q"]:
@@ -86,8 +109,8 @@ def _wait(
 
 
 def _fits(
-    state: State, row: Int32[Array, "P Q"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"] | None
-) -> Bool[Array, "P Q C"]:
+    state: State, row: Int32[Array, "*jobs"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"] | None
+) -> Bool[Array, "*jobs C"]:
     """Whether the gang fits so many GPUs of each group, at each tier."""
     jobs = state.jobs
     workers = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))

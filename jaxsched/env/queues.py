@@ -33,6 +33,7 @@ class Discipline:
     window: int = 1  # so many jobs that may start are looked at
     consolidate: bool = False  # a gang starts only on as few servers as it would need in an empty partition
     preempt: bool = False  # jobs that come first may take the place of running ones, see `policies.displacement`
+    faster: bool = False  # with it jobs move to where their GPUs are faster, see `policies.faster`
     hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
     quantum: float = 18000.0  # of the order `tiresias`: GPU-seconds that a job receives before it falls behind
 
@@ -47,6 +48,8 @@ class Discipline:
             raise UserError(
                 f"preempt: needs one of the orders {', '.join(levels.ORDERS)}, and does not go with reserve"
             )
+        if self.faster and not self.preempt:
+            raise UserError("faster: needs preempt, it stops jobs that would run faster on other GPUs")
         if not (0.0 <= self.hysteresis < 1e6 and 0.0 < self.quantum < 1e12):
             raise UserError("hysteresis, quantum: should be numbers, hysteresis at least 0, quantum above 0")
 

@@ -46,6 +46,9 @@ class EnvConfig:
     knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
 
 
+MOST_FORWARDS = 127  # of a job: they are counted in 8 bits, see `Records`
+
+
 class RewardWeights(Pytree):
     """Weights of the reward's terms; see `env.reward`."""
 

@@ -15,8 +15,8 @@ from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State
-from jaxsched.policies.base import TO_IDLE, Act, forward_choice, or_stop, place_or_forward
-from jaxsched.policies.displacement import displaced
+from jaxsched.policies.base import TO_IDLE, Act, forward_choice, place_or_forward
+from jaxsched.policies.faster import preempting
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
 
@@ -42,10 +42,7 @@ def greedy_wait(
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
         action = place_or_forward(state, place, slot, workers, possible, forward_slot, target)
-        if not queue.preempt:
-            return action
-        stop = displaced(queue, params, state, keys, ~place & ~possible & ~state.waited)
-        return or_stop(action, stop)
+        return preempting(queue, forward, params, state, keys, action) if queue.preempt else action
 
     return act
 

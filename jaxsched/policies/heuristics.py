@@ -8,8 +8,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
-from jaxsched.policies.base import STAY, Act, forward_choice, or_stop, place_or_forward, views
-from jaxsched.policies.displacement import displaced
+from jaxsched.policies.base import STAY, Act, forward_choice, place_or_forward, views
+from jaxsched.policies.faster import preempting
 from jaxsched.policies.rules import RULES, Rule, fastest
 
 FIFO = Discipline()
@@ -38,10 +38,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         workers = lax.cond(starts.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
         action = place_or_forward(state, starts, slot, workers, possible, forward_slot, target)
-        if not queue.preempt:
-            return action
-        stop = displaced(queue, params, state, keys, ~starts & ~possible & ~state.waited)
-        return or_stop(action, stop)
+        return preempting(queue, forward, params, state, keys, action) if queue.preempt else action
 
     return act
 

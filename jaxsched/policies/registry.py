@@ -23,7 +23,7 @@ from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Options, Policy
-from jaxsched.policies.displacement import quiet_intervals
+from jaxsched.policies.faster import quiet_intervals
 from jaxsched.policies.from_file import from_file
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import FIFO, heuristic
@@ -140,7 +140,7 @@ def hand_written(name: str, of: Options) -> Policy:
     """The policy that options describe."""
     asked: Asked = CHANGE if of.queue.timeless and of.rule != RANDOM else POSSIBLE
     if of.queue.preempt:
-        asked = _quiet(of.queue)
+        asked = _quiet(of.queue, of.forward)
     if of.rule == GREEDY_WAIT:
         needs = HISTORY if of.queue.needs_history else ESTIMATES
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
@@ -183,9 +183,9 @@ def _alternatives(spec: str, option: str) -> int:
 
 
 @functools.cache
-def _quiet(queue: Discipline) -> Asked:
+def _quiet(queue: Discipline, forward: str) -> Asked:
     """One function for each discipline, so that programs that take it as an argument are compiled once."""
-    return functools.partial(quiet_intervals, queue)
+    return functools.partial(quiet_intervals, queue, forward)
 
 
 def options_of(spec: str) -> Options:

@@ -14,7 +14,7 @@ from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
-from jaxsched.env.state import EnvConfig, EnvParams, make_params, preemption
+from jaxsched.env.state import MOST_FORWARDS, EnvConfig, EnvParams, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 from jaxsched.workload.catalogue import get_catalogue
@@ -67,8 +67,8 @@ class Settings:
             )
         if not 1 <= self.rounds <= MOST_ROUNDS:
             raise UserError(f"rounds: {self.rounds} should be at least 1 and at most {MOST_ROUNDS}")
-        if not (isinstance(self.max_forwards, int) and 0 <= self.max_forwards < 2**31):
-            raise UserError(f"max_forwards: {self.max_forwards} should be a whole number from 0 to 2^31 - 1")
+        if not (isinstance(self.max_forwards, int) and 0 <= self.max_forwards <= MOST_FORWARDS):
+            raise UserError(f"max_forwards: {self.max_forwards} should be a whole number from 0 to {MOST_FORWARDS}")
         if self.engine not in ENGINES:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         costs = (self.restart_s, self.checkpoint_s, self.min_run_s)

@@ -12,7 +12,7 @@ from jaxsched.cluster.outages import parse_rates
 from jaxsched.dynamics.batching import PATHS
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import preemption
+from jaxsched.env.state import MOST_FORWARDS, preemption
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
@@ -230,7 +230,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
         (jobs.jobs >= 1, "workload: jobs must be at least 1"),
         (0 <= env.contention[0] <= env.contention[1], "env: contention must be two rising numbers"),
         (env.rounds >= 1, "env: rounds must be at least 1"),
-        (env.max_forwards >= 0, "env: max_forwards must be at least 0"),
+        (0 <= env.max_forwards <= MOST_FORWARDS, f"env: max_forwards must be from 0 to {MOST_FORWARDS}"),
         (env.running_slots >= 1 and env.queue_slots >= 1, "env: running_slots and queue_slots must be at least 1"),
         (config.machine.path in (AUTO, *PATHS), f"machine: path must be one of {', '.join((AUTO, *PATHS))}"),
         (net.kind in KINDS, f"network: kind must be one of {', '.join(KINDS)}"),
@@ -293,7 +293,6 @@ def _bounds(config: TrainConfig) -> list[tuple[bool, str]]:
         "env: queue_slots": env.queue_slots,
         "env: rounds": env.rounds,
         "env: schedulers": env.schedulers,
-        "env: max_forwards": env.max_forwards,
         "queue: window": config.queue.window,
         "validation: seeds": check.seeds,
     }

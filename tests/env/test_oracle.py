@@ -30,7 +30,7 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option in ("lifetime", "reserve", "preempt", "consolidate"):
+        elif option in ("lifetime", "reserve", "preempt", "consolidate", "faster"):
             values[option] = True
         else:
             numbers = {"t": "threshold", "p": "patience", "h": "hysteresis", "q": "attained"}
@@ -43,7 +43,7 @@ def assert_same(
 ) -> None:
     """Run both and compare."""
     case = dataclasses.replace(case, law=interference)
-    state = run(case, spec, case.config(), specs)
+    state = run(case, spec, case.config(skip_idle="faster" not in spec), specs)
     ours = strategies.outcome(case, state)
     theirs = simulator.simulate(
         case.cluster,
@@ -60,6 +60,7 @@ def assert_same(
         preemption=case.preemption,
         outages=None if case.outages is None else list(case.outages),
         history=case.history,
+        moves="faster" in spec,
     )
     assert int(state.illegal) == 0
     assert ours.status == theirs.status

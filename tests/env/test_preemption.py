@@ -18,9 +18,9 @@ from tests.oracle.preemption import Preemption
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.invariants import watcher
-from tests.support.strategies import COSTS, PREEMPTIVE
+from tests.support.strategies import COSTS, FASTER, PREEMPTIVE
 
-ASKED = {shape: specs[:2] for shape, specs in PREEMPTIVE.items()}  # each compiled by itself
+ASKED = {shape: (*specs[:2], FASTER[shape][0]) for shape, specs in PREEMPTIVE.items()}  # each compiled by itself
 
 
 @pytest.mark.slow
@@ -41,11 +41,28 @@ def test_runs_with_stops(shape, data):
     hold_to_the_oracle(shape, data)
 
 
-def hold_to_the_oracle(shape: str, data: st.DataObject) -> None:
+def hold_to_the_oracle(shape: str, data: st.DataObject, specs: dict[str, tuple[str, ...]] = PREEMPTIVE) -> None:
     """One case, one policy."""
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(PREEMPTIVE[shape]))
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(specs[shape]))
     case = dataclasses.replace(case, preemption=data.draw(COSTS))
-    assert_same(case, spec, PREEMPTIVE[shape], "analytic")
+    assert_same(case, spec, specs[shape], "analytic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["two"])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_some_runs_with_moves_to_faster_gpus(shape, data):
+    """A few, in the first tier."""
+    hold_to_the_oracle(shape, data, FASTER)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["two"], FASTER))
+@cases(40)
+@given(data=st.data())
+def test_runs_with_moves_to_faster_gpus(shape, data):
+    hold_to_the_oracle(shape, data, FASTER)
 
 
 @pytest.mark.long
@@ -57,10 +74,13 @@ def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(ASKED[shape]))
     case = dataclasses.replace(case, preemption=data.draw(COSTS))
     config = case.shape.config()
-    often = strategies.run(case, spec, config, PREEMPTIVE[shape])
+    often = strategies.run(case, spec, case.shape.config(skip_idle=False), ASKED[shape])
     seldom = strategies.run(case, spec, config, (spec,), parse(spec).asked)
-    for name in ("start", "finish", "partition", "forwards", "workers"):
+    for name in ("start", "partition", "forwards", "workers"):
         np.testing.assert_array_equal(getattr(seldom.records, name), getattr(often.records, name), err_msg=name)
+    np.testing.assert_array_equal(seldom.service.stops, often.service.stops)
+    finish_s = [strategies.outcome(case, state).finish_s for state in (seldom, often)]
+    np.testing.assert_allclose(*finish_s, rtol=1e-6)
 
 
 @pytest.mark.slow

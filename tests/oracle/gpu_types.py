@@ -1,6 +1,7 @@
 """GPUs of different speeds, in the oracle (section 7 of `docs/semantics.md`, "GPU types"): tiers, and who waits."""
 
 import math
+from collections.abc import Collection
 
 from jaxsched.semantics import GRID, GRID_OFFSET
 from tests.oracle.state import State
@@ -17,9 +18,9 @@ def groups_at(state: State, p: int, tier: float) -> list[int]:
     return [a for a in range(state.hw.N * state.hw.K) if state.hw.speed[p, a] >= tier and state.hw.gpus[p, a] > 0]
 
 
-def tier_of(state: State, p: int, j: int) -> float | None:
-    """The highest tier at which a job fits the free GPUs of a partition now."""
-    cap = state.capacity(p, j)
+def tier_of(state: State, p: int, j: int, without: Collection[int] = ()) -> float | None:
+    """The highest tier at which a job fits the free GPUs of a partition now, or would without some jobs."""
+    cap = state.capacity(p, j, without)
     return next((v for v in tiers(state) if sum(cap[a] for a in groups_at(state, p, v)) >= state.jobs[j].W), None)
 
 
@@ -31,12 +32,17 @@ def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
     return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]
 
 
-def run_s(state: State, j: int, tier: float) -> float:
-    """Seconds that a job would take on GPUs of that speed, by its estimate."""
+def speed_at(state: State, j: int, tier: float) -> float:
+    """Speed of a job's model on the GPUs of a tier."""
     hw, job = state.hw, state.jobs[j]
     at = [(int(hw.gpu_type[p, a]), p, a) for p in range(hw.P) for a in range(hw.N * hw.K) if hw.gpus[p, a] > 0]
     _, p, a = min(place for place in at if hw.speed[place[1], place[2]] == tier)
-    return state.estimate_s(j) / hw.speed_of(p, a, job)
+    return hw.speed_of(p, a, job)
+
+
+def run_s(state: State, j: int, tier: float) -> float:
+    """Seconds that a job would take on GPUs of that speed, by its estimate."""
+    return state.estimate_s(j) / speed_at(state, j, tier)
 
 
 def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool:

@@ -13,6 +13,7 @@ from tests.oracle import preemption
 from tests.oracle.cluster import Job
 from tests.oracle.contention import demand, least_slowdown, slowdown
 from tests.oracle.failures import room
+from tests.oracle.faster import before_start, while_running
 from tests.oracle.gpu_types import seen, tiers, waits_for_faster
 from tests.oracle.state import State
 
@@ -41,6 +42,7 @@ def make_policy(
     consolidate: bool = False,
     hysteresis: float = 0.0,
     attained: float = 18000.0,
+    faster: bool = False,
     held=lambda state, j: False,
 ):
     """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
@@ -75,10 +77,15 @@ def make_policy(
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
             j, w = chosen
+            target = before_start(state, p, j, forward, may_start) if faster else None
+            if target is not None:
+                return "forward", j, target
             return "place", j, w, ps_of(state.jobs[j], w)
         action = forward_action(state, p, queue, forward, may_start)
         if preempt and action == ("wait",):
             stopped = preemption.displaced(state, p, queue, levels)
+            if faster and not stopped:
+                stopped = while_running(state, p, forward)
             return ("stop", stopped) if stopped else action
         return action
 

@@ -53,11 +53,13 @@ def simulate(
     preemption: Preemption | None = None,
     outages: list[Outage] | None = None,
     history: bool = False,
+    moves: bool = False,
 ) -> Result:
     """Run the jobs. `running_slots` and `queue_slots` are per partition.
 
     With a horizon, boundaries before it are simulated and completions up to it count; without one, the run also ends
-    when nothing can change any more (jobs are queued that the policy will never place).
+    when nothing can change any more (jobs are queued that the policy will never place). With `moves` the policy may
+    also stop jobs where none is queued.
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
@@ -111,7 +113,7 @@ def simulate(
             break
         if horizon_s is None and not anything_running and not acted and not later and change is None:
             break  # nothing will ever change
-        if anything_queued:
+        if anything_queued or (moves and anything_running):
             i += 1
             end = i * interval_s
         elif backlog:  # skip to the boundary at which the next job arrives

@@ -50,6 +50,7 @@ PREEMPTIVE = st.builds(
     st.sampled_from(("preempt", "preempt+consolidate")),
     st.sampled_from(("", "h0.2", "h1")),
     st.sampled_from(("", "q700", "q5000")),
+    st.sampled_from(("", "faster")),
 )
 
 
@@ -85,6 +86,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
             consolidate=of.queue.consolidate,
             hysteresis=of.queue.hysteresis,
             attained=of.queue.quantum,
+            faster=of.queue.faster,
         ),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
@@ -96,6 +98,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         preemption=case.preemption,
         outages=None if case.outages is None else list(case.outages),
         history=case.history,
+        moves=of.queue.faster,
     )
     count = len(case.jobs)
     ours = run.tables.records[:count]

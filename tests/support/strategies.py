@@ -150,6 +150,16 @@ INFORMED = {
         "contention-aware:themis+backfill+preempt+forward",
     ),
 }
+# Of these jobs move to faster GPUs, also where no job is queued: no boundary may be passed over.
+FASTER = {
+    "one": ("pack:las+backfill+preempt+faster", "greedy-wait:srtf+preempt+faster"),
+    "two": (
+        "pack:mlfq+backfill+preempt+consolidate+spread+faster",
+        "load-balance:srsf+backfill+preempt+forward+faster",
+        "greedy-wait:tiresias+preempt+q2000+spread+faster",
+    ),
+    "three": ("first-fit:las+preempt+h0.5+spread+faster",),
+}
 GUESSING = {"three": ("tetris:area+backfill+reserve+forward", "greedy-wait:themis+p2")}  # of these none stops jobs
 
 

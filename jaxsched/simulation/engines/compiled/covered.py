@@ -11,7 +11,8 @@ from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.base import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
-QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "hysteresis", "quantum")  # of a discipline
+# Of a discipline.
+QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "faster", "hysteresis", "quantum")
 OLDEST_NUMBA = (0, 68)
 LAWS = (interference.none, interference.analytic, interference.fitted)
 

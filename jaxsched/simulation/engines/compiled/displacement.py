@@ -58,7 +58,7 @@ def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
 
 
 @compiled
-def _may_stop(w: World, t: Tables, p: int, i: int) -> bool:
+def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     """Whether a running job has run for long enough, and would keep some of the work done since it started."""
     j = t.running[p, i].job
     if t.numbers[BOUNDARY] - t.service[j].since < w.min_run_s / w.interval_s - STOP_TOLERANCE:
@@ -107,7 +107,7 @@ def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
         if measure(w, t, p, i) < least:  # spares most of them a logarithm
             continue
         level = level_of_running(w, t, p, i)
-        if level > lowest and _may_stop(w, t, p, i):
+        if level > lowest and may_stop(w, t, p, i):
             t.level[i] = level
             highest = max(highest, level)
     return highest
@@ -117,11 +117,11 @@ def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
 def _without_all(w: World, t: Tables, p: int, above: int) -> int:
     """Fill `Tables.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
     freed = t.partitions[p].free_gpus
-    _free_of(t, p)
+    fill_without(t, p)
     for i in range(t.partitions[p].running):
         if t.level[i] > above:
             freed += gpus(w, t.running[p, i].job)
-            _give(w, t, p, i, 1)
+            give_without(w, t, p, i, 1)
     return freed
 
 
@@ -129,23 +129,23 @@ def _without_all(w: World, t: Tables, p: int, above: int) -> int:
 def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
     """Take jobs, latest first, until job `j` would be feasible, and spare those without whom it is; how many."""
     running, count = t.partitions[p].running, 0
-    _free_of(t, p)
+    fill_without(t, p)
     while running - count >= w.running_slots or not _fits(w, t, p, j):
         i = _extreme(t, p, above, 0, 1)
         t.stops[p, i] = 1
-        _give(w, t, p, i, 1)
+        give_without(w, t, p, i, 1)
         count += 1
     left = count
     while left > 0:
         i = _extreme(t, p, above, 1, -1)
-        _give(w, t, p, i, -1)
+        give_without(w, t, p, i, -1)
         if running - (count - 1) < w.running_slots and _fits(w, t, p, j):
             t.stops[p, i] = 0
             t.level[i] = LOWEST  # looked at
             count -= 1
         else:
             t.stops[p, i] = 2
-            _give(w, t, p, i, 1)
+            give_without(w, t, p, i, 1)
         left -= 1
     return count
 
@@ -166,14 +166,14 @@ def _extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
 
 
 @compiled
-def _free_of(t: Tables, p: int) -> None:
+def fill_without(t: Tables, p: int) -> None:
     """Fill `Tables.without` with the free GPUs of a partition."""
     for a in range(len(t.without)):
         t.without[a] = t.free[p, a]
 
 
 @compiled
-def _give(w: World, t: Tables, p: int, i: int, sign: int) -> None:
+def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
     """Add the GPUs of a running job to `Tables.without`, or take them away."""
     run = t.running[p, i]
     for g in range(t.slots[p, run.slot].groups):
@@ -240,16 +240,22 @@ def quiet_intervals(w: World, t: Tables, p: int) -> int:
 def _until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
     """At least so many seconds pass before a running job could be displaced that is not displaced now."""
     value = measure(w, t, p, i)
-    if _may_stop(w, t, p, i):
+    if may_stop(w, t, p, i):
         place = _first_not_exceeded(w, t, p, value)
         return np.inf if place < 0 else _until_it_exceeds_s(w, t, p, i, value, t.queue[p, place])
-    run, head = t.running[p, i], t.queue[p, 0]
-    restart_s = max(run.resume_s - t.now_s[0], 0.0)
-    ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
-    stoppable_s = max(w.min_run_s - ran_s, restart_s + _until_checkpoint_s(w, t, p, i))
+    head, stoppable_s = t.queue[p, 0], until_stoppable_s(w, t, p, i)
     if value >= t.service[head].exceed * (1.0 - ROUNDING):
         return stoppable_s
     return max(stoppable_s, _until_it_exceeds_s(w, t, p, i, value, head))
+
+
+@compiled
+def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
+    """At least so many seconds pass before a running job may be stopped that may not be now."""
+    run = t.running[p, i]
+    restart_s = max(run.resume_s - t.now_s[0], 0.0)
+    ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
+    return max(w.min_run_s - ran_s, restart_s + _until_checkpoint_s(w, t, p, i))
 
 
 @compiled

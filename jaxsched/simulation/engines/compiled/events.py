@@ -11,6 +11,7 @@ from jaxsched.simulation.engines.compiled.displacement import (
     quiet_intervals,
 )
 from jaxsched.simulation.engines.compiled.failures import change_servers
+from jaxsched.simulation.engines.compiled.faster import faster_partition, mark_moved, until_moved
 from jaxsched.simulation.engines.compiled.gpu_tiers import hide_slow, show_slow
 from jaxsched.simulation.engines.compiled.jit import by_reference, compiled, inlined
 from jaxsched.simulation.engines.compiled.occupancy import end_until, log_has_room, refresh, start
@@ -98,8 +99,18 @@ def _choose(w: World, t: Tables, p: int) -> None:
     """What a scheduler does in this round, by the state before it."""
     partition = t.partitions[p]
     partition.target, partition.room = -1, room(w, t, p)
-    if partition.waited or partition.queued == 0:
+    if partition.waited:
         return
+    if partition.queued > 0:
+        _choose_queued(w, t, p)
+    if w.faster:
+        _choose_faster(w, t, p)
+
+
+@inlined
+def _choose_queued(w: World, t: Tables, p: int) -> None:
+    """What it does for the jobs in its queue; there are some."""
+    partition = t.partitions[p]
     settled = w.settles and partition.settled > t.numbers[BOUNDARY]
     partition.chosen = -1
     if not settled:
@@ -115,6 +126,18 @@ def _choose(w: World, t: Tables, p: int) -> None:
         partition.target = STOPS
     elif displaced == NONE:
         partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.preempts else FOREVER)
+
+
+@inlined
+def _choose_faster(w: World, t: Tables, p: int) -> None:
+    """A job goes where its GPUs are faster: one that would start here, or, if there is nothing to do, one that runs."""
+    partition = t.partitions[p]
+    if partition.target == p:
+        q = faster_partition(w, t, p, t.queue[p, partition.chosen], partition.chosen)
+        if q >= 0:
+            partition.target = q
+    elif partition.target == -1 and mark_moved(w, t, p):
+        partition.target = STOPS
 
 
 @inlined
@@ -181,16 +204,30 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     if queued == 0:
         if running == 0 and j == len(w.jobs):
             return -1
-        following = max(following, arrival)
+        if not w.faster:
+            following = max(following, arrival)
+        elif not acted:
+            following = max(following, min(arrival, _boundary_after(w, end_s), now + _until_moved(w, t)))
     elif not acted and not (w.timed and something_possible(w, t)):
         following = max(following, _boundary_after(w, end_s))
         if w.preempts:
             for p in range(len(t.partitions)):
                 if t.partitions[p].queued > 0:
                     following = min(following, max(t.partitions[p].settled, now + 1))
+            if w.faster:
+                following = min(following, now + _until_moved(w, t))
         if arrival > now:
             following = min(following, arrival)
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])
+
+
+@inlined
+def _until_moved(w: World, t: Tables) -> int:
+    """For at least so many intervals no running job is moved to faster GPUs if nobody comes or goes."""
+    least = FOREVER
+    for p in range(len(t.partitions)):
+        least = min(least, until_moved(w, t, p))
+    return least
 
 
 @compiled

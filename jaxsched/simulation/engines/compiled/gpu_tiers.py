@@ -23,6 +23,20 @@ def tier_of(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
+def tier_without(w: World, t: Tables, p: int, j: int) -> int:
+    """The same of the GPUs in `Tables.without`."""
+    job, tier = w.jobs[j], 0
+    while True:
+        fits = 0
+        for a in range(len(t.without)):
+            if w.group_tier[p, a] <= tier:
+                fits += fit(t.without[a], job.wide)
+        if fits >= job.workers:
+            return tier
+        tier += 1
+
+
+@compiled
 def _fits(w: World, t: Tables, p: int, wide: int, tier: int, now: bool) -> int:
     """Workers that fit the groups at a tier: the free GPUs, or all."""
     fits = 0

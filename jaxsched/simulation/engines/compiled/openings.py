@@ -15,7 +15,7 @@ STAY, TO_IDLE, TO_ANY = range(3)
 
 
 @inlined
-def _feasible(w: World, t: Tables, p: int, j: int) -> bool:
+def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
     if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.wide) < job.workers:
@@ -28,7 +28,7 @@ def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
     if w.jobs[j].held > t.numbers[BOUNDARY]:
         return False
-    if not _feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
+    if not feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
         return False
     return not w.waits or not waits_for_faster(w, t, p, j, place + 1)
 
@@ -51,7 +51,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
     """
     nobody, most = w.settles and w.backfill, 0  # nobody here may start
     for q in range(len(t.partitions)):
-        if q != p and _takes(w, t, q):
+        if q != p and takes(w, t, q):
             most = max(most, t.partitions[q].free_gpus)
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
@@ -60,7 +60,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
         best = -1
         for q in range(len(t.partitions) if _gpus(w, j) <= most else 0):
             better = best < 0 or t.partitions[q].free_gpus > t.partitions[best].free_gpus
-            if better and q != p and _takes(w, t, q) and may_start(w, t, q, j, place):
+            if better and q != p and takes(w, t, q) and may_start(w, t, q, j, place):
                 best = q
         if best >= 0:
             return place, best
@@ -70,7 +70,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
 
 
 @compiled
-def _takes(w: World, t: Tables, q: int) -> bool:
+def takes(w: World, t: Tables, q: int) -> bool:
     """Whether jobs are forwarded to a partition."""
     return room(w, t, q) > 0 and (w.forward != TO_IDLE or t.partitions[q].queued == 0)
 
@@ -81,11 +81,11 @@ def something_possible(w: World, t: Tables) -> bool:
     for p in range(len(t.partitions)):
         for place in range(t.partitions[p].queued):
             j = t.queue[p, place]
-            if _feasible(w, t, p, j):
+            if feasible(w, t, p, j):
                 return True
             if t.records[j].forwards < w.max_forwards:
                 for q in range(len(t.partitions)):
-                    if room(w, t, q) > 0 and _feasible(w, t, q, j):
+                    if room(w, t, q) > 0 and feasible(w, t, q, j):
                         return True
     return False
 
@@ -97,7 +97,7 @@ def keep_gpus(w: World, t: Tables, p: int) -> None:
     partition.gang = -1
     for place in range(partition.queued):
         j = t.queue[p, place]
-        if _gpus(w, j) > 1 and not _feasible(w, t, p, j):
+        if _gpus(w, j) > 1 and not feasible(w, t, p, j):
             partition.wait_s, partition.spare = _awaited(w, t, p, _gpus(w, j))
             if partition.wait_s < np.inf:
                 partition.gang = j

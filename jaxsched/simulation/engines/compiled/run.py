@@ -71,6 +71,7 @@ class Run:
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
         assert isinstance(queue.order, str)
         timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
+        stops = queue.preempt and params.preemption is not None and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
         self.world = World(
             **site_of(cluster),
@@ -101,7 +102,8 @@ class Run:
             quantum=queue.quantum,
             margin=levels.margin(queue.order, queue.hysteresis),
             consolidate=queue.consolidate,
-            preempts=queue.preempt and params.preemption is not None and params.preemption.voluntary,
+            preempts=stops,
+            faster=stops and queue.faster and distinct_speeds(cluster) > 1,
             restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
             checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),
             min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),

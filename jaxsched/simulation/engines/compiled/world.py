@@ -114,6 +114,7 @@ class World(NamedTuple):
     margin: int  # levels
     consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
     preempts: bool  # the rule stops jobs, as the world allows
+    faster: bool  # it moves jobs to faster GPUs, which there are
     restart_s: float
     checkpoint_s: float
     min_run_s: float
