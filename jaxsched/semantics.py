@@ -21,7 +21,7 @@ MLFQ_FIRST_S, MLFQ_RATIO, MLFQ_LEVELS = 3600.0, 4.0, 8  # run times at which a j
 CHECKPOINT_TOLERANCE = 1e-3  # of a checkpoint interval: work that is short of a checkpoint by less counts as there
 STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time
 LEAST_GAIN_S = 1e-3  # of work that a job must have gained since its last start before it may be stopped
-FASTER, RESTARTS = 1200, 5.0  # jobs move to GPUs faster by so much, on GRID; restarts that they must make up for
+FASTER, RESTARTS = 1500, 5.0  # jobs move to GPUs faster by so much, on GRID; restarts that they must make up for
 
 # History. Run times are noted, and ratios compared, on a grid of STEPS per factor of 2, up to MOST_STEPS; whole numbers
 # from there on, so that independent implementations agree to the last bit.

@@ -42,7 +42,7 @@ OPTIONS of a policy: what else
   consolidate              a gang starts only on as few servers as it would need in an empty partition
   preempt                  with --preemption on and srtf or an order below it: jobs that come first take the place of
                            running ones; hX: only of those that exceed them by the share X
-  faster                   with preempt: jobs go, and running ones move, to GPUs on which they are a fifth faster
+  faster                   with preempt: jobs go, and running ones move, to GPUs on which they run 1.5 times as fast
   forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
   tX, pX, lifetime         of greedy-wait: its threshold, its patience, and whether placements are charged with the
                            seconds by which their servers would be wholly free later

@@ -11,7 +11,7 @@ from tests.oracle.gpu_types import speed_at, tier_of
 from tests.oracle.preemption import ran
 from tests.oracle.state import Running, State
 
-FIFTH, RESTARTS = 1200, 5
+LEAST, RESTARTS = 1500, 5
 
 
 def may_move_to(state: State, p: int, j: int, forward: str) -> list[int]:
@@ -33,7 +33,7 @@ def before_start(state: State, p: int, j: int, forward: str, may_start: Callable
     assert here is not None
     found = []
     for t in may_move_to(state, p, j, forward):
-        if may_start(t, j) and gain(state, j, tier_of(state, t, j), here) >= FIFTH:
+        if may_start(t, j) and gain(state, j, tier_of(state, t, j), here) >= LEAST:
             found.append((-gain(state, j, tier_of(state, t, j), here), -int(state.free(t).sum()), t))
     return min(found)[-1] if found else None
 
@@ -46,7 +46,7 @@ def while_running(state: State, p: int, forward: str) -> list[int]:
         most = largest_gain(state, r, forward)
         ran_s = np.float32(ran(state, r.job)) * np.float32(state.interval_s)
         needed = np.float32(RESTARTS) * np.float32(state.preemption.restart_s) * np.float32(most)
-        if state.may_stop(r) and most >= FIFTH and ran_s * np.float32(most - 1000) >= needed:
+        if state.may_stop(r) and most >= LEAST and ran_s * np.float32(most - 1000) >= needed:
             found.append((-most, r.job))
     return [min(found)[1]] if found and len(state.queue[p]) < state.queue_slots else []
 

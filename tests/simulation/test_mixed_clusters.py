@@ -8,10 +8,13 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.policies.registry import parse_all
+from jaxsched.simulation.attempts import DONE, STOPPED
+from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import JobList, make_job_list
 from jaxsched.workload.load import WorkloadOptions, get_workload
+from jaxsched.workload.models import MODEL_NAMES
 
 TYPES = ("K80", "T4", "P100", "V100", "A100", "H100", "B200")
 
@@ -28,6 +31,43 @@ def lists_of(workload: str, count: int, jobs: int, load: float, gpus: int, sched
 def mean_jct_s(cluster: Cluster, lists: list[JobList], specs: list[str]) -> dict[str, float]:
     found = simulate(parse_all(specs), cluster, compact_tenants(lists), Settings(engine="compiled"))
     return {spec: float(np.mean([run.jct_s[run.finished].mean() for run in found[spec]])) for spec in specs}
+
+
+def played(cluster: Cluster, jobs: JobList, specs: list[str], **settings) -> list[Outcome]:
+    found = simulate(parse_all(specs), cluster, compact_tenants([jobs]), Settings(preemption=True, **settings))
+    return [runs[0] for runs in found.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "compiled"])
+def test_a_job_moves_to_faster_gpus_once_that_makes_up_for_five_restarts(engine):
+    """The A100s become free before that; nobody is queued, and none arrives."""
+    cluster, settings = cluster_of(["A100", "V100"], 2), dict(engine=engine, record_placements=True)
+    rules = [f"pack:mlfq+spread+preempt{option}" for option in ("", "+faster")]
+    alone, gangs = (
+        make_job_list([0.0, 60.0], [400.0, 9000.0], [gpus, gpus], home=[0, 1], model=MODEL_NAMES.index("gpt2"))
+        for gpus in (1, 8)
+    )
+    (by_speed,) = played(cluster, alone, rules[:1], **settings)
+    stays, moves = played(cluster, gangs, rules, **settings)
+    gain = by_speed.run_s[1] / 9000.0 / (by_speed.run_s[0] / 400.0)
+    slowdown = stays.run_s / gangs.duration_s  # of gangs, which do not only compute
+    ran_s = 60.0 * np.ceil(5 * 60.0 * gain / (gain - 1) / 60.0)
+    assert gain > 1.5 and stays.attempts.partition.tolist() == [0, 1]
+    assert moves.attempts.partition.tolist() == [0, 1, 0] and moves.attempts.ended.tolist() == [DONE, STOPPED, DONE]
+    assert moves.attempts.end_s[1] == 60.0 + ran_s
+    again_s = 60.0 + ran_s + 60.0  # the scheduler there has waited at that boundary
+    assert moves.attempts.start_s[2] == again_s
+    left_s = 9000.0 - ran_s / slowdown[1]
+    assert moves.finish_s[1] == pytest.approx(again_s + 60.0 + left_s * slowdown[0], rel=1e-5)
+
+
+def test_with_gpus_of_one_speed_nobody_moves():
+    (jobs,) = lists_of("distributed", 1, 200, 0.9, 32, 2, 0)
+    rules = ["pack:las+backfill+spread+preempt", "pack:las+backfill+spread+preempt+faster"]
+    without, with_it = played(cluster_of(["V100"] * 4, 2), jobs, rules, engine="compiled")
+    assert without.interruptions.stops.any()
+    np.testing.assert_array_equal(with_it.finish_s, without.finish_s)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from jaxsched.simulation.engines.compiled.world import Tables, World
 
 @compiled
 def faster_partition(w: World, t: Tables, p: int, j: int, place: int) -> int:
-    """Where the job at that place of its queue goes that could start here, but a fifth faster there; -1 = nowhere."""
+    """Where the job at that place of its queue goes that could start here, but much faster there; -1 = nowhere."""
     best, most = -1, FASTER
     if not _may_move(w, t, j):
         return best
