@@ -185,7 +185,8 @@ def until_stoppable_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
     every = jnp.maximum(preemption.checkpoint_interval_s, 1e-9)
     at = jnp.maximum(running.job, 0)
     done, had = running.duration_s - running.remaining_s, running.duration_s - service.left_s[at]
-    work_s = every * (jnp.floor(had / every + CHECKPOINT_TOLERANCE) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE) - done
+    work_s = every * (jnp.floor((had + LEAST_GAIN_S) / every) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE) - done
     work_s = jnp.where(preemption.checkpoint_interval_s > 0, jnp.maximum(work_s, 0.0), 0.0)
     ran_s = (state.clock - service.since[at]) * params.interval_s
-    return jnp.maximum(preemption.min_run_s - ran_s, running.restart_s + work_s)
+    least_s = work_s * running.footprint.least  # faster GPUs do it in less than its ideal time
+    return jnp.maximum(preemption.min_run_s - ran_s, running.restart_s + least_s)

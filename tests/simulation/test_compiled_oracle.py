@@ -183,3 +183,11 @@ def test_runs_with_stops(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(PREEMPTIVE)
     case = dataclasses.replace(case, preemption=data.draw(COSTS), history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+@pytest.mark.parametrize(("seed", "order"), [(3, "las"), (11, "gittins"), (36, "srtf"), (37, "las"), (45, "srtf")])
+def test_checkpoints_come_early_on_fast_gpus_and_after_a_stop_just_before_one(seed, order):
+    """Before: a job that may be stopped from its next checkpoint on was looked at boundaries later."""
+    case = strategies.random_case(seed, "two", count=25, homogeneous=False, interval_s=7.3, fractions=0.0)
+    case = dataclasses.replace(case, preemption=preemption.Preemption(13.7, 41.3, 0.0))
+    same(case, f"pack:{order}+backfill+preempt", "analytic", 10_000)

@@ -255,7 +255,8 @@ def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
     run = t.running[p, i]
     restart_s = max(run.resume_s - t.now_s[0], 0.0)
     ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
-    return max(w.min_run_s - ran_s, restart_s + _until_checkpoint_s(w, t, p, i))
+    work_s = _until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least  # faster GPUs take less than its ideal time
+    return max(w.min_run_s - ran_s, restart_s + work_s)
 
 
 @compiled
@@ -298,10 +299,10 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
 
 @compiled
 def _until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
-    """At least so many seconds of work before a running job has something new to keep."""
+    """At least so many ideal seconds of work before a running job has something new to keep."""
     if w.checkpoint_s == 0.0:
         return 0.0
     j = t.running[p, i].job
     done_s, had_s = w.jobs[j].duration_s - remaining_s(t, p, i), w.jobs[j].duration_s - t.service[j].left_s
-    checkpoints = np.floor(had_s / w.checkpoint_s + CHECKPOINT_TOLERANCE) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
+    checkpoints = np.floor((had_s + LEAST_GAIN_S) / w.checkpoint_s) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
     return max(w.checkpoint_s * checkpoints - done_s, 0.0)
