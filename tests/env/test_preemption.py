@@ -18,7 +18,7 @@ from tests.oracle.preemption import Preemption
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.invariants import watcher
-from tests.support.strategies import COSTS, PREEMPTIVE
+from tests.support.strategies import COSTS, PREEMPTIVE, TABLES, policy_of
 
 ASKED = {shape: specs[:2] for shape, specs in PREEMPTIVE.items()}  # each compiled by itself
 
@@ -41,11 +41,19 @@ def test_runs_with_stops(shape, data):
     hold_to_the_oracle(shape, data)
 
 
-def hold_to_the_oracle(shape: str, data: st.DataObject) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", few(["one"], TABLES))
+@settings(max_examples=15)
+@given(data=st.data())
+def test_runs_with_levels_out_of_a_table(shape, data):
+    hold_to_the_oracle(shape, data, TABLES)
+
+
+def hold_to_the_oracle(shape: str, data: st.DataObject, of: dict[str, tuple[str, ...]] = PREEMPTIVE) -> None:
     """One case, one policy."""
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(PREEMPTIVE[shape]))
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(of[shape]))
     case = dataclasses.replace(case, preemption=data.draw(COSTS))
-    assert_same(case, spec, PREEMPTIVE[shape], "analytic")
+    assert_same(case, spec, of[shape], "analytic")
 
 
 @pytest.mark.long
@@ -54,11 +62,12 @@ def hold_to_the_oracle(shape: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(shape, data):
     """A policy that says for how long it waits ends as one that is asked at every boundary."""
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(ASKED[shape]))
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from((*ASKED[shape], TABLES[shape][0])))
     case = dataclasses.replace(case, preemption=data.draw(COSTS))
     config = case.shape.config()
-    often = strategies.run(case, spec, config, PREEMPTIVE[shape])
-    seldom = strategies.run(case, spec, config, (spec,), parse(spec).asked)
+    together = PREEMPTIVE[shape] if spec in PREEMPTIVE[shape] else (spec,)
+    often = strategies.run(case, spec, config, together)
+    seldom = strategies.run(case, spec, config, (spec,), policy_of(spec).asked)
     for name in ("start", "finish", "partition", "forwards", "workers"):
         np.testing.assert_array_equal(getattr(seldom.records, name), getattr(often.records, name), err_msg=name)
 
