@@ -12,8 +12,8 @@ def _in_python(self: Run, *args: Any, **more: Any) -> None:
     _init(self, *args, **more | {"in_python": True})
 
 
-def _again(self: Run) -> None:
-    _restart(self)
+def _again(self: Run, *args: Any) -> None:
+    _restart(self, *args)
     self._rows = with_rows(self.world), with_rows(self.tables)
 
 
