@@ -72,9 +72,14 @@ def _folder(path: Path) -> str:
     from jaxsched.policies import level_files
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.training.json_lines import read_rows
+    from jaxsched.training.levels.state import STATE_FILE
+    from jaxsched.training.levels.state import saved_config as saved_levels
     from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.training.state import saved_config
 
+    if (path / STATE_FILE).is_file():
+        levels, found = saved_levels(path), read_rows(path / METRICS_FILE)
+        return f"a run that learns levels from {levels.workload}, {len(found)} of {levels.generations} generations"
     if (path / STATE_FOLDER).is_dir():
         config = saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
