@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 PAIRS, SIGMA = 12, 0.25  # candidates on both sides of the point, and how far from it
-STEP, MOMENTUM, SQUARES, SMALLEST = 0.125, 0.8, 0.95, 1e-3  # as Adam's
+STEP, MOMENTUM, SQUARES, SMALLEST = 0.05, 0.8, 0.95, 1e-3  # as Adam's
 KEPT = 0.9  # of the average, per generation
 
 
