@@ -36,6 +36,7 @@ def test_a_folder_is_played_beside_rules(folder):
     rules = ("pack:mlfq+backfill+consolidate+preempt+spread", str(folder), "pack:backfill+consolidate+spread")
     options = dict(policies=rules, cluster="leaf-spine-2", num_jobs=150, seeds=1, load=1.2, workload="distributed")
     rows = Evaluate(**options, preemption="on", knows="nothing").compared().rows
+    assert [row.baseline for row in rows] == [True, False, True]
     mlfq, learned, fifo = (row.figures.jct_mean_s for row in rows)
     assert abs(learned / mlfq - 1) < abs(fifo / mlfq - 1) / 2
     assert rows[1].figures.stops_mean > 0
