@@ -17,7 +17,7 @@ from jaxsched.training.levels.loop import METRICS_FILE, POLICY_FOLDER, train_lev
 from jaxsched.training.levels.numbers import COUNT, table_of
 from jaxsched.training.levels.plays import Plays
 from jaxsched.training.levels.state import STATE_FILE
-from jaxsched.workload.jobs import offered_load
+from jaxsched.workload.jobs import make_job_list, offered_load
 
 JOBS, GENERATIONS = 240, 12
 GPUS = 16
@@ -124,6 +124,19 @@ def test_lists_are_drawn_from_stretches_of_the_past(config):
     assert all(0.9 <= offered_load(jobs, GPUS) <= 1.1 for jobs in (one, other))
     own = drawn(jobs, np.random.default_rng(0), GPUS, None)
     assert set(np.diff(own.submit_s)) & set(np.diff(jobs.submit_s))
+
+
+def test_a_list_is_drawn_where_most_stretches_have_no_jobs():
+    jobs = make_job_list(submit_s=[0.0, 0.0, 1e6], duration_s=[10.0] * 3, workers=[1] * 3)
+    for seed in range(40):
+        assert drawn(jobs, np.random.default_rng(seed), GPUS, 1.0).submit_s[-1] > 0
+
+
+def test_jobs_that_come_at_once_are_refused(tmp_path):
+    path = tmp_path / "once.csv"
+    path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
+    with pytest.raises(UserError, match="all jobs are submitted at once"):
+        world_of(LevelsConfig(str(path)))
 
 
 @pytest.mark.parametrize(

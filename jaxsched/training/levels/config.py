@@ -61,6 +61,8 @@ def world_of(config: LevelsConfig) -> tuple[Cluster, JobList, Settings]:
         raise UserError(
             f"--workload {config.workload}: {len(jobs)} jobs to learn from, should be {FEWEST_JOBS} or more"
         )
+    if jobs.submit_s[-1] == jobs.submit_s[0]:
+        raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
     settings = Settings(
         interval_s=config.interval_s,
         interference=config.interference,
