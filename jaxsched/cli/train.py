@@ -53,7 +53,7 @@ class Train:
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
     generations: Annotated[int | None, optional("N")] = None
-    """With --workload: how often 24 tables of levels are compared (default: 40)."""
+    """With --workload: how often 24 tables of levels are compared (default: 25)."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None

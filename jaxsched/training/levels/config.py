@@ -14,7 +14,7 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, offered_load
 
-GENERATIONS, MOST_GENERATIONS = 40, 100_000
+GENERATIONS, MOST_GENERATIONS = 25, 100_000
 FEWEST_JOBS = 20
 
 
