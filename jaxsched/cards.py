@@ -39,9 +39,18 @@ def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:
 
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / WEIGHTS_FILE, serialization.msgpack_serialize(weights))
+    except OSError as error:
+        raise _unwritable(folder, what, error) from None
+    write_card(folder, what, card)
+
+
+def write_card(folder: Path, what: str, card: dict[str, Any]) -> None:
+    """Make `folder` one that holds a `what` of which all stands in the card. UserError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
         _write_card(folder, {"what": what, "schema": SCHEMA, "versions": versions()} | card)
     except OSError as error:
-        raise UserError(f"{what} {folder}: cannot be written: {error.strerror}") from None
+        raise _unwritable(folder, what, error) from None
 
 
 def update(folder: Path, what: str, **entries: Any) -> None:
@@ -72,6 +81,15 @@ def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
     return weights, card
 
 
+def what_of(folder: Path) -> str | None:
+    """What a folder's card says that it holds; None if it says nothing that can be read."""
+    try:
+        card = parse_json(read_text(folder / CARD_FILE, MOST_CARD_BYTES), CARD_FILE)
+    except UserError:
+        return None
+    return str(card["what"]) if isinstance(card, dict) and "what" in card else None
+
+
 def read_card(folder: Path, what: str) -> dict[str, Any]:
     """The card of a folder of `what`. UserError if there is none, or one of something else or of another schema."""
     try:
@@ -92,6 +110,10 @@ def read_card(folder: Path, what: str) -> dict[str, Any]:
 
 def _write_card(folder: Path, card: dict[str, Any]) -> None:
     write_text(folder / CARD_FILE, json.dumps(card, indent=1, sort_keys=True) + "\n")
+
+
+def _unwritable(folder: Path, what: str, error: OSError) -> UserError:
+    return UserError(f"{what} {folder}: cannot be written: {error.strerror}")
 
 
 def _missing(folder: Path, what: str, name: str, error: UserError) -> UserError:

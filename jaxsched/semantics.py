@@ -18,6 +18,9 @@ CAPS = (1024, 2, 1)  # the first is no limit
 # Preemption. Jobs are compared by levels, so many per factor e of what is left or received (at least SMALLEST seconds).
 LEVELS_PER_E, LEVEL_OFFSET, SMALLEST = 100.0, 0.123, 1e-3
 MLFQ_FIRST_S, MLFQ_RATIO, MLFQ_LEVELS = 3600.0, 4.0, 8  # run times at which a job falls to the next of the queues
+RUN_BINS, FIRST_RUN_S = 21, 60.0  # of run time so far, each but the first as wide as all before; of tables of levels
+WIDTH_CLASSES = 8  # 1, 2 to 3, 4 to 7, ... GPUs; likewise
+HIGHEST_LEVEL = 100_000  # of such a table
 CHECKPOINT_TOLERANCE = 1e-3  # of a checkpoint interval: work that is short of a checkpoint by less counts as there
 STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time
 LEAST_GAIN_S = 1e-3  # of work that a job must have gained since its last start before it may be stopped

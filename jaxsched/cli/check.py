@@ -69,11 +69,17 @@ def _folder(path: Path) -> str:
     from jaxsched.cards import CARD_FILE
     from jaxsched.errors import UserError
     from jaxsched.json_file import read_json
+    from jaxsched.policies import level_files
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.training.json_lines import read_rows
+    from jaxsched.training.levels.state import STATE_FILE
+    from jaxsched.training.levels.state import saved_config as saved_levels
     from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.training.state import saved_config
 
+    if (path / STATE_FILE).is_file():
+        levels, found = saved_levels(path), read_rows(path / METRICS_FILE)
+        return f"a run that learns levels from {levels.workload}, {len(found)} of {levels.generations} generations"
     if (path / STATE_FOLDER).is_dir():
         config = saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
@@ -83,13 +89,15 @@ def _folder(path: Path) -> str:
     what = card.get("what") if isinstance(card, dict) else None
     readers: dict[Any, Callable[[Path], object]] = {
         WHAT: load_policy,
+        level_files.WHAT: level_files.load_policy,
         interference.WHAT: interference.load_model,
         step_time.WHAT: step_time.load_model,
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
     readers[what](path)
-    return f"a {'checkpoint' if what == WHAT else f'fitted model of {what}'}"
+    named = {WHAT: "checkpoint", level_files.WHAT: "table of levels, a policy"}
+    return f"a {named.get(what, f'fitted model of {what}')}"
 
 
 def _csv(path: Path) -> str:

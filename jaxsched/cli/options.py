@@ -53,6 +53,10 @@ class ScenarioOptions:
     (default: a trace's own pace; 0.8 for synthetic jobs)."""
     num_jobs: Annotated[int | None, optional("N")] = None
     """Jobs per seed (default: 1,000 synthetic ones, all of a trace)."""
+    since: Annotated[float | None, optional("X")] = None
+    """Only a trace's jobs from this share of them on, in order of submission: 0.6 leaves the first 60% out."""
+    until: Annotated[float | None, optional("X")] = None
+    """Only a trace's jobs before this share of them."""
     mean_duration_s: Annotated[float | None, optional("X")] = None
     """Mean run time of synthetic jobs (default: the workload's own)."""
     duration_cap_s: Annotated[float | None, optional("X")] = None
@@ -120,6 +124,8 @@ class ScenarioOptions:
             schedulers=self.schedulers,
             load=self.load,
             num_jobs=self.num_jobs,
+            since=self.since,
+            until=self.until,
             mean_duration_s=self.mean_duration_s,
             duration_cap_s=self.duration_cap_s,
             mix=self.mix,

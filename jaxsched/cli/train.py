@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxsched.cli.options import INTERFERENCE, optional, switched_on
+from jaxsched.cli.train_levels import ONLY_HERE, is_asked, learn
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
@@ -21,12 +22,16 @@ timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
 
 The options from --cluster on replace what the configuration says.
 
+With --workload, no network is trained, but an order of jobs where run times are hidden and jobs may be stopped: levels
+by run time so far and GPUs, learned from the workload's own past.
+
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
   jaxsched train --config configs/quickstart.yaml --cluster leaf-spine-16 --load 0.9 --seed 1 --out runs/larger
   jaxsched train --config configs/default.yaml --shards 2 --out runs/on-two-cores
   jaxsched train --config configs/quickstart.yaml --out runs/watched --track tensorboard wandb
   jaxsched train --resume runs/mine
+  jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
 
@@ -43,6 +48,12 @@ class Train:
 
     config: Annotated[Path | None, optional("FILE")] = None
     """What to train, YAML (default: the quickstart's configuration)."""
+    workload: Annotated[str | None, optional("FILE|NAME")] = None
+    """Learn levels from these jobs, as of `jaxsched evaluate --workload`."""
+    until: Annotated[float | None, optional("X")] = None
+    """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
+    generations: Annotated[int | None, optional("N")] = None
+    """With --workload: how often 24 tables of levels are compared (default: 25)."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None
@@ -54,7 +65,7 @@ class Train:
     schedulers: Annotated[int | None, optional("P")] = None
     """Schedulers, each with its own partition of the servers."""
     load: Annotated[float | None, optional("X")] = None
-    """Offered load of all environments, instead of a range."""
+    """Offered load of all environments, instead of a range; with --workload that of its jobs (default: their pace)."""
     trace_gpu: Annotated[str | None, optional("TYPE")] = None
     """GPU type that the run times of the drawn jobs are on (default: the type of most of the cluster's GPUs)."""
     interference: Annotated[str | None, optional(INTERFERENCE)] = None
@@ -63,8 +74,9 @@ class Train:
     """Seconds between decisions."""
     max_forwards: Annotated[int | None, optional("N")] = None
     """How often a job may be forwarded to another scheduler (0: never), in training and by the policy afterwards."""
-    knows: Annotated[str | None, optional("runtimes|estimates|history")] = None
-    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others."""
+    knows: Annotated[str | None, optional("runtimes|estimates|history|nothing")] = None
+    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others. With
+    --workload nothing."""
     preemption: Annotated[str | None, optional("on|off")] = None
     """Whether running jobs may be stopped."""
     restart_s: Annotated[float | None, optional("X")] = None
@@ -92,6 +104,18 @@ class Train:
 
     def run(self) -> None:
         """Train and say where the policy is. UserError on any mistake."""
+        from jaxsched.errors import UserError
+
+        given = [name for name in ("config", "out", *ONLY_HERE, *OVERRIDES) if getattr(self, name) is not None]
+        if self.resume is not None and given:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UserError(f"--resume takes no {options}: a run knows its configuration and its folder")
+        if is_asked(self):
+            learn(self)
+        else:
+            self._train_network()
+
+    def _train_network(self) -> None:
         import shlex
         import sys
 
@@ -110,10 +134,6 @@ class Train:
             hosts.join(self.hosts)
         provide_devices()
         if self.resume is not None:
-            given = [name for name in ("config", "out", *OVERRIDES) if getattr(self, name) is not None]
-            if given:
-                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-                raise UserError(f"--resume takes no {options}: a run knows its configuration and its folder")
             folder, config = self.resume, saved_config(self.resume / STATE_FOLDER)
         elif self.out is not None:
             config = quickstart_config() if self.config is None else load_config(self.config)
@@ -160,7 +180,7 @@ class Train:
         import shlex
 
         words = ["jaxsched", "train"]
-        for name in ("config", *OVERRIDES, "out"):
+        for name in ("config", *ONLY_HERE, *OVERRIDES, "out"):
             if (value := getattr(self, name)) is not None:
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(words)

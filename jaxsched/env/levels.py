@@ -8,6 +8,7 @@ from jaxtyping import Float32, Int32
 
 from jaxsched.env.estimates import estimated_left_s, left_by_estimate_s
 from jaxsched.env.history import bin_of, gittins_levels, on_grid
+from jaxsched.env.level_table import LevelTable, levels_of
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.env.stops import intervals_run
@@ -19,15 +20,19 @@ MLFQ, TIRESIAS = ("mlfq", "tiresias")
 GITTINS, THEMIS = STEPPED = ("gittins", "themis")
 ORDERS = (*CONTINUOUS, MLFQ, TIRESIAS, *STEPPED)
 
+Ranking = str | LevelTable  # one of `ORDERS`, or their like as data
 
-def margin(order: str, hysteresis: float) -> int:
+
+def margin(order: Ranking, hysteresis: float) -> int:
     """By how many levels more than a queued job a running one may exceed it before it is displaced."""
+    if isinstance(order, LevelTable):
+        return order.margin
     if order in STEPPED:
         return math.floor(STEPS * math.log2(1.0 + hysteresis) + 0.5)
     return math.floor(LEVELS_PER_E * math.log1p(hysteresis) + 0.5) if order in CONTINUOUS else 0
 
 
-def of_queued(order: str, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P Q"]:
+def of_queued(order: Ranking, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P Q"]:
     """Levels of the queued jobs; arbitrary in empty slots."""
     row = jnp.maximum(state.queue, 0)
     if order not in (SRTF, SRSF):
@@ -39,7 +44,7 @@ def of_queued(order: str, quantum: float, params: EnvParams, state: State) -> In
     return _level(left if order == SRTF else left * gpus_of(jobs, row))
 
 
-def of_running(order: str, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P R"]:
+def of_running(order: Ranking, quantum: float, params: EnvParams, state: State) -> Int32[Array, "P R"]:
     """Levels of the running jobs; arbitrary in free slots."""
     row = jnp.maximum(state.running.job, 0)
     if order not in (SRTF, SRSF):
@@ -61,9 +66,12 @@ def run_s(params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, runnin
 
 
 def _by_service(
-    order: str, quantum: float, params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
+    order: Ranking, quantum: float, params: EnvParams, state: State, row: Int32[Array, "*jobs"], *, running: bool
 ) -> Int32[Array, "*jobs"]:
     """By what jobs have received."""
+    if isinstance(order, LevelTable):
+        gpus = state.jobs.workers[row] * state.jobs.gpus_per_worker[row]
+        return levels_of(order, gpus, run_s(params, state, row, running=running))
     if order == THEMIS:
         return _by_fairness(params, state, row, running=running)
     if order == GITTINS:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
+from jaxsched.env.level_table import LevelTable
 from jaxsched.env.shares import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
@@ -19,8 +20,8 @@ from jaxsched.workload.jobs import WHOLE
 ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
 TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.THEMIS))
 
-# One of `ORDERS`, or keys: the lowest comes first.
-Order = str | Callable[[State, EnvParams], Float32[Array, "P Q"]]
+# One of `ORDERS`, levels out of a table, or keys: the lowest comes first.
+Order = str | LevelTable | Callable[[State, EnvParams], Float32[Array, "P Q"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Discipline:
             raise UserError(f"window: {self.window} should be at least 1")
         if self.reserve and not self.backfill:
             raise UserError("reserve: needs backfill, it holds back jobs that would pass a blocked gang")
-        if self.preempt and (self.order not in levels.ORDERS or self.reserve):
+        if self.preempt and (not has_levels(self.order) or self.reserve):
             raise UserError(
                 f"preempt: needs one of the orders {', '.join(levels.ORDERS)}, and does not go with reserve"
             )
@@ -56,7 +57,7 @@ class Discipline:
     @property
     def timeless(self) -> bool:
         """Which jobs may start, and which of them is first, depends on what is queued and free, not on the time."""
-        return not self.reserve and self.order in TIMELESS
+        return not self.reserve and (self.order in TIMELESS or isinstance(self.order, LevelTable))
 
     @property
     def needs_estimates(self) -> bool:
@@ -69,6 +70,11 @@ class Discipline:
         return self.order == levels.GITTINS
 
 
+def has_levels(order: Order) -> bool:
+    """Running jobs can be compared with queued ones by it."""
+    return order in levels.ORDERS or isinstance(order, LevelTable)
+
+
 # What is on or off in a discipline: options in the names of policies, entries in the cards of checkpoints.
 SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)
 
@@ -79,14 +85,14 @@ def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Ar
     jobs, order = state.jobs, queue.order
     if callable(order):
         key = order(state, params)
+    elif isinstance(order, LevelTable) or order in levels.ORDERS:
+        key = levels.of_queued(order, queue.quantum, params, state).astype(jnp.float32)
     elif order == "fifo":
         key = row.astype(jnp.float32)
     elif order == "sjf":
         key = jobs.estimate_s[row]
     elif order == "area":
         key = area_s(state)
-    elif order in levels.ORDERS:
-        key = levels.of_queued(order, queue.quantum, params, state).astype(jnp.float32)
     else:
         key = state.attained_s[jobs.tenant[row]]
     return jnp.where(state.queue >= 0, key, jnp.inf)

@@ -206,7 +206,7 @@ def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[n
         total = total + count
     return PolicyResult(
         name=policy.name,
-        baseline=policy.options is not None and not policy.searches,
+        baseline=policy.is_rule,
         figures=figures,
         jct_ci95_s=interval,
         ratio=math.nan,

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.knowledge import NOTHING
+from jaxsched.env.level_table import LevelTable
 from jaxsched.env.queues import Discipline, first
 from jaxsched.env.shares import room_of
 from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
@@ -53,6 +54,12 @@ class Policy:
     def searches(self) -> bool:
         """It compares what may be done with the jobs that wait by what would become of all."""
         return self.options is not None and self.options.search > 0
+
+    @property
+    def is_rule(self) -> bool:
+        """Written by hand: it learned nothing, and does not search."""
+        of = self.options
+        return of is not None and not self.searches and not isinstance(of.queue.order, LevelTable)
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
         """`act` with its own weights."""

@@ -11,6 +11,7 @@ from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels, shares
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.history import BIN_EDGES, bin_of
+from jaxsched.env.level_table import LevelTable, run_bin, run_limits_s
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
 from jaxsched.env.shares import gpus_of
 from jaxsched.env.state import EnvParams, State
@@ -26,13 +27,14 @@ def displaced(
 
     Args: `keys`: levels of the queued jobs.
     """
-    running = levels.of_running(str(queue.order), queue.quantum, params, state)
+    order = _ranking(queue)
+    running = levels.of_running(order, queue.quantum, params, state)
     stoppable = may_stop(params, state)
     tried = state.queue >= 0
     if not queue.backfill:
         slot, some = first(keys, state.queue, tried)
         tried &= (jnp.arange(tried.shape[1]) == slot[:, None]) & some[:, None]
-    beyond = levels.margin(str(queue.order), queue.hysteresis)
+    beyond = levels.margin(order, queue.hysteresis)
     highest = jnp.where(stoppable, running, -NEVER).max(-1)
     tried &= keys + beyond < highest[:, None]  # of the others every running job is at least as early
     nobody = jnp.zeros(running.shape[1], bool)
@@ -119,7 +121,7 @@ def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32
     Levels of queued jobs stand still. So nobody is displaced before the level of a running job rises that matters, or
     before one may be stopped that might not yet. At least 1, and rather too few than too many.
     """
-    order, running = str(queue.order), state.running
+    order, running = _ranking(queue), state.running
     row = jnp.maximum(running.job, 0)
     level = levels.of_running(order, queue.quantum, params, state)
     waiting = state.queue >= 0
@@ -129,6 +131,10 @@ def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32
         return jnp.int32(1)
     if order in (levels.SRTF, levels.SRSF):
         seconds = _until_it_grows_s(params, state)
+    elif isinstance(order, LevelTable):
+        limits = jnp.asarray([*run_limits_s(), jnp.inf], jnp.float32)
+        ran = levels.run_s(params, state, row, running=True)
+        seconds = limits[run_bin(ran)] - ran
     elif order == levels.GITTINS:
         attained = levels.attained_s(params, state, row, running=True)
         edges = jnp.append(jnp.asarray(BIN_EDGES), jnp.inf)
@@ -145,6 +151,11 @@ def quiet_intervals(queue: Discipline, params: EnvParams, state: State) -> Int32
     matters = (running.job >= 0) & waiting.any(-1, keepdims=True)
     least = jnp.where(matters, seconds, jnp.inf).min() / params.interval_s
     return jnp.floor(jnp.clip(least * (1.0 - 1e-4), 1.0, float(NEVER // 2))).astype(jnp.int32)
+
+
+def _ranking(queue: Discipline) -> levels.Ranking:
+    assert not callable(queue.order)  # nor one without levels: `preempt` needs them
+    return queue.order
 
 
 def _until_it_grows_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched import shipped
+from jaxsched.cards import what_of
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
@@ -72,15 +73,23 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
         return found if isinstance(found, Policy) else Policy(spec, heuristic(found))
     folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
     if folder is not None:
-        from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
-
-        return load_policy(folder, spec)
+        return _from_folder(folder, spec)
     if "/" in spec:
         raise UserError(
             f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
     known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
     raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+
+
+def _from_folder(folder: Path, name: str) -> Policy:
+    from jaxsched.policies import level_files
+
+    if what_of(folder) == level_files.WHAT:
+        return level_files.load_policy(folder, name)
+    from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
+
+    return load_policy(folder, name)
 
 
 def checkpoints() -> tuple[str, ...]:

@@ -35,6 +35,8 @@ def load_scenario(
     schedulers: int | None = None,
     load: float | None = None,
     num_jobs: int | None = None,
+    since: float | None = None,
+    until: float | None = None,
     mean_duration_s: float | None = None,
     duration_cap_s: float | None = None,
     mix: str = "default",
@@ -49,6 +51,7 @@ def load_scenario(
     `load` is the offered load that submit times are rescaled to (None: a trace keeps its pace); `seeds` job lists are
     made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
     only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
+    `since` and `until` are shares of a trace's jobs, in order of submission: only those between them are taken.
     `mix` says which models jobs have that no trace tells (`workload.mixes`).
     `models` is a file of models beside the catalogue's (`workload.catalogue`); the settings must name it, too.
     `trace_gpu` is the GPU type that run times are on where a job names none; None: the cluster's reference type.
@@ -73,6 +76,8 @@ def load_scenario(
     for number in range(seed, seed + count):
         options = WorkloadOptions(
             num_jobs=num_jobs,
+            since=0.0 if since is None else since,
+            until=1.0 if until is None else until,
             load=load,
             total_gpus=gpus,
             seed=number,
@@ -93,6 +98,8 @@ def load_scenario(
         "jobs_per_seed": len(lists[0]),
         "seeds": list(range(seed, seed + count)),
         "load": load,
+        "since": since,
+        "until": until,
         "mean_duration_s": mean_duration_s,
         "duration_cap_s": duration_cap_s,
         "mix": mix,

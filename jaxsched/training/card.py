@@ -5,10 +5,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxsched import cards
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
 from jaxsched.locks import locked
-from jaxsched.policies.checkpoint import add_to_card, read_card
+from jaxsched.policies.checkpoint import WHAT
 from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 
 WAIT_S = 30.0
@@ -54,8 +55,9 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
         "versions": comparison.versions,
     }
     with locked(folder, wait_s=WAIT_S):  # another evaluation may be about to add its own
-        kept = [one for one in read_card(folder).get("figures", []) if one["command"] != text]
-        add_to_card(folder, figures=[*kept, entry])
+        what = cards.what_of(folder) or WHAT
+        kept = [one for one in cards.read_card(folder, what).get("figures", []) if one["command"] != text]
+        cards.update(folder, what, figures=[*kept, entry])
 
 
 def beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:

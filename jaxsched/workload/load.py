@@ -40,6 +40,8 @@ class WorkloadOptions:
     """What a workload is made with. `load` None: a trace keeps its own pace, a synthetic one has load 0.8."""
 
     num_jobs: int | None = None  # None: all of a trace, 1,000 synthetic ones
+    since: float = 0.0  # of a trace: only its jobs from this share of them on, in order of submission
+    until: float = 1.0  # only those before this share
     load: float | None = None  # offered load, sum(GPUs * duration) / (span * total_gpus)
     total_gpus: int | None = None  # needed for synthetic workloads and for `load`
     seed: int = 0
@@ -60,13 +62,19 @@ DEFAULT_LOAD = 0.8
 def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
     """(jobs, skipped rows by reason) of a named workload or a trace file; the first job is submitted at 0 s.
 
-    Of a trace the first `num_jobs` are taken. UserError if there is neither such a name (the known ones are listed)
-    nor such a file, or an option that is needed is not given.
+    Of a trace the jobs from `since` to `until` are taken, of them the first `num_jobs`. UserError if there is neither
+    such a name (the known ones are listed) nor such a file, or an option that is needed is not given.
     """
     options = options or WorkloadOptions()
     name = str(name_or_path)
     if options.num_jobs is not None and not 1 <= options.num_jobs <= MOST_JOBS:
         raise UserError(f"num_jobs: {options.num_jobs} should be from 1 to {MOST_JOBS:,}")
+    if not (0.0 <= options.since < options.until <= 1.0):
+        raise UserError(
+            f"since, until: {options.since:g}, {options.until:g} should be shares of the jobs, 0 <= since < until <= 1"
+        )
+    if name in SYNTHETIC and (options.since, options.until) != (0.0, 1.0):
+        raise UserError(f"since, until: are for traces, {name!r} is synthetic and has as many jobs as num_jobs says")
     if options.load is not None and not LEAST_LOAD <= options.load <= MOST_LOAD:
         raise UserError(f"load: {options.load} should be a number from {LEAST_LOAD:g} to {MOST_LOAD:g}")
     if options.total_gpus is None and (name in SYNTHETIC or options.load is not None):
@@ -84,7 +92,10 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     jobs, skipped = read_trace(
         path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix, catalogue=options.catalogue
     )
-    jobs = from_start(take(jobs, slice(options.num_jobs)))
+    first, end = (round(share * len(jobs)) for share in (options.since, options.until))
+    if first == end:
+        raise UserError(f"since, until: no job of {len(jobs):,} is from {options.since:g} to {options.until:g}")
+    jobs = from_start(take(take(jobs, slice(first, end)), slice(options.num_jobs)))
     if options.load is not None and options.total_gpus is not None:
         jobs = rescale_to_load(jobs, options.total_gpus, options.load)
     return jobs, skipped

@@ -24,7 +24,10 @@ def oracle_policy(spec: str):
     greedy = name == "greedy-wait"
     values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
     for option in filter(None, rest.split("+")):
-        if option in policies.ORDERS:
+        if option.startswith("table"):
+            table = strategies.random_table(int(option.removeprefix("table")))
+            values |= dict(order="table", table=table.levels, table_margin=table.margin)
+        elif option in policies.ORDERS:
             values["order"] = option
         elif option in ("stay", "forward", "spread"):
             values["forward"] = option

@@ -18,7 +18,7 @@ from tests.oracle.preemption import Preemption
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.invariants import watcher
-from tests.support.strategies import COSTS, FASTER, PREEMPTIVE
+from tests.support.strategies import COSTS, FASTER, PREEMPTIVE, TABLES, policy_of
 
 ASKED = {shape: (*specs[:2], FASTER[shape][0]) for shape, specs in PREEMPTIVE.items()}  # each compiled by itself
 
@@ -39,6 +39,14 @@ def test_some_runs_with_stops(shape, data):
 def test_runs_with_stops(shape, data):
     """The compiled loop has as many cases of every shape."""
     hold_to_the_oracle(shape, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", few(["one"], TABLES))
+@settings(max_examples=15)
+@given(data=st.data())
+def test_runs_with_levels_out_of_a_table(shape, data):
+    hold_to_the_oracle(shape, data, TABLES)
 
 
 def hold_to_the_oracle(shape: str, data: st.DataObject, specs: dict[str, tuple[str, ...]] = PREEMPTIVE) -> None:
@@ -71,11 +79,12 @@ def test_runs_with_moves_to_faster_gpus(shape, data):
 @given(data=st.data())
 def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(shape, data):
     """A policy that says for how long it waits ends as one that is asked at every boundary."""
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(ASKED[shape]))
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from((*ASKED[shape], TABLES[shape][0])))
     case = dataclasses.replace(case, preemption=data.draw(COSTS))
     config = case.shape.config()
-    often = strategies.run(case, spec, case.shape.config(skip_idle=False), ASKED[shape])
-    seldom = strategies.run(case, spec, config, (spec,), parse(spec).asked)
+    together = ASKED[shape] if spec in ASKED[shape] else (spec,)
+    often = strategies.run(case, spec, case.shape.config(skip_idle=False), together)
+    seldom = strategies.run(case, spec, config, (spec,), policy_of(spec).asked)
     for name in ("start", "partition", "forwards", "workers"):
         np.testing.assert_array_equal(getattr(seldom.records, name), getattr(often.records, name), err_msg=name)
     np.testing.assert_array_equal(seldom.service.stops, often.service.stops)

@@ -43,13 +43,15 @@ def make_policy(
     hysteresis: float = 0.0,
     attained: float = 18000.0,
     faster: bool = False,
+    table: list[list[int]] | None = None,
+    table_margin: int = 0,
     held=lambda state, j: False,
 ):
     """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
-    if name not in NAMES or order not in ORDERS or forward not in FORWARDS:
+    if name not in NAMES or order not in (*ORDERS, preemption.TABLE) or forward not in FORWARDS:
         raise ValueError((name, order, forward))
 
-    levels = preemption.Rule(order, backfill, hysteresis, attained)
+    levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
 
     def policy(state: State, p: int):
         state.consolidate = consolidate
@@ -98,7 +100,7 @@ def make_policy(
 def order_key(state: State, order: str, j: int, levels: preemption.Rule | None = None) -> float:
     """Lower is earlier; ties by submit order are the caller's."""
     job = state.jobs[j]
-    if order in preemption.ORDERS:
+    if order in (*preemption.ORDERS, preemption.TABLE):
         assert levels is not None
         return preemption.level(state, levels, j)
     if order == "fifo":

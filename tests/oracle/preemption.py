@@ -12,6 +12,7 @@ from tests.oracle.cluster import Job
 if TYPE_CHECKING:
     from tests.oracle.state import Running, State
 
+TABLE = "table"  # its levels are given
 ORDERS = ("srtf", "srsf", "las", "mlfq", "tiresias", "gittins", "themis")
 CONTINUOUS = ORDERS[:3]
 
@@ -38,10 +39,14 @@ class Rule:
     backfill: bool
     hysteresis: float = 0.0
     threshold: float = 18000.0
+    table: list[list[int]] | None = None  # levels of the order `table`
+    table_margin: int = 0
 
     @property
     def margin(self) -> int:
         """Levels."""
+        if self.order == TABLE:
+            return self.table_margin
         if self.order in ORDERS[5:]:
             return math.floor(16 * math.log2(1 + self.hysteresis) + 0.5)
         return math.floor(100 * math.log(1 + self.hysteresis) + 0.5) if self.order in CONTINUOUS else 0
@@ -79,6 +84,11 @@ def left_s(state: "State", j: int) -> float:
 def level(state: "State", rule: Rule, j: int) -> int:
     """The lower the earlier."""
     job: Job = state.jobs[j]
+    if rule.order == TABLE:
+        assert rule.table is not None
+        width = max(k for k in range(8) if 2**k <= job.W * job.g)
+        seconds = float(np.float32(ran(state, j)) * np.float32(state.interval_s))
+        return rule.table[width][sum(seconds >= 60 * 2**k for k in range(20))]
     if rule.order == "srtf":
         return continuous(left_s(state, j))
     if rule.order == "srsf":

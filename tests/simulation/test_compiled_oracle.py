@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.knowledge import HISTORY
-from jaxsched.policies.registry import GREEDY_WAIT, parse
+from jaxsched.env.level_table import LevelTable
+from jaxsched.policies.registry import GREEDY_WAIT
 from jaxsched.simulation.engines.compiled.covered import POLICIES
 from jaxsched.simulation.engines.compiled.run import Run
 from tests.oracle import policies, preemption, simulator
@@ -44,7 +45,7 @@ SPECS = st.builds(
 PREEMPTIVE = st.builds(
     spec_of,
     st.sampled_from(POLICIES),
-    st.sampled_from(preemption.ORDERS),
+    st.sampled_from(preemption.ORDERS) | st.integers(0, 1000).map("table{}".format),
     st.sampled_from(("", "backfill")),
     FORWARDS,
     st.sampled_from(("preempt", "preempt+consolidate")),
@@ -56,7 +57,7 @@ PREEMPTIVE = st.builds(
 
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare. The loop goes on in chunks of so many rounds, and Python does the same to the last bit."""
-    policy = parse(spec)
+    policy = strategies.policy_of(spec)
     case = dataclasses.replace(case, law=interference, history=case.history or policy.needs == HISTORY)
     args = (case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
     run, in_python = Run(*args), Run(*args, in_python=True)
@@ -71,8 +72,10 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         for field in ours.dtype.names:
             np.testing.assert_array_equal(theirs[field], ours[field], err_msg=field)
     of = policy.options
-    assert of is not None and isinstance(of.queue.order, str)
-    options = (of.queue.order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)
+    assert of is not None
+    order = of.queue.order
+    table = order if isinstance(order, LevelTable) else None
+    options = ("table" if table else order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
@@ -87,6 +90,8 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
             hysteresis=of.queue.hysteresis,
             attained=of.queue.quantum,
             faster=of.queue.faster,
+            table=table and table.levels,
+            table_margin=table.margin if table else 0,
         ),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,

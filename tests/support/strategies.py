@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.knowledge import seen
+from jaxsched.env.level_table import LevelTable
 from jaxsched.env.rollout import play_while
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn
-from jaxsched.policies.registry import parse
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import hand_written, options_of, parse
+from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
 from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_cluster, random_case, random_jobs
@@ -137,6 +141,29 @@ PREEMPTIVE = {
     ),
 }
 
+# With levels out of a table, which `policy_of` draws.
+TABLES = {
+    "one": ("pack:table1+backfill+preempt+consolidate",),
+    "two": ("pack:table2+backfill+preempt+consolidate+spread", "tetris:table3+preempt"),
+}
+
+
+def policy_of(spec: str) -> Policy:
+    """The policy of a name. `tableN` in it stands for the levels of `random_table(N)`."""
+    drawn = re.search(r"table(\d+)", spec)
+    if drawn is None:
+        return parse(spec)
+    of = options_of(spec.replace(drawn[0], "mlfq"))
+    table = random_table(int(drawn[1]))
+    return hand_written(spec, dataclasses.replace(of, queue=dataclasses.replace(of.queue, order=table)))
+
+
+def random_table(seed: int) -> LevelTable:
+    """Levels that rise and fall; cases are short, so that the first bins matter most."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(-4, 5, (WIDTH_CLASSES, RUN_BINS)) * rng.choice([1, 7, 25_000])
+    return LevelTable(tuple(tuple(map(int, row)) for row in rows), margin=int(rng.choice([0, 0, 1, 6])))
+
 
 # Likewise, in worlds where policies know the history: run times are hidden.
 INFORMED = {
@@ -194,13 +221,13 @@ def jit_transition(config: EnvConfig):
 @functools.cache
 def jit_policy(spec: str):
     """Compiled `(key, state, params) -> Action` of a hand-written policy."""
-    return jax.jit(parse(spec))
+    return jax.jit(policy_of(spec))
 
 
 @functools.cache
 def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
     """Compiled `(params, table, index, most_rounds) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
-    policies = [parse(spec) for spec in specs]
+    policies = [policy_of(spec) for spec in specs]
 
     def run(params: EnvParams, table: JobTable, index, most_rounds=MOST_ROUNDS):
         def play(state: State, key):
@@ -218,7 +245,7 @@ def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
 @functools.cache
 def jit_run_in_turns(config: EnvConfig, specs: tuple[str, ...]):
     """As `jit_run`, in turns as on an accelerator."""
-    policies = [parse(spec) for spec in specs]
+    policies = [policy_of(spec) for spec in specs]
 
     class Switch:
         asked = ALWAYS

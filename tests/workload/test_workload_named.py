@@ -32,6 +32,19 @@ def test_trace_file(tmp_path):
     assert offered_load(jobs, 4) == pytest.approx(0.5) and len(jobs) == 3
 
 
+def test_shares_of_a_trace_are_its_jobs_in_order_each_once(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = [f"{name},{100 * i},1,10\n" for i, name in enumerate("abcdefghijk")]
+    path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *rows]))
+    first, last = (get_workload(path, WorkloadOptions(**part))[0] for part in ({"until": 0.6}, {"since": 0.6}))
+    assert "".join(first.job_id) == "abcdefg" and "".join(last.job_id) == "hijk"
+    assert last.submit_s.tolist() == [0, 100, 200, 300]
+    some, _ = get_workload(path, WorkloadOptions(since=0.6, num_jobs=2))
+    assert "".join(some.job_id) == "hi"
+    with pytest.raises(UserError, match=r"no job of 11 is from 0.9 to 0.91"):
+        get_workload(path, WorkloadOptions(since=0.9, until=0.91))
+
+
 def test_named_trace(real):
     real("muri1")
     jobs, _ = get_workload("muri1", WorkloadOptions(num_jobs=100))
@@ -49,6 +62,9 @@ def test_named_trace(real):
         ("gone.csv", WorkloadOptions(), r"gone.csv: no such file"),
         ("poisson", WorkloadOptions(), r"total_gpus: is needed for the workload 'poisson'"),
         ("x.csv", WorkloadOptions(load=0.5), r"total_gpus: is needed for a load"),
+        ("x.csv", WorkloadOptions(since=0.6, until=0.5), r"since, until: 0.6, 0.5 should be shares of the jobs"),
+        ("x.csv", WorkloadOptions(since=float("nan")), r"since, until: nan, 1 should be shares of the jobs"),
+        ("poisson", WorkloadOptions(since=0.5, total_gpus=1), r"since, until: are for traces, 'poisson' is synthetic"),
         ("poisson", WorkloadOptions(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be from 1 to 10,000,000"),
     ],
 )

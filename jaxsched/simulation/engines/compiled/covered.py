@@ -29,7 +29,7 @@ def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | N
     if policy.searches:
         return "it searches in whole runs only"
     queue = policy.options.queue
-    if queue.order not in ORDERS:
+    if callable(queue.order):
         return f"it has the queue orders {', '.join(ORDERS)} only"
     beyond = [field for field in dataclasses.fields(Discipline) if field.name not in QUEUE]
     asked = [field.name for field in beyond if getattr(queue, field.name) != field.default]

@@ -5,11 +5,13 @@ import numpy as np
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
     FIRST_BIN_S,
+    FIRST_RUN_S,
     LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
     OUTLIVED,
+    RUN_BINS,
     SERVICE_BINS,
     STOP_TOLERANCE,
 )
@@ -22,12 +24,14 @@ from jaxsched.simulation.engines.compiled.levels import (
     MLFQ,
     SRSF,
     SRTF,
+    TABLE,
     THEMIS,
     attained_s,
     gpus,
     intervals_run,
     level_of_running,
     measure,
+    run_bin,
     run_s,
 )
 from jaxsched.simulation.engines.compiled.occupancy import fewest_servers, leave, roomiest
@@ -288,6 +292,9 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
     if w.order == LAS:
         return (t.service[queued].exceed - value) / gpus(w, j)
     ran, level = intervals_run(t, j), t.service[queued].level
+    if w.order == TABLE:
+        own, ran_s = run_bin(run_s(w, ran)), run_s(w, ran)
+        return FIRST_RUN_S * 2.0**own - ran_s if own < RUN_BINS - 1 else np.inf
     if w.order == GITTINS:
         own = bin_of(attained_s(w, j, ran))
         edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf

@@ -79,7 +79,7 @@ class CompiledPlayer:
     ) -> Outcome:
         """In Python or as machine code. `_Spent` if Python takes longer than `IN_PYTHON` has left."""
         begin = time.perf_counter()
-        run = self._prepared(jobs, seed, in_python=in_python)
+        run = self.prepared(jobs, seed, in_python=in_python)
         compile_s, begin = time.perf_counter() - begin, time.perf_counter()
         fewest = 1 if self.policy.searches else FEWEST_ROUNDS
         over, why, rounds, wall_s = False, None, fewest, 0.0
@@ -98,7 +98,7 @@ class CompiledPlayer:
         why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
-    def _prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> "Run":
+    def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> "Run":
         """A run of which nothing has been played, but its machine code is loaded."""
         from jaxsched.simulation.engines.compiled.run import Run
 

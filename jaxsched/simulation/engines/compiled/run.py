@@ -11,12 +11,15 @@ from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
 from jaxsched.env import levels
 from jaxsched.env.knowledge import HISTORY, NOTHING
+from jaxsched.env.level_table import LevelTable
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
+from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.simulation.engines.compiled.covered import POLICIES, not_covered, why_not
 from jaxsched.simulation.engines.compiled.events import play
 from jaxsched.simulation.engines.compiled.gpu_speeds import speeds_of, tiers_of
+from jaxsched.simulation.engines.compiled.levels import TABLE
 from jaxsched.simulation.engines.compiled.openings import STAY, TO_ANY, TO_IDLE
 from jaxsched.simulation.engines.compiled.past import no_past, past_of
 from jaxsched.simulation.engines.compiled.rows import with_rows, write
@@ -69,7 +72,7 @@ class Run:
         assert missing(policy, config, params) is None and policy.options is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
-        assert isinstance(queue.order, str)
+        assert not callable(queue.order)
         timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
         stops = queue.preempt and params.preemption is not None and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
@@ -98,9 +101,10 @@ class Run:
             threshold=of.threshold,
             patience=of.patience,
             lifetimes=of.lifetimes,
-            order=levels.ORDERS.index(queue.order) if queue.order in levels.ORDERS else -1,
+            order=_place_of(queue.order),
             quantum=queue.quantum,
             margin=levels.margin(queue.order, queue.hysteresis),
+            level_table=_level_table(queue.order),
             consolidate=queue.consolidate,
             preempts=stops,
             faster=stops and queue.faster and distinct_speeds(cluster) > 1,
@@ -111,15 +115,18 @@ class Run:
             changes=_changes(params),
             history=history,
             past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
-            keyed={"sjf": BY_RUN_TIME, "area": BY_AREA}.get(queue.order, 0),
+            keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
             tenants=config.tenants,
         )
         self._log_rows = config.rounds * len(self.world.groups) + len(self.world.jobs) if config.starts else 0
         self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
 
-    def restart(self) -> None:
-        """Begin anew, as machine code."""
+    def restart(self, order: LevelTable | None = None) -> None:
+        """Begin anew, as machine code; with these levels if the rule's are out of a table."""
+        if order is not None:
+            assert self.world.order == TABLE
+            self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)
         self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
 
     def go_on(self, rounds: int = 2**30) -> bool:
@@ -210,6 +217,19 @@ class Run:
     def peak_queue(self) -> int:
         """The longest queue of a partition."""
         return int(self.tables.numbers[PEAK_QUEUE])
+
+
+def _place_of(order: levels.Ranking) -> int:
+    """As `World.order`."""
+    if isinstance(order, LevelTable):
+        return TABLE
+    return levels.ORDERS.index(order) if order in levels.ORDERS else -1
+
+
+def _level_table(order: levels.Ranking) -> Int64[np.ndarray, "widths bins"]:
+    if isinstance(order, LevelTable):
+        return np.array(order.levels, np.int64)
+    return np.zeros((WIDTH_CLASSES, RUN_BINS), np.int64)
 
 
 def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:

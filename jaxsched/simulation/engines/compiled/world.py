@@ -12,6 +12,7 @@ from jaxtyping import Float32, Float64, Int8, Int64
 from numpy.typing import ArrayLike
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.queues import Order
 from jaxsched.semantics import ANCHORS
 from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.simulation.engines.compiled.past import Known, Past, nothing_known
@@ -112,6 +113,7 @@ class World(NamedTuple):
     order: int  # as in `levels`; -1: queues are not in order of levels
     quantum: float
     margin: int  # levels
+    level_table: Int64[np.ndarray, "widths bins"]  # 0 where the order is none
     consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
     preempts: bool  # the rule stops jobs, as the world allows
     faster: bool  # it moves jobs to faster GPUs, which there are
@@ -208,7 +210,7 @@ def models_of(profiles: Profiles) -> Records:
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) -> Records:
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
     area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
@@ -222,7 +224,7 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: str) ->
             "wide": wide,
             "ideal_s": compute_s + comm_s,
             "ideal_comm_s": comm_s,
-            "key": {"sjf": estimate, "area": area}.get(order, np.zeros_like(estimate)),
+            "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
             "area": area,
             "home": home_of(cluster, jobs),
         },

@@ -1,0 +1,118 @@
+"""`jaxsched train --workload`: levels learned from a workload's own past, or a run that learns them gone on with."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxsched.cli.options import switched_on
+
+if TYPE_CHECKING:
+    from jaxsched.cli.progress import Display
+    from jaxsched.cli.train import Train
+    from jaxsched.training.levels.config import LevelsConfig
+
+ONLY_HERE = ("workload", "until", "generations")
+WORLD = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s")
+COSTS = ("restart_s", "checkpoint_s", "min_run_s")
+NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
+
+
+def is_asked(options: "Train") -> bool:
+    """The command is about levels. UserError where only a part of what that needs is given."""
+    from jaxsched.errors import UserError
+    from jaxsched.training.levels.state import STATE_FILE
+
+    if options.resume is not None and (options.resume / STATE_FILE).is_file():
+        return True
+    if options.workload is None and options.resume is None:
+        given = [f"--{name}" for name in ONLY_HERE if getattr(options, name) is not None]
+        if given:
+            raise UserError(f"{', '.join(given)}: says how to learn from --workload FILE, which is not given")
+    return options.workload is not None and options.resume is None
+
+
+def learn(options: "Train") -> None:
+    """Learn, and say where the policy is. UserError on any mistake."""
+    import shlex
+
+    from jaxsched.cli.progress import Display
+    from jaxsched.files import check_folder
+    from jaxsched.simulation.engines.compiled.covered import no_numba
+    from jaxsched.training.levels.loop import train_levels
+    from jaxsched.training.levels.state import STATE_FILE, saved_config
+
+    folder = options.out if options.resume is None else options.resume
+    config = config_of(options) if options.resume is None else saved_config(options.resume)
+    assert folder is not None
+    check_folder(folder, "--out" if options.resume is None else "--resume")
+    try:
+        with Display(["train"], config.generations, "generations") as display:
+            if no_numba() is None:
+                _say_if_compiling(display)
+            policy = train_levels(
+                config,
+                folder,
+                resume=options.resume is not None,
+                report=_reporter(display, config.generations),
+                command=options.command(),
+            )
+    except KeyboardInterrupt as stop:
+        there = (folder / STATE_FILE).is_file()
+        raise type(stop)(*[f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] * there) from None
+    print(f"the best policy on the jobs it was learned from is in {policy}; judge it by others:")
+    print(f"  {_judging(config, policy)}")
+
+
+def _say_if_compiling(display: "Display") -> None:
+    from jaxsched.simulation.engines.compiled import machine_code  # imports Numba
+
+    if not machine_code.kept("play"):
+        about = f"the event loop, about {machine_code.COMPILE_S} s (once: it is kept for the next time)"
+        display.compiling("train", about)
+
+
+def config_of(options: "Train") -> "LevelsConfig":
+    """What a new run is told. UserError on options that do not go with it."""
+    from jaxsched.env.knowledge import NOTHING
+    from jaxsched.errors import UserError
+    from jaxsched.training.levels.config import LevelsConfig
+
+    wrong = [name for name in NOT_HERE if getattr(options, name)]
+    if wrong:
+        said = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
+        raise UserError(f"--workload takes no {said}: what it learns is no network, but levels of jobs")
+    if options.out is None:
+        raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
+    if options.knows not in (None, NOTHING):
+        raise UserError(f"--knows: {options.knows!r} should be {NOTHING}: levels are by what jobs have received")
+    if options.preemption is not None and not switched_on(options.preemption):
+        raise UserError("--preemption: should be on: levels say which jobs take the place of others")
+    given = {name: getattr(options, name) for name in (*ONLY_HERE, *WORLD, *COSTS, "seed")}
+    return LevelsConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float]], None]:
+    """Passes the rows of a run on to `display`."""
+    best, first = [float("inf")], []
+
+    def report(row: dict[str, float]) -> None:
+        best[0] = min(best[0], row.get("ratio_to_mlfq", best[0]))
+        note = f"(mean JCT {best[0]:.3f} of that of mlfq)" if best[0] < float("inf") else ""
+        done = int(row["generation"])
+        if not first:
+            first.append((done - 1, 0.0))  # what an earlier process did took no time of this one
+        display.update("train", done, row["wall_s"], over=done == generations, note=note, apart=first[0])
+
+    return report
+
+
+def _judging(config: "LevelsConfig", policy: Path) -> str:
+    """The command that compares the policy with rules, on the jobs that it was not learned from if there are any."""
+    import shlex
+
+    words = ["jaxsched", "evaluate", "--cluster", config.cluster, "--workload", config.workload]
+    words += [] if config.schedulers is None else ["--schedulers", str(config.schedulers)]
+    words += [] if config.load is None else ["--load", f"{config.load:g}"]
+    words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
+    words += ["--preemption", "on", "--knows", "nothing", "--policies"]
+    return shlex.join([*words, "pack:mlfq+backfill+consolidate+preempt+spread", str(policy)])

@@ -1,0 +1,100 @@
+"""What a run that learns levels is told, and what it then knows."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta
+
+from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.env.knowledge import NOTHING
+from jaxsched.errors import UserError
+from jaxsched.simulation.scenario import load_scenario
+from jaxsched.simulation.settings import Settings
+from jaxsched.workload.jobs import JobList, offered_load
+
+GENERATIONS, MOST_GENERATIONS = 25, 100_000
+FEWEST_JOBS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelsConfig:
+    """The cluster, the workload's share to learn from, and the rules. UserError on a value out of range."""
+
+    workload: str
+    until: float = 1.0  # of the jobs, in order of submission
+    cluster: str = "leaf-spine-8"
+    schedulers: int | None = None
+    load: float | None = None
+    trace_gpu: str | None = None
+    interference: str = "default"
+    interval_s: float = 60.0
+    restart_s: float = 60.0
+    checkpoint_s: float = 0.0
+    min_run_s: float = 0.0
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    generations: int = GENERATIONS
+
+    def __post_init__(self) -> None:
+        """Check what is only used here; the rest is checked where it is used."""
+        if not 0.0 < self.until <= 1.0:
+            raise UserError(f"--until: {self.until:g} should be a share of the jobs, above 0 and at most 1")
+        if not 1 <= self.generations <= MOST_GENERATIONS:
+            raise UserError(f"--generations: {self.generations} should be from 1 to {MOST_GENERATIONS:,}")
+
+
+def world_of(config: LevelsConfig) -> tuple[Cluster, JobList, Settings]:
+    """The cluster, the jobs to learn from, and the rules. UserError on any mistake."""
+    scenario = load_scenario(
+        config.cluster,
+        config.workload,
+        schedulers=config.schedulers,
+        load=config.load,
+        trace_gpu=config.trace_gpu,
+        until=None if config.until == 1.0 else config.until,
+        seed=config.seed,
+        seeds=1,
+    )
+    jobs = scenario.jobs[0]
+    if len(jobs) < FEWEST_JOBS:
+        raise UserError(
+            f"--workload {config.workload}: {len(jobs)} jobs to learn from, should be {FEWEST_JOBS} or more"
+        )
+    if jobs.submit_s[-1] == jobs.submit_s[0]:
+        raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
+    settings = Settings(
+        interval_s=config.interval_s,
+        interference=config.interference,
+        preemption=True,
+        restart_s=config.restart_s,
+        checkpoint_s=config.checkpoint_s,
+        min_run_s=config.min_run_s,
+        knows=NOTHING,
+    )
+    return scenario.cluster, jobs, settings
+
+
+def statistics(config: LevelsConfig, cluster: Cluster, jobs: JobList) -> dict[str, Any]:
+    """What the jobs were that levels are learned from, for the card."""
+    half, most = np.quantile(jobs.duration_s, [0.5, 0.95])
+    sizes, counts = np.unique(jobs.num_gpus, return_counts=True)
+    return {
+        "workload": Path(config.workload).name,
+        "until": config.until,
+        "jobs": len(jobs),
+        "span_s": float(jobs.submit_s[-1]),
+        "offered_load": offered_load(jobs, total_gpus(cluster)),
+        "run_s": {"mean": float(jobs.duration_s.mean()), "p50": float(half), "p95": float(most)},
+        "gpus": {str(size): int(count) for size, count in zip(sizes, counts)},
+    }
+
+
+def limits(config: LevelsConfig) -> str:
+    """What the levels were learned for, in two sentences."""
+    pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
+    return (
+        f"Learned from {config.until:.0%} of {Path(config.workload).name} {pace} on {config.cluster}, a start after a"
+        f" stop costs {config.restart_s:g} s, run times hidden. On jobs of another scale nothing is known but what is"
+        " measured."
+    )

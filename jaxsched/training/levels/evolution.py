@@ -1,0 +1,50 @@
+"""Antithetic evolution strategies with rank weights (Salimans et al., 2017): only runs that are compared."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float64
+
+PAIRS, SIGMA = 12, 0.25  # candidates on both sides of the point, and how far from it
+STEP, MOMENTUM, SQUARES, SMALLEST = 0.05, 0.8, 0.95, 1e-3  # as Adam's
+KEPT = 0.9  # of the average, per generation
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A point and what is known of the way; everything that is needed to go on."""
+
+    point: Float64[np.ndarray, "numbers"]
+    average: Float64[np.ndarray, "numbers"]  # of the points so far, the latest count most: it is what is judged
+    momentum: Float64[np.ndarray, "numbers"]
+    squares: Float64[np.ndarray, "numbers"]
+    generation: int = 0
+
+
+def begin(count: int) -> Search:
+    """At the origin."""
+    zeros = np.zeros(count)
+    return Search(zeros, zeros, zeros, zeros)
+
+
+def candidates(search: Search, rng: np.random.Generator) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
+    """Directions, and the points on both sides: `+` and `-` of the first, of the second, ..."""
+    directions = rng.normal(size=(PAIRS, len(search.point)))
+    points = [search.point + sign * SIGMA * one for one in directions for sign in (1.0, -1.0)]
+    return directions, points
+
+
+def moved(
+    search: Search, directions: Float64[np.ndarray, "pairs numbers"], costs: Float64[np.ndarray, "candidates"]
+) -> Search:
+    """The next point, away from the candidates that cost most; only their order counts."""
+    rank = costs.argsort(kind="stable").argsort(kind="stable") / (len(costs) - 1) - 0.5
+    plus, minus = rank.reshape(PAIRS, 2).T
+    slope = ((plus - minus)[:, None] * directions).mean(0)
+    momentum = MOMENTUM * search.momentum + (1.0 - MOMENTUM) * slope
+    squares = SQUARES * search.squares + (1.0 - SQUARES) * slope**2
+    generation = search.generation + 1
+    scale = np.sqrt(squares / (1.0 - SQUARES**generation)) + SMALLEST
+    point = search.point - STEP * momentum / scale
+    average = KEPT * search.average + (1.0 - KEPT) * point
+    return Search(point, average, momentum, squares, generation)

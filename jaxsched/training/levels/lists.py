@@ -1,0 +1,35 @@
+"""Job lists to learn from: a workload's past, drawn anew."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
+
+BLOCKS = 24  # of equal time, from which a list is drawn
+LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
+
+
+def drawn(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None) -> JobList:
+    """As many stretches of time as there are, drawn with replacement, one after the other, at a load about `load`.
+
+    So arrivals keep their rhythm within a stretch, and no list comes twice. None: at the pace that the jobs have. They
+    must not all be submitted at once.
+    """
+    assert jobs.submit_s[-1] > jobs.submit_s[0]
+    again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
+    while len(again) == 0 or again.submit_s[-1] == again.submit_s[0]:  # few stretches have jobs
+        again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
+    again = from_start(again)
+    return again if load is None else rescale_to_load(again, gpus, load * rng.uniform(*LOADS))
+
+
+def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:
+    """The jobs of these stretches, one after the other."""
+    span_s = float(jobs.submit_s[-1]) + 1.0
+    stretch = np.floor(jobs.submit_s / span_s * BLOCKS).astype(np.int64)
+    rows = [np.flatnonzero(stretch == chosen) for chosen in stretches]
+    later_s = [np.full(len(here), (i - stretches[i]) * span_s / BLOCKS) for i, here in enumerate(rows)]
+    index = np.concatenate(rows)
+    columns = {field.name: getattr(jobs, field.name)[index] for field in dataclasses.fields(JobList)}
+    return JobList(**columns | {"submit_s": columns["submit_s"] + np.concatenate(later_s)})

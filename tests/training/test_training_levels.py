@@ -1,0 +1,162 @@
+"""Levels are learned from a workload's own past, the same whether a run is stopped or not."""
+
+import numpy as np
+import pytest
+
+from jaxsched.cards import CARD_FILE
+from jaxsched.cli import main
+from jaxsched.cli.check import what_is
+from jaxsched.errors import UserError
+from jaxsched.policies.level_files import PLAYED
+from jaxsched.policies.registry import parse
+from jaxsched.training.json_lines import read_rows
+from jaxsched.training.levels import loop
+from jaxsched.training.levels.config import LevelsConfig, world_of
+from jaxsched.training.levels.lists import drawn
+from jaxsched.training.levels.loop import METRICS_FILE, POLICY_FOLDER, train_levels
+from jaxsched.training.levels.numbers import COUNT, table_of
+from jaxsched.training.levels.plays import Plays
+from jaxsched.training.levels.state import STATE_FILE
+from jaxsched.workload.jobs import make_job_list, offered_load
+
+JOBS, GENERATIONS = 240, 12
+GPUS = 16
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Who has run for an hour needs one more: `mlfq` stops it for those that come, which need two."""
+    rng = np.random.default_rng(0)
+    rows = zip(range(JOBS), np.sort(rng.uniform(0, 4e6, JOBS)), rng.choice([1, 8], JOBS), rng.uniform(7000, 8000, JOBS))
+    path = tmp_path_factory.mktemp("trace") / "mine.csv"
+    lines = ["job_id,submit_time_s,num_gpus,duration_s", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(trace):
+    return LevelsConfig(
+        str(trace), until=0.75, cluster="leaf-spine-2", schedulers=1, load=1.1, seed=3, generations=GENERATIONS
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """A run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train_levels(config, folder, command="as typed")
+    return folder
+
+
+def kept(folder):
+    return [(folder / name).read_bytes() for name in (STATE_FILE, METRICS_FILE, f"{POLICY_FOLDER}/{CARD_FILE}")]
+
+
+def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
+    cluster, jobs, settings = world_of(config)
+    policies = parse(whole / POLICY_FOLDER), parse(PLAYED.format(order="mlfq"))
+    parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGES)), GPUS, config.load) for i in range(8)]
+    jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
+    ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
+    assert ratio < 0.99
+    assert ratio == pytest.approx(min(row.get("ratio_to_mlfq", 9.0) for row in read_rows(whole / METRICS_FILE)))
+    assert what_is(whole).endswith(f"mine.csv, {GENERATIONS} of {GENERATIONS} generations")
+
+
+@pytest.mark.parametrize("instant", ["report", "save"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(config, whole, tmp_path, monkeypatch, instant):
+    """Between two generations, and when a row is written whose state is not."""
+
+    class Killed(BaseException):
+        pass
+
+    real = {"report": None, "save": loop.save}
+
+    def until_the_third(*args):
+        if args[0]["generation"] == 3 if instant == "report" else args[1].search.generation == 3:
+            raise Killed
+        if instant == "save":
+            real["save"](*args)
+
+    if instant == "save":
+        monkeypatch.setattr(loop, "save", until_the_third)
+    with pytest.raises(Killed):
+        train_levels(
+            config, tmp_path / "run", command="as typed", report=until_the_third if instant == "report" else None
+        )
+    monkeypatch.undo()
+    train_levels(config, tmp_path / "run", resume=True)
+    assert kept(tmp_path / "run") == kept(whole)
+
+
+def test_a_run_does_not_go_on_with_other_jobs(config, whole, trace):
+    text = trace.read_text()
+    try:
+        trace.write_text(text.replace(",8,", ",4,", 1))
+        with pytest.raises(UserError, match="has other jobs now; start a new run"):
+            train_levels(config, whole, resume=True)
+    finally:
+        trace.write_text(text)
+    with pytest.raises(UserError, match="already holds a run"):
+        train_levels(config, whole)
+
+
+def test_numbers_stand_for_levels():
+    levels = np.array(table_of(np.zeros(COUNT)).levels)
+    assert (levels == levels[0]).all() and set(levels[0]) == {100 * i for i in range(8)}
+    longer, wider, steeper = np.zeros((3, COUNT))
+    longer[4], wider[21 + 2], steeper[29 + 2] = 1.0, 1.0, 1.0
+    changed = [np.array(table_of(numbers).levels) - levels for numbers in (longer, wider, steeper)]
+    assert (changed[0][:, 4] == 100).all() and changed[0].sum() == 800
+    assert (changed[1][2] == 100).all() and changed[1].sum() == 2100
+    assert changed[2][2].tolist() == [20 * (i - 10) for i in range(21)]
+    numbers = np.zeros(COUNT)
+    numbers[-1] = 0.25
+    assert table_of(numbers).margin == 25 and table_of(-numbers).margin == 0
+
+
+def test_lists_are_drawn_from_stretches_of_the_past(config):
+    _, jobs, _ = world_of(config)
+    one, other = (drawn(jobs, np.random.default_rng(seed), GPUS, 1.0) for seed in (0, 1))
+    assert len(jobs) == 180 and set(one.job_id) <= set(jobs.job_id) and set(one.job_id) != set(other.job_id)
+    assert (np.diff(one.submit_s) >= 0).all() and one.submit_s[0] == 0
+    assert all(0.9 <= offered_load(jobs, GPUS) <= 1.1 for jobs in (one, other))
+    own = drawn(jobs, np.random.default_rng(0), GPUS, None)
+    assert set(np.diff(own.submit_s)) & set(np.diff(jobs.submit_s))
+
+
+def test_a_list_is_drawn_where_most_stretches_have_no_jobs():
+    jobs = make_job_list(submit_s=[0.0, 0.0, 1e6], duration_s=[10.0] * 3, workers=[1] * 3)
+    for seed in range(40):
+        assert drawn(jobs, np.random.default_rng(seed), GPUS, 1.0).submit_s[-1] > 0
+
+
+def test_jobs_that_come_at_once_are_refused(tmp_path):
+    path = tmp_path / "once.csv"
+    path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
+    with pytest.raises(UserError, match="all jobs are submitted at once"):
+        world_of(LevelsConfig(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--until", "0"], "--until: 0 should be a share of the jobs, above 0 and at most 1"),
+        (["--until", "1.5"], "--until: 1.5 should be a share"),
+        (["--until", "nan"], "--until: nan should be a share"),
+        (["--until", "0.05"], "12 jobs to learn from, should be 20 or more"),
+        (["--knows", "history"], "--knows: 'history' should be nothing"),
+        (["--preemption", "off"], "--preemption: should be on"),
+        (["--config", "configs/quickstart.yaml"], "--workload takes no --config"),
+        (["--shards", "2", "--debug-checks"], "--workload takes no --shards, --debug-checks"),
+        (["--generations", "0"], "--generations: 0 should be from 1"),
+        (["--workload", "gone.csv"], "gone.csv: no such file"),
+        (["--workload", "distributed", "--until", "0.5"], "are for traces, 'distributed' is synthetic"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(trace, tmp_path, capsys, options, said):
+    with pytest.raises(SystemExit) as stopped:
+        main.main(["train", "--workload", str(trace), "--out", str(tmp_path / "run"), *options])
+    assert stopped.value.code == 2 and not (tmp_path / "run").exists()
+    assert said in capsys.readouterr().err
