@@ -104,6 +104,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.tables import markdown
         from jaxsched.files import check_folder, check_outputs
+        from jaxsched.policies.registry import parse_all
 
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
@@ -113,7 +114,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             raise UserError(f"--explain: {self.explain} should be a number of jobs, 0 or more")
         if self.explain and self.report is None and not self.keep_runs:
             raise UserError("--explain: stands in --report FILE, and in a result with --keep-runs; give one of them")
-        if self.explain and (searching := [name for name in self.policies if name.startswith("search:")]):
+        if self.explain and (searching := [one.name for one in parse_all(self.policies) if one.searches]):
             raise UserError(f"--explain: plays runs once more in the environment, where {searching[0]!r} cannot search")
         if self.figure is not None:
             check_figure(self.figure)
