@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxsched.training.levels.config import LevelsConfig
 
 ONLY_HERE = ("workload", "until", "generations")
-WORLD = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s")
+WORLD = ("cluster", "workload", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
 NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
 
@@ -60,7 +60,7 @@ def learn(options: "Train") -> None:
         there = (folder / STATE_FILE).is_file()
         raise type(stop)(*[f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] * there) from None
     print(f"the best policy on the jobs it was learned from is in {policy}; judge it by others:")
-    print(f"  {_judging(config, policy)}")
+    print(f"  {judging(config, policy)}")
 
 
 def _say_if_compiling(display: "Display") -> None:
@@ -87,7 +87,7 @@ def config_of(options: "Train") -> "LevelsConfig":
         raise UserError(f"--knows: {options.knows!r} should be {NOTHING}: levels are by what jobs have received")
     if options.preemption is not None and not switched_on(options.preemption):
         raise UserError("--preemption: should be on: levels say which jobs take the place of others")
-    given = {name: getattr(options, name) for name in (*ONLY_HERE, *WORLD, *COSTS, "seed")}
+    given = {name: getattr(options, name) for name in {*ONLY_HERE, *WORLD, *COSTS, "seed"}}
     return LevelsConfig(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -106,13 +106,17 @@ def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float
     return report
 
 
-def _judging(config: "LevelsConfig", policy: Path) -> str:
+def judging(config: "LevelsConfig", policy: Path) -> str:
     """The command that compares the policy with rules, on the jobs that it was not learned from if there are any."""
     import shlex
 
-    words = ["jaxsched", "evaluate", "--cluster", config.cluster, "--workload", config.workload]
-    words += [] if config.schedulers is None else ["--schedulers", str(config.schedulers)]
-    words += [] if config.load is None else ["--load", f"{config.load:g}"]
+    from jaxsched.training.levels.config import LevelsConfig
+
+    words = ["jaxsched", "evaluate"]
+    for name in (*WORLD, *COSTS):
+        value = getattr(config, name)
+        if name in ("cluster", "workload") or value != getattr(LevelsConfig, name):
+            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
     words += ["--preemption", "on", "--knows", "nothing", "--policies"]
     return shlex.join([*words, "pack:mlfq+backfill+consolidate+preempt+spread", str(policy)])

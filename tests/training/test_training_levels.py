@@ -5,7 +5,9 @@ import pytest
 
 from jaxsched.cards import CARD_FILE
 from jaxsched.cli import main
+from jaxsched.cli import train_levels as train_levels_command
 from jaxsched.cli.check import what_is
+from jaxsched.cli.train import Train
 from jaxsched.errors import UserError
 from jaxsched.policies.level_files import PLAYED
 from jaxsched.policies.registry import parse
@@ -137,6 +139,21 @@ def test_jobs_that_come_at_once_are_refused(tmp_path):
     path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
     with pytest.raises(UserError, match="all jobs are submitted at once"):
         world_of(LevelsConfig(str(path)))
+
+
+def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(trace, tmp_path):
+    said = {"max_forwards": 5, "restart_s": 30.0, "checkpoint_s": 600.0, "load": 0.9, "until": 0.5}
+    config = train_levels_command.config_of(Train(workload=str(trace), out=tmp_path, **said))
+    settings = world_of(config)[2]
+    assert {name: getattr(settings, name) for name in said if name not in ("load", "until")} == {
+        "max_forwards": 5,
+        "restart_s": 30.0,
+        "checkpoint_s": 600.0,
+    }
+    judged = train_levels_command.judging(config, tmp_path / "policy")
+    for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
+        assert option in judged
+    assert "--interval-s" not in judged
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ class LevelsConfig:
     trace_gpu: str | None = None
     interference: str = "default"
     interval_s: float = 60.0
+    max_forwards: int = 2
     restart_s: float = 60.0
     checkpoint_s: float = 0.0
     min_run_s: float = 0.0
@@ -66,6 +67,7 @@ def world_of(config: LevelsConfig) -> tuple[Cluster, JobList, Settings]:
     settings = Settings(
         interval_s=config.interval_s,
         interference=config.interference,
+        max_forwards=config.max_forwards,
         preemption=True,
         restart_s=config.restart_s,
         checkpoint_s=config.checkpoint_s,
