@@ -73,7 +73,7 @@ class Train:
     interval_s: Annotated[float | None, optional("X")] = None
     """Seconds between decisions."""
     max_forwards: Annotated[int | None, optional("N")] = None
-    """How often a job may be forwarded to another scheduler (0: never), in training and by the policy afterwards."""
+    """How often a job may be forwarded (0: never). The policy of a network keeps to it afterwards."""
     knows: Annotated[str | None, optional("runtimes|estimates|history|nothing")] = None
     """What the schedulers know of run times; history is those of finished jobs, by which they estimate others. With
     --workload nothing."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxsched.training.levels.config import LevelsConfig
 
 ONLY_HERE = ("workload", "until", "generations")
-WORLD = ("cluster", "workload", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
+SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
 NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
 
@@ -87,7 +87,7 @@ def config_of(options: "Train") -> "LevelsConfig":
         raise UserError(f"--knows: {options.knows!r} should be {NOTHING}: levels are by what jobs have received")
     if options.preemption is not None and not switched_on(options.preemption):
         raise UserError("--preemption: should be on: levels say which jobs take the place of others")
-    given = {name: getattr(options, name) for name in {*ONLY_HERE, *WORLD, *COSTS, "seed"}}
+    given = {name: getattr(options, name) for name in (*ONLY_HERE, *SCENARIO, *COSTS, "seed")}
     return LevelsConfig(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -112,10 +112,10 @@ def judging(config: "LevelsConfig", policy: Path) -> str:
 
     from jaxsched.training.levels.config import LevelsConfig
 
-    words = ["jaxsched", "evaluate"]
-    for name in (*WORLD, *COSTS):
+    words = ["jaxsched", "evaluate", "--workload", config.workload]
+    for name in (*SCENARIO, *COSTS):
         value = getattr(config, name)
-        if name in ("cluster", "workload") or value != getattr(LevelsConfig, name):
+        if value != getattr(LevelsConfig, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
     words += ["--preemption", "on", "--knows", "nothing", "--policies"]

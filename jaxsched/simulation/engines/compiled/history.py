@@ -69,8 +69,14 @@ def rank_bins(w: World, t: Tables) -> None:
 @compiled
 def bin_of(service_s: float) -> int:
     """The bin of attained service in GPU-seconds."""
-    own, edge = 0, FIRST_BIN_S
-    while own < SERVICE_BINS - 1 and service_s >= edge:
+    return doubling_bin(service_s, FIRST_BIN_S, SERVICE_BINS)
+
+
+@compiled
+def doubling_bin(x: float, first: float, bins: int) -> int:
+    """The bin of `x`, each but the first, which is below `first`, and the last as wide as all before."""
+    own, edge = 0, first
+    while own < bins - 1 and x >= edge:
         own, edge = own + 1, 2.0 * edge
     return own
 

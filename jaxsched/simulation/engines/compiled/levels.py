@@ -20,7 +20,7 @@ from jaxsched.semantics import (
     WIDTH_CLASSES,
 )
 from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
-from jaxsched.simulation.engines.compiled.history import bin_of, on_grid
+from jaxsched.simulation.engines.compiled.history import bin_of, doubling_bin, on_grid
 from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 
@@ -96,7 +96,7 @@ def _work(w: World, j: int, left_s: float) -> float:
 def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
     """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
     if w.order == TABLE:
-        return int(w.level_table[_width_class(w, j), run_bin(run_s(w, ran))])
+        return int(w.level_table[doubling_bin(gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
     if w.order == THEMIS:
         waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
         ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
@@ -114,19 +114,7 @@ def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
 @compiled
 def run_bin(seconds: float) -> int:
     """Column of a table of levels."""
-    place, limit = 0, FIRST_RUN_S
-    while place < RUN_BINS - 1 and seconds >= limit:
-        place, limit = place + 1, limit * 2.0
-    return place
-
-
-@compiled
-def _width_class(w: World, j: int) -> int:
-    """Row of a table of levels."""
-    place, left = 0, gpus(w, j) // 2
-    while place < WIDTH_CLASSES - 1 and left > 0:
-        place, left = place + 1, left // 2
-    return place
+    return doubling_bin(seconds, FIRST_RUN_S, RUN_BINS)
 
 
 @compiled
