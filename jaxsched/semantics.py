@@ -14,6 +14,7 @@ SAME_RATIO = (GRID + 1.0 - GRID_OFFSET) / GRID  # the ratio of two times that co
 # Candidate placements of a job: anchor servers x most workers per GPU group.
 ANCHORS = 4  # servers of each of two lists, by packing and by pressure
 CAPS = (1024, 2, 1)  # the first is no limit
+GPUS, OPENED = 20, 4  # shared and free GPUs that `match` looks at for a fraction
 
 # Preemption. Jobs are compared by levels, so many per factor e of what is left or received (at least SMALLEST seconds).
 LEVELS_PER_E, LEVEL_OFFSET, SMALLEST = 100.0, 0.123, 1e-3

@@ -61,6 +61,9 @@ class ScenarioOptions:
     """Mean run time of synthetic jobs (default: the workload's own)."""
     duration_cap_s: Annotated[float | None, optional("X")] = None
     """Longest run time of synthetic jobs (default: no limit)."""
+    gpu_share: Annotated[float | None, optional("X")] = None
+    """Share of a GPU that synthetic jobs of one GPU ask for, at least 0.001: at 0.5 two of them may lie on one GPU
+    (default: 1)."""
     mix: Annotated[str, tyro.conf.arg(metavar="NAME|MODELS")] = "default"
     """Models of the jobs where no trace names them: default (all alike), network-heavy, cpu-heavy, muri, or the names
     of models with commas between."""
@@ -94,6 +97,11 @@ class ScenarioOptions:
     """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
     V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high
     are the ends of its range, DIR is a folder that `jaxsched interference fit` wrote."""
+    pair_factors: Annotated[float | None, optional("X")] = None
+    """What one model adds to another's time on a shared GPU has a random factor for each pair, exp(X z - X^2 / 2), z
+    standard normal by the seed; policies see how their jobs get on, not the factors (default: the law is exact)."""
+    pairs_known: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Policies see these factors."""
     interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
     """Seconds between decisions."""
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 64
@@ -128,6 +136,7 @@ class ScenarioOptions:
             until=self.until,
             mean_duration_s=self.mean_duration_s,
             duration_cap_s=self.duration_cap_s,
+            gpu_share=self.gpu_share,
             mix=self.mix,
             trace_gpu=self.trace_gpu,
             models=self.models,
@@ -145,6 +154,8 @@ class ScenarioOptions:
         return Settings(
             interval_s=self.interval_s,
             interference=self.interference,
+            pair_factors=self.pair_factors,
+            pairs_known=self.pairs_known,
             models=self.models,
             rounds=self.rounds,
             max_forwards=self.max_forwards,

@@ -1,7 +1,8 @@
 """Jobs that share one GPU: how much they press on it, and how much longer each computes (docs/semantics.md, 5).
 
 A job's pressure is a vector that adds up over co-runners: first 1, its use of the GPU, then what the fitted law knows
-of its model on this GPU type. Without a law, or on a GPU type that it does not cover, only the first number counts.
+of its model on this GPU type, then, where pairs of models have factors, 1 in its model's place. Without a law, or on a
+GPU type that it does not cover, the law's numbers do not count.
 """
 
 import jax
@@ -29,19 +30,40 @@ def _known(table: SharingTable, values: Float32[Array, "A T models C"], jobs: Sh
     return values[:, jnp.clip(jobs.gpu_type, 0, kinds - 1), jobs.model]
 
 
-def pressure_of(table: SharingTable | None, jobs: Sharers) -> Float32[Array, "*jobs pressures"]:
-    """What each job adds to the pressure on its GPU: one number, and with a table `A C` more."""
-    use = jnp.ones((*jobs.model.shape, 1), jnp.float32)
-    if table is None:
-        return use
-    known = jnp.moveaxis(_known(table, table.pressure, jobs), 0, -2)
-    return jnp.concatenate([use, known.reshape(*jobs.model.shape, -1)], -1)
+def pressure_of(interference: Interference, jobs: Sharers) -> Float32[Array, "*jobs pressures"]:
+    """What each job adds to the pressure on its GPU: one number, with a table `A C` more, with factors one a model."""
+    table, pairs = interference.sharing, interference.pairs
+    parts = [jnp.ones((*jobs.model.shape, 1), jnp.float32)]
+    if table is not None:
+        known = jnp.moveaxis(_known(table, table.pressure, jobs), 0, -2)
+        parts.append(known.reshape(*jobs.model.shape, -1))
+    if pairs is not None:
+        parts.append(jax.nn.one_hot(jobs.model, pairs.shape[0]))
+    return jnp.concatenate(parts, -1)
 
 
 def stretch_under(
     interference: Interference, jobs: Sharers, others: Float32[Array, "*jobs pressures"]
 ) -> Float32[Array, "*jobs"]:
     """How much longer the jobs compute under the pressure of `others`; 1 alone."""
+    pairs = interference.pairs
+    if pairs is None:
+        return _by_law(interference, jobs, others)
+    law = _by_law(interference, jobs, others[..., : -pairs.shape[0]])
+    return 1.0 + mean_factor(pairs, jobs.model, others[..., -pairs.shape[0] :]) * (law - 1.0)
+
+
+def mean_factor(
+    pairs: Float32[Array, "models models"], model: Int32[Array, "*jobs"], others: Float32[Array, "*jobs models"]
+) -> Float32[Array, "*jobs"]:
+    """The mean of the factors of a model beside so many `others` of each model; 0 beside none."""
+    return (pairs[model] * others).sum(-1) / jnp.maximum(others.sum(-1), 1.0)
+
+
+def _by_law(
+    interference: Interference, jobs: Sharers, others: Float32[Array, "*jobs pressures"]
+) -> Float32[Array, "*jobs"]:
+    """`stretch_under` where all factors are 1."""
     table, use = interference.sharing, jnp.ones(jobs.model.shape, jnp.float32)
     stretch = jnp.broadcast_to(interference(GPU, jobs.model, use, others[..., 0]), use.shape)
     if table is None:
@@ -65,7 +87,7 @@ def others_on(
 
 def stretch_of(interference: Interference, gpus: int, jobs: Sharers, active: Bool[Array, "R"]) -> Float32[Array, "R"]:
     """How much longer the computation of each running job of a partition takes; 1 for all others."""
-    others = others_on(gpus, jobs, active, pressure_of(interference.sharing, jobs))
+    others = others_on(gpus, jobs, active, pressure_of(interference, jobs))
     return jnp.where(active & (jobs.gpu >= 0), stretch_under(interference, jobs, others), 1.0)
 
 
@@ -78,7 +100,7 @@ def stretch_with(
     stretches; `placed`: leaves [C].
     """
     columns = jnp.arange(placed.gpu.shape[0])
-    pressure, added = (pressure_of(interference.sharing, jobs) for jobs in (running, placed))
+    pressure, added = (pressure_of(interference, jobs) for jobs in (running, placed))
     beside = (placed.gpu[:, None] == running.gpu) & (placed.gpu[:, None] >= 0)
     own = stretch_under(interference, placed, beside.astype(jnp.float32) @ pressure)
     others = others_on(gpus, running, running.gpu >= 0, pressure)

@@ -11,7 +11,7 @@ A model is a law and its weights (`Interference`). One signature for all laws,
 - result: of the broadcast shape, at least 1, exactly 1 where `others` is 0, never falling in `others`.
 
 A user's own law is any function of this signature. Where GPU sharing was fitted to measurements (`sharing`), what was
-fitted replaces the channel `gpu`.
+fitted replaces the channel `gpu`. What it adds to a job's time may have a factor for each pair of models (`pairs`).
 """
 
 import dataclasses
@@ -43,6 +43,7 @@ class Interference(Pytree):
     law: StretchLaw = static()
     weights: PyTree
     sharing: SharingTable | None = None  # what was fitted of jobs on one GPU; None: the law's channel `gpu`
+    pairs: Float32[Array, "models models"] | None = None  # factors of model and co-runner's model; None: all are 1
 
     def __call__(self, channel: int, model: Model, own: Use, others: Use) -> Stretch:
         """The stretch, see the module."""

@@ -128,7 +128,8 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     if shared is not None:
         assert job.milli is not None
         free, used, workers = (x.reshape(len(p), -1, *x.shape[3:]) for x in (state.free, shared, action.workers))
-        gpu, fits = jax.vmap(shares.gpu_for)(free, used, workers, job.milli)
+        in_axes = (0, 0, 0, 0, None if action.gpu is None else 0)
+        gpu, fits = jax.vmap(shares.gpu_for, in_axes)(free, used, workers, job.milli, action.gpu)
         taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))

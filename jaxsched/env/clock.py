@@ -14,6 +14,7 @@ from jaxsched.env.failures import next_changes
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
 from jaxsched.env.knowledge import HISTORY, seen
 from jaxsched.env.load import Load, load_of, sharers_of
+from jaxsched.env.pairs import as_is
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
 from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State
@@ -83,7 +84,7 @@ def advance(
     start, constants = interval_of(params, state, changed, intervals.astype(jnp.float32) * params.interval_s)
     shared_gpus = 0 if state.shared is None else state.shared.shape[-1]
     run = with_shared(functools.partial(_run, shared_gpus))
-    end, freed = run((state.running.footprint, state.running.workers), params, start, constants)
+    end, freed = run((state.running.footprint, state.running.workers), as_is(params, state), start, constants)
     return after_interval(params, state, end, freed, intervals), end.terms
 
 
@@ -99,7 +100,7 @@ def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> St
         return load_of(params, footprints_of, active, changed, old, sharers, shared_gpus)
 
     sharers = None if shared is None else sharers_of(params, state)
-    load = with_shared(run)(running.footprint, params, running.job >= 0, changed, old, sharers)
+    load = with_shared(run)(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers)
     running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
     return state.replace(own=load.own, total=load.total, running=running)
 

@@ -30,6 +30,7 @@ from jaxsched.env.state import (
     Asked,
     EnvConfig,
     EnvParams,
+    Pairs,
     Records,
     Running,
     Service,
@@ -40,8 +41,11 @@ from jaxsched.env.state import (
 from jaxsched.workload.jobs import NEVER, JobTable
 
 
-def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State:
-    """An empty cluster at boundary 0 that will be fed `jobs` (homes are assigned here), first arrivals admitted."""
+def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: Pairs | None = None) -> State:
+    """An empty cluster at boundary 0 that will be fed `jobs` (homes are assigned here), first arrivals admitted.
+
+    With `pairs`, models that share a GPU have factors that the law of sharing does not know.
+    """
     cluster = params.cluster
     (p, n, k), r = cluster.group_gpus.shape, config.running_slots
     layout = layout_of(cluster)
@@ -119,6 +123,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable) -> State
         faults=no_faults(params.failures, count),
         history=no_history(config, params) if config.knows == HISTORY else None,
         starts=no_starts(config.starts, n * k, shared=bool(config.shared_gpus)),
+        pairs=pairs,
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )

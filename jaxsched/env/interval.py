@@ -8,8 +8,9 @@ from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.env import shares
 from jaxsched.env.history import noted
 from jaxsched.env.load import Load, sharers_of
+from jaxsched.env.pairs import noted as noted_pairs
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
-from jaxsched.env.state import FINISHED, EnvParams, State
+from jaxsched.env.state import FINISHED, EnvParams, Pairs, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
 
@@ -27,6 +28,7 @@ class IntervalState(Pytree):
     attained_s: Float32[Array, "V"]
     attained_low_s: Float32[Array, "V"]
     terms: RewardTerms
+    pairs: Pairs | None = None
 
 
 class IntervalConstants(Pytree):
@@ -78,6 +80,7 @@ def interval_of(
         attained_s=state.attained_s,
         attained_low_s=state.attained_low_s,
         terms=zero_terms(queued) if terms is None else terms,
+        pairs=state.pairs,
     )
     constants = IntervalConstants(
         duration_s=running.duration_s,
@@ -109,6 +112,9 @@ def to_next_completion(params: EnvParams, now: IntervalState, constants: Interva
     finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
     holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
     attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
+    pairs = now.pairs
+    if pairs is not None and constants.sharers is not None:
+        pairs = noted_pairs(pairs, constants.sharers, now.active, step)
     return IntervalState(
         active=now.active & ~finished,
         remaining_s=high,
@@ -120,6 +126,7 @@ def to_next_completion(params: EnvParams, now: IntervalState, constants: Interva
         attained_s=attained,
         attained_low_s=attained_low,
         terms=accumulate(now.terms, rate, step, params.interval_s),
+        pairs=pairs,
     )
 
 
@@ -161,5 +168,6 @@ def after_interval(
         own=end.load.own,
         total=end.load.total,
         records=records,
+        pairs=end.pairs,
         history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
     )

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import seen
+from jaxsched.env.pairs import as_known
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
@@ -45,7 +46,8 @@ def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: Stat
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
     """What a policy does that sees only what it may know."""
     hidden = params.replace(failures=None)  # nobody knows what will fail
-    return policy(key, seen(params, state, config.knows), hidden)
+    hidden, state = as_known(hidden, seen(params, state, config.knows))
+    return policy(key, state, hidden)
 
 
 def play_rounds(

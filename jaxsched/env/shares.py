@@ -56,11 +56,23 @@ def group_of(workers: Int32[Array, "*jobs NK"]) -> Int32[Array, "*jobs"]:
 
 
 def gpu_for(
-    free: Int32[Array, "NK"], shared: Int16[Array, "NK S"], workers: Int32[Array, "NK"], milli: Int32[Array, ""]
+    free: Int32[Array, "NK"],
+    shared: Int16[Array, "NK S"],
+    workers: Int32[Array, "NK"],
+    milli: Int32[Array, ""],
+    chosen: Int32[Array, ""] | None = None,
 ) -> tuple[Int32[Array, ""], Bool[Array, ""]]:
-    """The shared GPU of a partition that a fraction would lie on, -1 for whole GPUs, and whether it fits."""
+    """The shared GPU of a partition that a fraction would lie on, -1 for whole GPUs, and whether it fits.
+
+    `chosen` is the index in its group of the GPU that is wanted, -1 or None for that of `best_gpu`.
+    """
     group = group_of(workers)
     slot, fits = best_gpu(free[group], shared[group], milli)
+    if chosen is not None:
+        index = jnp.clip(chosen, 0, shared.shape[-1] - 1)
+        used = shared[group, index]
+        enough = jnp.where(used > 0, used + milli <= WHOLE, free[group] > 0) & (chosen < shared.shape[-1])
+        slot, fits = jnp.where(chosen >= 0, index, slot), jnp.where(chosen >= 0, enough, fits)
     whole = milli >= WHOLE
     return jnp.where(whole, -1, group * shared.shape[-1] + slot), whole | fits
 

@@ -186,6 +186,15 @@ class History(Pytree):
     served: Int32[Array, "bins"]  # jobs by the service that they took
 
 
+class Pairs(Pytree):
+    """What models do to each other on a shared GPU beside what the law says: see `env.pairs`."""
+
+    factor: Float32[Array, "models models"]  # of a model and a co-runner's model
+    seen_s: Float32[Array, "models models"]  # for how long the two have been seen together
+    mean: Float32[Array, "models models"]  # the mean factor that has been seen
+    known: bool = static(default=False)  # policies see the factors
+
+
 class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
@@ -210,6 +219,7 @@ class State(Pytree):
     faults: Faults | None = None  # None where servers do not fail
     history: History | None = None  # None unless policies know it
     starts: Starts | None = None  # None unless they are logged
+    pairs: Pairs | None = None  # None where the law of sharing is all there is
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 
@@ -229,6 +239,7 @@ class Action(Pytree):
     ps: Int32[Array, "P N K"]
     target: Int32[Array, "P"]  # partition to forward to
     stop: Bool[Array, "P R"] | None = None  # running slots whose jobs are stopped; None: nobody stops any
+    gpu: Int32[Array, "P"] | None = None  # the group's GPU that a fraction gets, -1 or None: that of the rule
 
 
 def wait_action(cluster: Cluster) -> Action:

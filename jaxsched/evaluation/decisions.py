@@ -23,7 +23,7 @@ from jaxsched.policies.base import Policy
 from jaxsched.policies.offers import Offers, by_partition, offers, scene_of
 from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings, env_config, env_params
+from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
 from jaxsched.workload.jobs import to_table
 
 
@@ -71,7 +71,7 @@ def decisions_of(
     slots = {"running_slots": room, "queue_slots": result.stats.peak_queue + room + cluster.shape[0]}
     config = dataclasses.replace(config, **slots, starts=0)
     params = env_params(cluster, config, settings, [result.jobs])
-    state = admit(initial_state(config, params, to_table(result.jobs, settings.interval_s)))
+    state = admit(initial_state(config, params, to_table(result.jobs, settings.interval_s), pairs_of(settings, 0)))
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     programs = _programs(config, params, policy, key)
     wanted = np.zeros(len(result.jobs), bool)
@@ -145,7 +145,8 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         scene = scene_of(state, params, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
         taken = action.workers.reshape(partitions, -1)[p]
         here = jax.tree.map(lambda leaf: leaf[p], by_partition(params, scene))
-        return offers(params, here, p, jnp.int32(0), taken)
+        gpu = None if action.gpu is None else action.gpu[p]
+        return offers(params, here, p, jnp.int32(0), (taken, gpu))
 
     options = loop_options()
     return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))

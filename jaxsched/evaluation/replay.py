@@ -93,7 +93,7 @@ def footprints_of(attempts: Attempts, jobs: JobList, cluster: Cluster, params: E
         ideal=ideal,
         least=least,
         used=[one.used for one in of],
-        pressure=np.asarray(pressure_of(params.interference.sharing, sharers)),
+        pressure=np.asarray(pressure_of(params.interference, sharers)),
         gpu=gpu,
         gpu_type=gpu_type.astype(np.int64),
     )

@@ -32,6 +32,7 @@ class Options:
     threshold: float = 1.0  # of `greedy-wait`, as the next two
     patience: float = 1.0
     lifetimes: bool = False
+    observe: bool = False  # goes by what pairs of models on one GPU have been seen to do to each other
     search: int = 0  # choices that are compared at a boundary, docs/semantics.md, section 7; 0: the rule is followed
 
 
@@ -57,9 +58,10 @@ class Policy:
 
     @property
     def is_rule(self) -> bool:
-        """Written by hand: it learned nothing, and does not search."""
+        """Written by hand: it learned nothing, learns nothing, and does not search."""
         of = self.options
-        return of is not None and not self.searches and not isinstance(of.queue.order, LevelTable)
+        learned = of is None or of.observe or isinstance(of.queue.order, LevelTable)
+        return not learned and not self.searches
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
         """`act` with its own weights."""
@@ -117,8 +119,12 @@ def place_or_forward(
     forward: Bool[Array, "P"],
     forward_slot: Int32[Array, "P"],
     target: Int32[Array, "P"],
+    gpu: Int32[Array, "P"] | None = None,
 ) -> Action:
-    """The action that places where `place`, else forwards where `forward`, else waits; PS follow the workers."""
+    """The action that places where `place`, else forwards where `forward`, else waits; PS follow the workers.
+
+    `gpu`: as in `Action`.
+    """
     p = jnp.arange(state.queue.shape[0])
     shape = state.free.shape
     wanted = state.jobs.ps[jnp.maximum(state.queue[p, slot], 0)]
@@ -129,6 +135,7 @@ def place_or_forward(
         workers=workers.reshape(shape),
         ps=ps.reshape(shape),
         target=target,
+        gpu=gpu,
     )
 
 

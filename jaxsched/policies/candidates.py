@@ -1,15 +1,19 @@
-"""Candidate placements of one job on one partition: anchor servers x caps per group (docs/semantics.md, section 7)."""
+"""Candidate placements of one job on one partition (docs/semantics.md, section 7).
+
+For gangs they are anchor servers x caps per group; for a fraction of a GPU there are also the GPUs one by one.
+"""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Int16, Int32
 
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.policies.filling import fill_in_order, quantise
 from jaxsched.policies.rules import View, capacity, per_server, server_pressure, to_groups
-from jaxsched.semantics import ANCHORS, CAPS
+from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
+from jaxsched.workload.jobs import WHOLE
 
 _NEVER = 2**30
 
@@ -58,3 +62,29 @@ def candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Arr
     every_cap = jax.vmap(one, in_axes=(None, 0))
     workers, valid = jax.vmap(every_cap, in_axes=(0, None))(anchors(view, job), jnp.array(CAPS, jnp.int32))
     return workers.reshape(-1, layout.nk), valid.reshape(-1)
+
+
+def single_gpus(
+    view: View, shared: Int16[Array, "NK S"], milli: Int32[Array, ""]
+) -> tuple[Int32[Array, "G NK"], Int32[Array, "G"], Bool[Array, "G"]]:
+    """GPUs that a fraction of one may lie on: workers per group, index of the GPU in its group, and validity.
+
+    First shared ones with enough left, by index, then a free one of each of the groups with the fewest.
+    """
+    assert view.room is not None
+    used = shared.astype(jnp.int32)
+    fits = view.room >= milli
+    enough = ((used > 0) & (used + milli <= WHOLE) & fits[:, None]).reshape(-1)
+    place = jnp.cumsum(enough) - 1
+    wanted = enough & (place == jnp.arange(GPUS)[:, None])
+    group, slot = jnp.divmod(jnp.argmax(wanted, -1), shared.shape[1])
+
+    opened, left = [], jnp.where(fits & (view.free > 0), view.free, _NEVER)
+    for _ in range(OPENED):
+        opened.append(jnp.argmin(left))
+        left = jnp.where(jnp.arange(left.shape[0]) == opened[-1], _NEVER, left)
+    anew = jnp.stack(opened)
+    first = jnp.arange(OPENED) < (fits & (view.free > 0)).sum()
+    index = jnp.concatenate([slot, jnp.argmax(used[anew] == 0, -1)]).astype(jnp.int32)
+    workers = jnp.concatenate([group, anew])[:, None] == jnp.arange(shared.shape[0])
+    return workers.astype(jnp.int32), index, jnp.concatenate([wanted.any(-1), first])

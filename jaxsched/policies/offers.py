@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Int16, Int32, Num
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import on_cpu, only_where
 from jaxsched.dynamics.footprint import Best, Footprint, JobSpec, best_hardware, footprint
-from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
+from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of, stretch_with
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
@@ -21,13 +21,14 @@ from jaxsched.env import shares
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvParams, State, job_spec
-from jaxsched.policies.candidates import candidates
+from jaxsched.policies.candidates import candidates, single_gpus
 from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View, fastest, per_server
 from jaxsched.pytree import Pytree, static
-from jaxsched.workload.jobs import MILLI
+from jaxsched.workload.jobs import MILLI, WHOLE
 
 BLOCK = 8  # candidates whose effects are computed at once
+Chosen = tuple[Int32[Array, "some NK"], Int32[Array, "some"] | None]  # workers of candidates, GPUs as in `Action`
 
 
 class Scene(Pytree):
@@ -44,6 +45,7 @@ class Scene(Pytree):
     crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
     exit_s: Float32[Array, "P N"] | None = None  # seconds until the last job of a server ends; None: not looked at
     gpu_speeds: int = static(default=1)  # as in `State`
+    every_gpu: bool = static(default=False)  # a fraction is offered single GPUs, not what its group's rule says
 
 
 class Crowd(Pytree):
@@ -67,6 +69,7 @@ class Offers(Pytree):
     loss: Float32[Array, "C"]  # the same, `own` over what the placement's slowest GPUs give at best: at least 1
     later: Float32[Array, "C"]  # by how much later its servers would be wholly free, in those units; 0: not looked at
     stake: Float32[Array, "C"]  # seconds lost by a `loss` above 1, own and others', over the wait for a change
+    gpu: Int32[Array, "C"] | None = None  # as in `Action`
 
 
 class Here(Pytree):
@@ -87,6 +90,7 @@ def scene_of(
     slots: Int32[Array, "P W"],
     found: Bool[Array, "P W"],
     lifetimes: bool = False,
+    every_gpu: bool = False,
 ) -> Scene:
     """The scene for the queued jobs in `slots` where `found`; `lifetimes`: with `exit_s`."""
     running = state.running
@@ -107,6 +111,7 @@ def scene_of(
         crowd=crowd_of(state, params),
         exit_s=_exits(state, end) if lifetimes else None,
         gpu_speeds=state.gpu_speeds,
+        every_gpu=every_gpu and state.shared is not None,
     )
 
 
@@ -124,6 +129,9 @@ def crowd_of(state: State, params: EnvParams) -> Crowd | None:
     assert stretch is not None
     running, (p, n, k, _) = sharers_of(params, state), shared.shape
     running = running.replace(gpu=jnp.where(state.running.job >= 0, running.gpu, -1))
+    if state.pairs is not None:  # how slow they are is seen; what changes follows from what is believed
+        believed = lambda jobs: stretch_of(params.interference, n * k * shared.shape[-1], jobs, jobs.gpu >= 0)
+        stretch = jax.vmap(believed)(running)
     return Crowd(shared=shared.reshape(p, n * k, -1), running=running, stretch=stretch)
 
 
@@ -145,13 +153,13 @@ def offers(
     here: "Here",
     p: Int32[Array, ""],
     w: Int32[Array, ""],
-    beside: Int32[Array, "NK"] | None = None,
+    beside: tuple[Int32[Array, "NK"], Int32[Array, ""] | None] | None = None,
 ) -> Offers:
     """What there is for the job at place `w` of the window of partition `p`.
 
     Args:
         here: the partition, of `by_partition`.
-        beside: workers of one more candidate, the last.
+        beside: workers of one more candidate, the last, and its GPU as in `Action`.
     """
     scene = here.scene
     now = here.now or step_time(params.interference, scene.footprint, scene.total[:, None])
@@ -164,18 +172,28 @@ def offers(
         view = fastest(view, job)
     duration = scene.duration_s[w]
     workers, valid = candidates(view, job)
+    gpu = None
+    if scene.every_gpu:
+        assert crowd is not None and job.milli is not None
+        lone, index, fits = single_gpus(view, crowd.shared, job.milli)
+        gpu = jnp.concatenate([jnp.full(valid.shape, -1), index])
+        workers = jnp.concatenate([workers, lone])
+        valid = jnp.concatenate([valid & (job.milli >= WHOLE), fits & (job.milli < WHOLE)])
     if beside is not None:
-        workers, valid = jnp.concatenate([workers, beside[None]]), jnp.append(valid, True)
+        if beside[1] is not None:
+            gpu = jnp.append(jnp.full(valid.shape, -1) if gpu is None else gpu, beside[1])
+        workers, valid = jnp.concatenate([workers, beside[0][None]]), jnp.append(valid, True)
     best = best_hardware(params.cluster)
 
-    def appraise(workers: Array) -> tuple[Array, ...]:
+    def appraise(chosen: tuple[Array, Array | None]) -> tuple[Array, ...]:
+        workers, gpu = chosen
         prints = candidate_prints(view, best, job, workers)
-        stretches = None if crowd is None else _stretches(params, view, crowd, job, workers)
+        stretches = None if crowd is None else _stretches(params, view, crowd, job, workers, gpu)
         left = scene.left_s
         effects = what_if(params.interference, rows, left, now, view.total, prints, stretches)
         return (*effects, prints.least) if scene.gpu_speeds > 1 else effects
 
-    own, added, *least = in_blocks(appraise, workers, valid, (1.0, 0.0, 1.0)[: 2 + (scene.gpu_speeds > 1)])
+    own, added, *least = in_blocks(appraise, (workers, gpu), valid, (1.0, 0.0, 1.0)[: 2 + (scene.gpu_speeds > 1)])
     effective = loss = own + added / jnp.maximum(duration, 1e-9)
     if least:
         loss = own / least[0] + added / jnp.maximum(duration, 1e-9)
@@ -195,12 +213,13 @@ def offers(
         loss=loss,
         later=later / jnp.maximum(duration, 1e-9),
         stake=stake,
+        gpu=gpu,
     )
 
 
 def in_blocks(
-    appraise: Callable[[Int32[Array, "some NK"]], tuple[Float32[Array, "some"], ...]],
-    workers: Int32[Array, "C NK"],
+    appraise: Callable[[Chosen], tuple[Float32[Array, "some"], ...]],
+    options: Chosen,
     valid: Bool[Array, "C"],
     others: tuple[float, ...],
 ) -> tuple[Float32[Array, "C"], ...]:
@@ -210,13 +229,14 @@ def in_blocks(
     """
     count = valid.shape[0]
     if count <= BLOCK or not on_cpu():
-        return appraise(workers)
+        return appraise(options)
     place = jnp.cumsum(valid) - 1
 
     def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         start, *found = carry
         chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
-        new = appraise(workers[jnp.argmax(chosen, -1)])
+        index = jnp.argmax(chosen, -1)
+        new = appraise(jax.tree.map(lambda leaf: leaf[index], options))
         return start + BLOCK, *(put(old, chosen, values) for old, values in zip(found, new, strict=True))
 
     def put(old: Array, chosen: Array, new: Array) -> Array:
@@ -242,10 +262,18 @@ class Stretches(Pytree):
     after: Float32[Array, "C R"]
 
 
-def _stretches(params: EnvParams, view: View, crowd: Crowd, job: JobSpec, workers: Int32[Array, "C NK"]) -> Stretches:
-    """What placing `job` as `workers` would do on the GPUs that it would share."""
+def _stretches(
+    params: EnvParams,
+    view: View,
+    crowd: Crowd,
+    job: JobSpec,
+    workers: Int32[Array, "C NK"],
+    chosen: Int32[Array, "C"] | None,
+) -> Stretches:
+    """What placing `job` as `workers`, on GPUs that are `chosen` if given, would do on the GPUs that it would share."""
     assert job.milli is not None
-    gpu, _ = jax.vmap(shares.gpu_for, in_axes=(None, None, 0, None))(view.free, crowd.shared, workers, job.milli)
+    each = (None, None, 0, None, None if chosen is None else 0)
+    gpu, _ = jax.vmap(shares.gpu_for, in_axes=each)(view.free, crowd.shared, workers, job.milli, chosen)
     kinds = view.cluster.group_gpu_type.reshape(-1)[shares.group_of(workers)]
     placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
     gpus = crowd.shared.shape[0] * crowd.shared.shape[1]

@@ -5,7 +5,8 @@
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
 gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
 patience, and `lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is
-FIFO without backfilling, as published; `greedy-wait` always backfills, and has `forward` unless told otherwise.
+FIFO without backfilling, as published; `greedy-wait` and `match` always backfill, and have `forward` unless told
+otherwise. With `observe` these two go by what they have seen of models that share a GPU.
 """
 
 import dataclasses
@@ -19,20 +20,22 @@ from jaxtyping import PRNGKeyArray, PyTree
 from jaxsched import shipped
 from jaxsched.cards import what_of
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
+from jaxsched.env.pairs import as_seen
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
-from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Options, Policy
+from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Act, Options, Policy
 from jaxsched.policies.faster import quiet_intervals
 from jaxsched.policies.from_file import from_file
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import FIFO, heuristic
+from jaxsched.policies.matching import WINDOW, match
 from jaxsched.policies.rules import RULES, Rule
 
-GREEDY_WAIT, RANDOM = "greedy-wait", "random"
-NAMES = (*RULES, GREEDY_WAIT)
-LIFETIME = "lifetime"
+GREEDY_WAIT, MATCH, RANDOM = "greedy-wait", "match", "random"
+NAMES = (*RULES, GREEDY_WAIT, MATCH)
+LIFETIME, OBSERVE = "lifetime", "observe"
 # The field's schedulers, with our placement and forwarding; differences are in docs/semantics.md, sections 8 and 9.
 _TOGETHER = "backfill+consolidate+spread"
 SCHEDULERS = {
@@ -44,6 +47,7 @@ SCHEDULERS = {
 QSSF = "qssf"
 NUMBERS = {"h": "hysteresis", "q": "quantum"}  # of a discipline
 SEARCH = "search"
+LENGTHS = ("sjf", "area")  # orders by which `match` goes
 SEARCHED = ("fifo", "sjf", "area")  # orders whose keys do not change, so that a job can be given another
 ALTERNATIVES, MOST_ALTERNATIVES = 64, 4096
 NO_LIMIT = 1e9  # what no effective slowdown exceeds
@@ -153,7 +157,11 @@ def hand_written(name: str, of: Options) -> Policy:
     if of.rule == GREEDY_WAIT:
         needs = HISTORY if of.queue.needs_history else ESTIMATES
         act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
+        act = observing(act) if of.observe else act
         return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
+    if of.rule == MATCH:
+        act = match(of.queue, of.forward)
+        return Policy(name, observing(act) if of.observe else act, asked=asked, options=of, needs=ESTIMATES)
     return Policy(
         name,
         heuristic(of.rule, of.queue, of.forward),
@@ -163,11 +171,16 @@ def hand_written(name: str, of: Options) -> Policy:
     )
 
 
+def observing(act: Act) -> Act:
+    """What acts by the factors of pairs of models that have been seen, see `env.pairs`."""
+    return lambda key, state, params, weights: act(key, state, as_seen(params, state), weights)
+
+
 def _searching(spec: str) -> Policy:
     """The policy of a name that begins with `search:`. UserError naming what is wrong and what would be right."""
     name, *options = spec.partition(":")[2].replace(":", "+", 1).split("+")
-    if name not in NAMES or name == RANDOM:
-        known = ", ".join(one for one in NAMES if one != RANDOM)
+    if name not in NAMES or name in (RANDOM, MATCH):
+        known = ", ".join(one for one in NAMES if one not in (RANDOM, MATCH))
         raise UserError(f"policy {spec!r}: searches under one of {known}, such as {SEARCH}:{GREEDY_WAIT}:sjf+n64")
     counts = [option for option in options if option[:1] == "n" and option[1:2].isdigit()]
     rest = "+".join(option for option in options if option and option not in counts)
@@ -200,8 +213,10 @@ def _quiet(queue: Discipline, forward: str) -> Asked:
 def options_of(spec: str) -> Options:
     """What the name of a hand-written policy says. UserError naming what is wrong and what would be right."""
     name, _, rest = spec.partition(":")
-    greedy = name == GREEDY_WAIT
-    of = Options(name, _LOOKED_AT, TO_IDLE) if greedy else Options(name, FIFO)
+    greedy, looks = name == GREEDY_WAIT, name in (GREEDY_WAIT, MATCH)
+    of = Options(name, _LOOKED_AT, TO_IDLE) if looks else Options(name, FIFO)
+    if name == MATCH:
+        of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=WINDOW))
     queue, given = {}, [option for option in rest.split("+") if option]
     for option in given:
         if option in ORDERS:
@@ -214,14 +229,19 @@ def options_of(spec: str) -> Options:
             of = dataclasses.replace(of, forward=option)
         elif greedy and option == LIFETIME:
             of = dataclasses.replace(of, lifetimes=True)
+        elif looks and option == OBSERVE:
+            of = dataclasses.replace(of, observe=True)
         elif greedy and option.startswith("t"):
             of = dataclasses.replace(of, threshold=_number(spec, option, 1.0))
         elif greedy and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *((LIFETIME, "tX", "pX") if greedy else ()))
+            own = (LIFETIME, "tX", "pX", OBSERVE) if greedy else (OBSERVE,) if looks else ()
+            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *own)
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
-    if "reserve" in queue and (name == RANDOM or not (greedy or "backfill" in queue)):
+    if name == MATCH and (queue.get("order", LENGTHS[0]) not in LENGTHS or queue.get("preempt")):
+        raise UserError(f"policy {spec!r}: weighs jobs by length: one of the orders {', '.join(LENGTHS)}, no 'preempt'")
+    if "reserve" in queue and (name == RANDOM or not (looks or "backfill" in queue)):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start

@@ -14,7 +14,8 @@ from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
-from jaxsched.env.state import MOST_FORWARDS, EnvConfig, EnvParams, make_params, preemption
+from jaxsched.env.pairs import draw_pairs
+from jaxsched.env.state import MOST_FORWARDS, EnvConfig, EnvParams, Pairs, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 from jaxsched.workload.catalogue import get_catalogue
@@ -28,6 +29,7 @@ SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
 STARTS = 4096  # logged in JAX before the host reads them; at least one per partition and round
 MOST_NOTED = 4_000_000  # finished jobs of a history
+MOST_SIGMA = 3.0  # of the factors of pairs of models: some are then 1,000 times their mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Settings:
 
     interval_s: float = 60.0  # seconds between decisions
     interference: str = DEFAULT  # see `interference_model`
+    pair_factors: float | None = None  # sigma of random factors of models that share a GPU, see `env.pairs`
+    pairs_known: bool = False  # policies see them
     models: str | None = None  # a file of models beside the catalogue's, see `workload.catalogue`
     rounds: int = 64  # decision rounds per boundary at most
     max_forwards: int = 2  # of a job, docs/semantics.md, section 6
@@ -87,6 +91,10 @@ class Settings:
             raise UserError(f"failure_seed: {self.failure_seed} should be at least 0 and less than 2^31")
         if self.knows not in KNOWLEDGE:
             raise UserError(f"knows: {self.knows!r} should be one of {', '.join(KNOWLEDGE)}")
+        if self.pair_factors is not None and not 0.0 <= self.pair_factors <= MOST_SIGMA:
+            raise UserError(f"pair_factors: {self.pair_factors} should be from 0 to {MOST_SIGMA:g}")
+        if self.pairs_known and self.pair_factors is None:
+            raise UserError("pairs_known: says that policies see the factors of pair_factors, which are off")
         interference_model(self.interference)
         get_catalogue(self.models)
 
@@ -137,6 +145,11 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         raise UserError(
             f"no job fits the cluster: the smallest gang has {smallest} GPUs, the largest partition {gpus}; "
             "take a larger cluster or fewer schedulers"
+        )
+    if settings.pair_factors is not None and not shared_gpus(cluster, job_lists):
+        raise UserError(
+            "pair_factors: are for jobs that share a GPU, and no job asks for a fraction of one; "
+            "take a trace whose jobs do, such as openb, or gpu_share"
         )
     if settings.knows == HISTORY and max(map(len, job_lists)) > MOST_NOTED:
         raise UserError(f"knows: {HISTORY} takes {MOST_NOTED:,} jobs at most, its sums are int32; take fewer jobs")
@@ -192,9 +205,20 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
     )
 
 
+def pairs_of(settings: Settings, number: int) -> Pairs | None:
+    """The factors of models that share a GPU in the job list at place `number`; None if there are none."""
+    if settings.pair_factors is None:
+        return None
+    models = len(get_catalogue(settings.models).models)
+    return draw_pairs(models, settings.pair_factors, settings.seed + number, known=settings.pairs_known)
+
+
 def params_for(cluster: Cluster, jobs: JobList, settings: Settings) -> EnvParams:
-    """`env_params` of one job list."""
-    return env_params(cluster, env_config(cluster, [jobs], settings), settings, [jobs])
+    """`env_params` of the first job list, with the factors of its pairs of models."""
+    params, pairs = env_params(cluster, env_config(cluster, [jobs], settings), settings, [jobs]), pairs_of(settings, 0)
+    if pairs is None:
+        return params
+    return params.replace(interference=params.interference.replace(pairs=pairs.factor))
 
 
 def drawn_span_s(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> float:

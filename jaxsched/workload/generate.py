@@ -13,7 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.acme import Marginals, draw
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
+from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load
 from jaxsched.workload.llm import KINDS, kinds_of
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
@@ -42,6 +42,7 @@ def synthetic(
     duration_cap_s: float = np.inf,
     gpu_counts: Mapping[int, float] | None = None,
     max_gpus: int = MAX_GPUS,
+    gpu_share: float = 1.0,
     mix: str | Mix | Mapping[str, float] = "default",
     ps_fraction: float = PS_FRACTION,
     schedulers: int = 1,
@@ -58,6 +59,7 @@ def synthetic(
     - `durations`: Philly's quantiles given the gang size, exponential, or all the same; scaled such that their mean is
       `mean_duration_s` after they were cut at `duration_cap_s` (Philly without `mean_duration_s`: not scaled);
     - `gpu_counts`: weights of gang sizes, default Philly's; sizes above `max_gpus` (or `total_gpus`) are left out;
+    - `gpu_share`: of a GPU that jobs of one GPU ask for, rounded to thousandths;
     - `acme`: sizes and run times of a cluster of Acme instead (`workload.acme`);
     - `llm_from`: gangs of at least so many GPUs train large language models (`workload.llm`), where they can hold one;
     - homes: round robin over `schedulers`; with `home_skew` z > 0 drawn with weights (h + 1)^-z;
@@ -70,6 +72,8 @@ def synthetic(
             f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
             f"{schedulers}, {tenants}"
         )
+    if not 1 / WHOLE <= gpu_share <= 1.0:
+        raise UserError(f"gpu_share: {gpu_share} should be from {1 / WHOLE:g} to 1")
     if acme is None:
         sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
         gpus = rng.choice(sizes, size=num_jobs, p=weights)
@@ -91,7 +95,8 @@ def synthetic(
             f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
             f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-    span_s = float(gpus @ run_s) / (load * total_gpus)
+    milli = np.where(gpus == 1, round(gpu_share * WHOLE), WHOLE)
+    span_s = float(gpus * milli @ run_s) / (load * total_gpus * WHOLE)
     submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
     wide = np.ones(num_jobs, np.int64)
     if llm_from is not None:
@@ -105,6 +110,7 @@ def synthetic(
         model=models,
         tenant=rng.integers(tenants, size=num_jobs),
         home=home,
+        milli=milli,
         models=len(catalogue.models),
     )
     return rescale_to_load(jobs, total_gpus, load)  # takes away what rounding left

@@ -50,6 +50,7 @@ class WorkloadOptions:
     schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
     mean_duration_s: float | None = None  # synthetic workloads
     duration_cap_s: float = np.inf  # synthetic workloads
+    gpu_share: float = 1.0  # of a GPU that jobs of one GPU ask for; synthetic workloads
     catalogue: Catalogue = BUILT_IN
 
 
@@ -113,6 +114,7 @@ def _synthetic(name: str, options: WorkloadOptions) -> JobList:
         schedulers=options.schedulers,
         mean_duration_s=options.mean_duration_s,
         duration_cap_s=options.duration_cap_s,
+        gpu_share=options.gpu_share,
         catalogue=options.catalogue,
         **SYNTHETIC[name],
     )

@@ -20,7 +20,7 @@ from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.jax.program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.engines.jax.slots import Fitting, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import JAX, Settings, at_horizon, env_config, env_params, most_running
+from jaxsched.simulation.settings import JAX, Settings, at_horizon, env_config, env_params, most_running, pairs_of
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
@@ -93,8 +93,13 @@ class _Run:
         self._player, self._program, self._lists, self._first_seed = player, player.program, job_lists, first_seed
         program, settings = player.program, player.settings
         states = [
-            initial_state(program.config, player.params, pad_table(to_table(jobs, settings.interval_s), player.size))
-            for jobs in job_lists
+            initial_state(
+                program.config,
+                player.params,
+                pad_table(to_table(jobs, settings.interval_s), player.size),
+                pairs_of(settings, first_seed + place),
+            )
+            for place, jobs in enumerate(job_lists)
         ]
         keys = [jax.random.fold_in(jax.random.key(settings.seed), first_seed + i) for i in range(len(job_lists))]
         batched = program.batched

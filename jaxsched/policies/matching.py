@@ -1,0 +1,63 @@
+"""`match`: of the jobs that may start and their places, the pair that costs least for its length.
+
+`greedy-wait` looks for the best place of one job after the other. Where jobs share GPUs, what a place is worth depends
+on who runs there, and a job behind the first may suit it better. Nobody waits for a better place.
+"""
+
+import functools
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
+
+from jaxsched.dynamics.batching import lane_by_lane, of_parts
+from jaxsched.env.observation import window_slots
+from jaxsched.env.queues import Discipline, order_keys
+from jaxsched.env.reservations import openings
+from jaxsched.env.state import Action, EnvParams, State
+from jaxsched.policies.base import Act, forward_choice, place_or_forward
+from jaxsched.policies.filling import quantise
+from jaxsched.policies.offers import Here, Scene, by_partition, offers, scene_of
+
+WINDOW = 16  # jobs that are looked at
+_NEVER = 2**30  # more than any score
+
+
+def match(queue: Discipline, forward: str) -> Act:
+    """The policy of docs/semantics.md, section 7."""
+
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        keys = order_keys(queue, state, params)
+        can_start, open_to = openings(queue, params, state, keys)
+        slots, found = window_slots(queue, keys, state, can_start)
+        slots, found = slots[:, :-1], found[:, :-1]
+        scene = scene_of(state, params, slots, found, every_gpu=True)
+        length = jnp.take_along_axis(keys, slots, -1)
+        relative = jnp.sqrt(length / jnp.maximum(length[:, :1], 1e-9))
+        place, window, workers, gpu = lane_by_lane(_choose)(params, scene, relative)
+        slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
+        forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
+        gpu = gpu if scene.every_gpu else None
+        return place_or_forward(state, place, slot, workers, possible, forward_slot, target, gpu)
+
+    return act
+
+
+def _choose(
+    params: EnvParams, scene: Scene, relative: Float32[Array, "P W"]
+) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[Array, "P"]]:
+    """Whether a job is placed, its place in the window, its workers, and its GPU as in `Action`."""
+    nothing = (jnp.int32(_NEVER), jnp.zeros_like(scene.free[0]), jnp.int32(-1))
+
+    def best(part: tuple[Here, Array], p: Array, w: Array) -> tuple[Array, Array, Array]:
+        here, relative = part
+        on = offers(params, here, p, w)
+        score = jnp.where(on.valid, quantise(relative[w] * on.effective), _NEVER)
+        choice = jnp.argmin(score)
+        return score[choice], on.workers[choice], jnp.int32(-1) if on.gpu is None else on.gpu[choice]
+
+    score, workers, gpu = of_parts((by_partition(params, scene), relative), scene.some, best, nothing)
+    window = jnp.argmin(score, 1).astype(jnp.int32)
+    pick = functools.partial(jnp.take_along_axis, axis=1)
+    chosen = pick(score, window[:, None])[:, 0]
+    return chosen < _NEVER, window, pick(workers, window[:, None, None])[:, 0], pick(gpu, window[:, None])[:, 0]
