@@ -18,7 +18,7 @@ from tests.support import strategies
 
 
 def test_names():
-    assert set(NAMES) == set(RULES) | {"greedy-wait"}
+    assert set(NAMES) == set(RULES) | {"greedy-wait", "match"}
     assert set(RULES) >= {
         "first-fit",
         "pack",
@@ -33,6 +33,8 @@ def test_names():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", ["", ":fifo", ":tenants+backfill", ":area+backfill+forward", ":"])
 def test_understood(name, options):
+    if name == "match" and options in (":fifo", ":tenants+backfill"):
+        options = ":sjf+backfill"  # it needs an order by length
     policy = parse(name + options)
     assert isinstance(policy, Policy) and policy.name == name + options and callable(policy)
 
@@ -65,6 +67,11 @@ def test_greedy_wait_has_more_options():
         ("greedy-wait:tnan", ("'tnan'", "tX")),
         ("greedy-wait:tinf", ("'tinf'", "tX")),
         ("greedy-wait:p-1", ("'p-1'", "pX", "at least 0")),
+        ("match:fifo", ("'match:fifo'", "sjf, area")),
+        ("match:las+preempt", ("'match:las+preempt'", "sjf, area")),
+        ("match:sjf+preempt", ("sjf, area", "no 'preempt'")),
+        ("match:t2", ("unknown option 't2'", "observe")),
+        ("search:match", ("searches under one of",)),
         ("greedy-wait:x2", ("unknown option 'x2'", "tX", "pX")),
     ],
 )
