@@ -26,7 +26,7 @@ from tests.support.kube.server import free_port
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SCHEDULERS = (
-    "kube-scheduler", "kube-scheduler:unthrottled", "greedy-wait", "greedy-wait:gangs", "checkpoints/default",
+    "kube-scheduler", "kube-scheduler:unthrottled", "greedy-wait", "greedy-wait:gangs", "checkpoints/quickstart",
 )  # fmt: skip
 GANG, THREADS, LIMIT_S = 8, 16, 300.0
 

@@ -62,7 +62,7 @@ def test_a_comparison_by_names_prints_a_table():
 
 
 def test_shipped_checkpoints_are_policies_by_name():
-    assert checkpoints() == ("default", "quickstart")
+    assert checkpoints() == ("quickstart",)
     assert parse("quickstart").name == "quickstart"
     assert shipped.find(shipped.CHECKPOINTS, "../quickstart") is None
     assert shipped.find(shipped.CHECKPOINTS, "a" * 5000) is None

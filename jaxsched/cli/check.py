@@ -14,7 +14,7 @@ sweeps (.yaml), recordings and logs of runs (.jsonl), and the folders of checkpo
 code is 2 if one of them cannot be read.
 
 Examples:
-  jaxsched check trace.csv mine.yaml checkpoints/default runs/mine
+  jaxsched check trace.csv mine.yaml checkpoints/quickstart runs/mine
 """
 
 

@@ -17,13 +17,13 @@ HELP = """Run every policy and checkpoint on the same jobs and compare them.
 
 POLICIES
   NAME[:OPTION+OPTION...]  first-fit, pack, load-balance, tetris, least-interference, contention-aware, random,
-                           greedy-wait
+                           greedy-wait; match, for jobs that share GPUs: the job and the GPU that suit each other
   of the field             tiresias-las; with --knows history qssf (Helios), tiresias-gittins, themis; all but qssf stop
                            jobs (--preemption on)
   search:NAME:OPTIONS+nN   NAME with the order fifo, sjf or area: whenever jobs have come or gone, up to N choices
                            (default 64; a job is moved to the head of its queue, or held back for a while) are each
                            played to the end by estimates, and the best is kept; takes long
-  a checkpoint             quickstart, default, or a folder
+  a checkpoint             quickstart, or a folder
   FILE.py:NAME             a function or Policy of your own
 
 OPTIONS of a policy: whose turn it is (one of these)
@@ -46,6 +46,7 @@ OPTIONS of a policy: what else
   forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
   tX, pX, lifetime         of greedy-wait: its threshold, its patience, and whether placements are charged with the
                            seconds by which their servers would be wholly free later
+  observe                  of greedy-wait and match, with --pair-factors: goes by how jobs that shared a GPU got on
 
 Examples:
   jaxsched evaluate --policies pack pack:area+backfill greedy-wait
@@ -53,7 +54,8 @@ Examples:
   jaxsched evaluate --policies pack greedy-wait quickstart --seeds 10 --markdown table.md
   jaxsched evaluate --policies pack checkpoints/mine --record checkpoints/mine
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
-  jaxsched evaluate --cluster leaf-spine-64 --seeds 20 --policies pack quickstart default --on ray:head:6379
+  jaxsched evaluate --cluster leaf-spine-64 --seeds 20 --policies pack quickstart --on ray:head:6379
+  jaxsched evaluate --gpu-share 0.5 --pair-factors 0.7 --policies pack:sjf+backfill match:sjf match:sjf+observe
   jaxsched evaluate --preemption on --knows history --policies qssf tiresias-gittins pack:srsf+backfill+preempt
 """
 

@@ -20,8 +20,8 @@ pending gangs would start, and behind whom. replay simulates a recorded day unde
 
 Examples:
   jaxsched kube run --shadow --scheduler-name default-scheduler --record day.jsonl
-  jaxsched kube run --checkpoint checkpoints/default
-  jaxsched kube replay day.jsonl --policies pack greedy-wait checkpoints/default
+  jaxsched kube run --checkpoint checkpoints/quickstart
+  jaxsched kube replay day.jsonl --policies pack greedy-wait checkpoints/quickstart
   jaxsched kube whatif -f job.yaml --policies greedy-wait pack
   jaxsched kube whatif day.jsonl --at-s 3600
 """

@@ -16,8 +16,8 @@ say is named, with the value that is taken.
 
 Examples:
   jaxsched reproduce quickstart
-  jaxsched reproduce checkpoints/default --out runs/default-again
-  jaxsched evaluate --policies pack greedy-wait checkpoints/default --seeds 10 --record checkpoints/default
+  jaxsched reproduce checkpoints/quickstart --out runs/quickstart-again
+  jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --record checkpoints/quickstart
 """
 
 
