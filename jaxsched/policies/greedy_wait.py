@@ -18,7 +18,7 @@ from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.policies.base import TO_IDLE, Act, forward_choice, place_or_forward
 from jaxsched.policies.faster import preempting
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
+from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
 
 
 def greedy_wait(
@@ -47,6 +47,13 @@ def greedy_wait(
     return act
 
 
+def acceptable(threshold: float, patience: float, here: Here, on: Offers, w: Int32[Array, ""]) -> Bool[Array, "C"]:
+    """Which candidates of the job at place `w` of the window are good enough, or better than an idle partition."""
+    good = quantise(on.loss) <= quantise(jnp.float32(threshold))
+    good |= quantise(on.stake) <= quantise(jnp.float32(patience))
+    return good | (jnp.isinf(here.scene.wait_s) & (w == 0))
+
+
 def _choose(
     threshold: float, patience: float, params: EnvParams, scene: Scene
 ) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"]]:
@@ -58,9 +65,8 @@ def _choose(
     def best_offer(part: Here, p: Array, w: Array) -> tuple[Array, Array]:
         on = offers(params, part, p, w)
         choice = jnp.argmin(choice_score(on))
-        good = quantise(on.loss) <= quantise(jnp.float32(threshold))
-        good |= quantise(on.stake) <= quantise(jnp.float32(patience))
-        return (good[choice] | (jnp.isinf(part.scene.wait_s) & (w == 0))) & on.valid[choice], on.workers[choice]
+        good = acceptable(threshold, patience, part, on, w)
+        return good[choice] & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once
         accepted, options = of_parts(here, scene.some, best_offer, nothing)

@@ -1,7 +1,7 @@
-"""`match`: of the jobs that may start and their places, the pair that costs least for its length.
+"""`match`: of the jobs that may start and their places, the pair that costs least for the job's length.
 
-`greedy-wait` looks for the best place of one job after the other. Where jobs share GPUs, what a place is worth depends
-on who runs there, and a job behind the first may suit it better. Nobody waits for a better place.
+`greedy-wait` takes the first job that has a good place. Where jobs share GPUs, what a place is worth depends on who
+runs there, and a job behind the first may suit it better. Fractions of a GPU do not wait for a better place.
 """
 
 import functools
@@ -17,24 +17,27 @@ from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.policies.base import Act, forward_choice, place_or_forward
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Here, Scene, by_partition, offers, scene_of
+from jaxsched.policies.greedy_wait import acceptable
+from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
+from jaxsched.workload.jobs import WHOLE
 
 WINDOW = 16  # jobs that are looked at
 _NEVER = 2**30  # more than any score
 
 
-def match(queue: Discipline, forward: str) -> Act:
-    """The policy of docs/semantics.md, section 7."""
+def match(threshold: float, patience: float, queue: Discipline, forward: str, lifetimes: bool = False) -> Act:
+    """The policy of docs/semantics.md, section 7; arguments as of `greedy_wait`."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         keys = order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slots, found = window_slots(queue, keys, state, can_start)
         slots, found = slots[:, :-1], found[:, :-1]
-        scene = scene_of(state, params, slots, found, every_gpu=True)
+        scene = scene_of(state, params, slots, found, lifetimes, every_gpu=True)
         length = jnp.take_along_axis(keys, slots, -1)
         relative = jnp.sqrt(length / jnp.maximum(length[:, :1], 1e-9))
-        place, window, workers, gpu = lane_by_lane(_choose)(params, scene, relative)
+        choose = functools.partial(_choose, threshold, patience)
+        place, window, workers, gpu = lane_by_lane(choose)(params, scene, relative)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
         gpu = gpu if scene.every_gpu else None
@@ -44,20 +47,24 @@ def match(queue: Discipline, forward: str) -> Act:
 
 
 def _choose(
-    params: EnvParams, scene: Scene, relative: Float32[Array, "P W"]
+    threshold: float, patience: float, params: EnvParams, scene: Scene, relative: Float32[Array, "P W"]
 ) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[Array, "P"]]:
     """Whether a job is placed, its place in the window, its workers, and its GPU as in `Action`."""
     nothing = (jnp.int32(_NEVER), jnp.zeros_like(scene.free[0]), jnp.int32(-1))
 
     def best(part: tuple[Here, Array], p: Array, w: Array) -> tuple[Array, Array, Array]:
         here, relative = part
-        on = offers(params, here, p, w)
-        score = jnp.where(on.valid, quantise(relative[w] * on.effective), _NEVER)
-        choice = jnp.argmin(score)
-        return score[choice], on.workers[choice], jnp.int32(-1) if on.gpu is None else on.gpu[choice]
+        on, milli = offers(params, here, p, w), here.scene.job.milli
+        choice = jnp.argmin(choice_score(on))
+        good = acceptable(threshold, patience, here, on, w)
+        if milli is not None:
+            good |= milli[w] < WHOLE
+        score = quantise(relative[w] * (on.effective + on.later)[choice])
+        score = jnp.where((good & on.valid)[choice], score, _NEVER)
+        return score, on.workers[choice], jnp.int32(-1) if on.gpu is None else on.gpu[choice]
 
     score, workers, gpu = of_parts((by_partition(params, scene), relative), scene.some, best, nothing)
     window = jnp.argmin(score, 1).astype(jnp.int32)
     pick = functools.partial(jnp.take_along_axis, axis=1)
-    chosen = pick(score, window[:, None])[:, 0]
-    return chosen < _NEVER, window, pick(workers, window[:, None, None])[:, 0], pick(gpu, window[:, None])[:, 0]
+    placed = pick(score, window[:, None])[:, 0] < _NEVER
+    return placed, window, pick(workers, window[:, None, None])[:, 0], pick(gpu, window[:, None])[:, 0]

@@ -3,10 +3,10 @@
 `search:NAME[:OPTION[+OPTION...]]+nN` compares N choices of what goes first or is held back, played under that policy.
 
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
-gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` `tX`, its threshold, `pX`, its
-patience, and `lifetime`, by which it chooses among placements also by when servers will be free again. `pack` alone is
-FIFO without backfilling, as published; `greedy-wait` and `match` always backfill, and have `forward` unless told
-otherwise. With `observe` these two go by what they have seen of models that share a GPU.
+gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` and `match` `tX`, their threshold, `pX`,
+their patience, `lifetime`, by which they choose among placements also by when servers will be free again, and
+`observe`, by which they go by what they have seen of models that share a GPU. `pack` alone is FIFO without backfilling,
+as published; `greedy-wait` and `match` always backfill, and have `forward` unless told otherwise.
 """
 
 import dataclasses
@@ -160,8 +160,9 @@ def hand_written(name: str, of: Options) -> Policy:
         act = observing(act) if of.observe else act
         return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
     if of.rule == MATCH:
-        act = match(of.queue, of.forward)
-        return Policy(name, observing(act) if of.observe else act, asked=asked, options=of, needs=ESTIMATES)
+        act = match(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
+        act = observing(act) if of.observe else act
+        return Policy(name, act, asked=POSSIBLE, options=of, needs=ESTIMATES)
     return Policy(
         name,
         heuristic(of.rule, of.queue, of.forward),
@@ -227,17 +228,16 @@ def options_of(spec: str) -> Options:
             queue[NUMBERS[option[0]]] = _number(spec, option, 0.0)
         elif option in FORWARDS:
             of = dataclasses.replace(of, forward=option)
-        elif greedy and option == LIFETIME:
+        elif looks and option == LIFETIME:
             of = dataclasses.replace(of, lifetimes=True)
         elif looks and option == OBSERVE:
             of = dataclasses.replace(of, observe=True)
-        elif greedy and option.startswith("t"):
+        elif looks and option.startswith("t"):
             of = dataclasses.replace(of, threshold=_number(spec, option, 1.0))
-        elif greedy and option.startswith("p"):
+        elif looks and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            own = (LIFETIME, "tX", "pX", OBSERVE) if greedy else (OBSERVE,) if looks else ()
-            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *own)
+            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *((LIFETIME, "tX", "pX", OBSERVE) if looks else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if name == MATCH and (queue.get("order", LENGTHS[0]) not in LENGTHS or queue.get("preempt")):
         raise UserError(f"policy {spec!r}: weighs jobs by length: one of the orders {', '.join(LENGTHS)}, no 'preempt'")

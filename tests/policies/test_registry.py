@@ -70,7 +70,7 @@ def test_greedy_wait_has_more_options():
         ("match:fifo", ("'match:fifo'", "sjf, area")),
         ("match:las+preempt", ("'match:las+preempt'", "sjf, area")),
         ("match:sjf+preempt", ("sjf, area", "no 'preempt'")),
-        ("match:t2", ("unknown option 't2'", "observe")),
+        ("match:t0.5", ("'t0.5'", "tX", "at least 1")),
         ("search:match", ("searches under one of",)),
         ("greedy-wait:x2", ("unknown option 'x2'", "tX", "pX")),
     ],
