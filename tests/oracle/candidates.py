@@ -69,7 +69,7 @@ def effect(
             more = (job.model,) if any(r is x for x in beside) else ()
             on_gpu = state.on_gpu(r, believed, more)
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, on_gpu)
-            eff += state.estimated_left_s(r) * (slower - now[r.job]) / state.estimate_s(j)
+            eff += state.estimated_left_s(r) * max(slower - now[r.job], 0.0) / state.estimate_s(j)
     return own, eff, own / least + (eff - own)
 
 

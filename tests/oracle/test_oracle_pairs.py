@@ -151,6 +151,22 @@ def test_the_gpus_that_match_looks_at():
     assert alone.workers == [{1: 1}, {1: 1}, {2: 1}, {2: 1}]
 
 
+def test_to_make_others_faster_counts_as_nothing():
+    # By this law co-runners make twice as slow, however many there are. Models 0 are three times as hard on each other
+    # and do not notice model 2: a third job would make both 1 + 3/2 = 2.5 times as slow instead of 1 + 3 = 4. But it
+    # would be 1.1 times as slow there, and 1 on the free GPU.
+    factor = np.array([[3.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.1, 1.0, 1.0]])
+    match = make_policy("match", "sjf", backfill=True)
+
+    def policy(state, p):
+        j = min(state.queue[p], default=2)
+        return ("place", j, {0: 1}, {}, 0) if j < 2 else match(state, p)
+
+    jobs = make_jobs(*[{"milli": 300, "duration": 900}] * 2, {"milli": 300, "model": 2, "duration": 50, "submit": 1})
+    cluster, twice = make_cluster([[[1, 1]]]), lambda gpu_type, model, others: 2.0
+    assert play(jobs, policy, cluster, pair_factors=factor, pairs_known=True, law=twice).workers[2] == {1: 1}
+
+
 @pytest.mark.parametrize(
     ("milli", "gpu", "starts", "finishes"),
     [
