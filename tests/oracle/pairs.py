@@ -33,6 +33,8 @@ class Pairs:
         """The factors that a policy goes by; None are all 1."""
         if self.known:
             return self.factor
-        if not observe:
-            return None
+        return self.means() if observe else None
+
+    def means(self) -> Factors:
+        """Of the observations, 1 where there are none."""
         return np.divide(self.sum, self.seen_s, out=np.ones_like(self.sum), where=self.seen_s > 0)

@@ -35,6 +35,7 @@ class Result:
     lost_s: np.ndarray  # float64[J], ideal seconds
     falls: np.ndarray  # int[J], stops by failures
     fallen_s: np.ndarray  # float64[J], ideal seconds that these cost
+    pairs: Pairs | None = None  # with all that has been seen
 
 
 def simulate(
@@ -83,6 +84,7 @@ def simulate(
         lost_s=np.array(state.lost_s),
         falls=np.array(state.falls),
         fallen_s=np.array(state.fallen_s),
+        pairs=pairs,
     )
 
     backlog: list[int] = []  # in order of submission
