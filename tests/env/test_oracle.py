@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.state import State
+from jaxsched.env.state import Pairs, State
 from tests.oracle import policies, simulator
 from tests.support import strategies
 from tests.support.cases import cases, few
+from tests.support.sharing_laws import by_hand
 from tests.support.strategies import GREEDY, SPECS
 
 
 def oracle_policy(spec: str):
     """The oracle's policy of that name."""
     name, _, rest = spec.partition(":")
-    greedy = name == "greedy-wait"
+    greedy = name in ("greedy-wait", "match")
     values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
     for option in filter(None, rest.split("+")):
         if option.startswith("table"):
@@ -33,7 +34,7 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option in ("lifetime", "reserve", "preempt", "consolidate", "faster"):
+        elif option in ("lifetime", "reserve", "preempt", "consolidate", "faster", "observe"):
             values[option] = True
         else:
             numbers = {"t": "threshold", "p": "patience", "h": "hysteresis", "q": "attained"}
@@ -64,6 +65,9 @@ def assert_same(
         outages=None if case.outages is None else list(case.outages),
         history=case.history,
         moves="faster" in spec,
+        law=None if case.sharing is None else by_hand(case.sharing),
+        pair_factors=None if case.pairs is None else np.asarray(case.pairs.factor, np.float64),
+        pairs_known=case.pairs is not None and case.pairs.known,
     )
     assert int(state.illegal) == 0
     assert ours.status == theirs.status
@@ -74,6 +78,8 @@ def assert_same(
     assert ours.ps == theirs.ps
     if case.preemption is not None:
         assert_same_service(case, state, theirs)
+    if state.pairs is not None:
+        assert_same_seen(state.pairs, theirs)
     # Stricter than finish times that agree: run times do. With stops there are restarts of up to 900 s, and what a long
     # run is rounded by reaches a short one beside it.
     atol = 0.0 if case.preemption is None else 1e-2
@@ -96,6 +102,15 @@ def assert_same_service(case: strategies.Case, state: State, theirs: simulator.R
     for name in ("restarting_s", "lost_s"):
         ours = np.asarray(getattr(state.service, name))[:count]
         np.testing.assert_allclose(ours, getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)
+
+
+def assert_same_seen(ours: Pairs, theirs: simulator.Result) -> None:
+    """Both have seen the same models beside each other, and what that tells of their factors."""
+    assert theirs.pairs is not None
+    np.testing.assert_allclose(ours.seen_s, theirs.pairs.seen_s, rtol=1e-4, atol=1e-2, err_msg="seen_s")
+    long = theirs.pairs.seen_s > 1.0
+    believed = theirs.pairs.means()
+    np.testing.assert_allclose(np.asarray(ours.mean)[long], believed[long], rtol=1e-4, err_msg="mean factors")
 
 
 # Hypothesis draws by the source of a test: one that is reworded has other cases.

@@ -13,8 +13,10 @@ from jaxsched.env.turns import at_boundary, turn
 from jaxsched.policies.registry import parse
 from tests.env.test_failures import failing
 from tests.env.test_oracle import assert_same
+from tests.env.test_pairs import FEW, SEEDS
 from tests.support import strategies
 from tests.support.cases import cases, few
+from tests.support.random_cases import crowded_case
 from tests.support.strategies import GREEDY, PREEMPTIVE, SPECS, run_in_turns
 
 
@@ -49,6 +51,13 @@ RULES = [(SPECS, shape) for shape in SPECS] + [(GREEDY, shape) for shape in GREE
 def test_rules_as_the_oracle(specs, shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(specs[shape]))
     assert_oracle(case, spec, specs[shape])
+
+
+@pytest.mark.long
+@cases(10)
+@given(seed=SEEDS, spec=st.sampled_from(FEW))
+def test_pair_factors_as_the_oracle(seed, spec):
+    assert_oracle(crowded_case(seed, "two"), spec, FEW)
 
 
 @pytest.mark.slow

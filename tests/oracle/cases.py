@@ -6,7 +6,8 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.workload.jobs import JobList
 from jaxsched.workload.models import Profiles
 from tests.oracle import simulator
-from tests.oracle.policies import make_policy, ps_of
+from tests.oracle.filling import ps_of
+from tests.oracle.policies import make_policy
 
 
 def make_cluster(

@@ -4,28 +4,25 @@ All but `random`, whose draws no independent implementation could share.
 """
 
 import functools
-import math
 
 import numpy as np
 
-from jaxsched.semantics import ANCHORS, CAPS, GRID, GRID_LIMIT, GRID_OFFSET
+from jaxsched.semantics import GRID
 from tests.oracle import preemption
+from tests.oracle.candidates import greedy_wait
 from tests.oracle.cluster import Job
-from tests.oracle.contention import demand, least_slowdown, slowdown
 from tests.oracle.failures import room
 from tests.oracle.faster import before_start, while_running
+from tests.oracle.filling import Pressure, fill, ps_of, q
 from tests.oracle.gpu_types import seen, tiers, waits_for_faster
+from tests.oracle.matching import match
 from tests.oracle.state import State
 
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
-NAMES = (*RULES, "greedy-wait")
+NAMES = (*RULES, "greedy-wait", "match")
 ORDERS = ("fifo", "sjf", "area", "tenants", *preemption.ORDERS)
+MATCHED = ("sjf", "area")  # orders of `match`
 FORWARDS = ("stay", "forward", "spread")
-
-
-def q(x: float) -> int:
-    """A real number as the integer that policies compare."""
-    return int(min(max(math.floor(GRID * x + GRID_OFFSET), 0), GRID_LIMIT))
 
 
 def make_policy(
@@ -45,15 +42,18 @@ def make_policy(
     faster: bool = False,
     table: list[list[int]] | None = None,
     table_margin: int = 0,
+    observe: bool = False,
     held=lambda state, j: False,
 ):
     """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
     if name not in NAMES or order not in (*ORDERS, preemption.TABLE) or forward not in FORWARDS:
         raise ValueError((name, order, forward))
+    if name == "match" and order not in MATCHED:
+        raise ValueError((name, order))
 
     levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
 
-    def policy(state: State, p: int):
+    def policy(state: State, p: int) -> tuple:
         state.consolidate = consolidate
         queues = [sorted(q, key=lambda j: (order_key(state, order, j, levels), j)) for q in state.queue]
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
@@ -74,15 +74,17 @@ def make_policy(
         ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
             limits = (1, 1e9, 1e9) if preempt else (window, threshold, patience)
-            chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime)
+            chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime, observe)
+        elif name == "match":
+            chosen = match(state, p, ready, {j: order_key(state, order, j, levels) for j in ready}, observe)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
-            j, w = chosen
+            j, w, *gpu = chosen
             target = before_start(state, p, j, forward, may_start) if faster else None
             if target is not None:
                 return "forward", j, target
-            return "place", j, w, ps_of(state.jobs[j], w)
+            return "place", j, w, ps_of(state.jobs[j], w), *gpu
         action = forward_action(state, p, queue, forward, may_start)
         if preempt and action == ("wait",):
             stopped = preemption.displaced(state, p, queue, levels)
@@ -181,57 +183,6 @@ def forward_action(state: State, p: int, queue: list[int], rule: str, may_start)
     return ("wait",)
 
 
-def ps_of(job: Job, w: dict[int, int]) -> dict[int, int]:
-    """PS follow the workers."""
-    u, before = {}, 0
-    for a in sorted(w):
-        after = before + w[a]
-        u[a] = after * job.U // job.W - before * job.U // job.W
-        before = after
-    return {a: x for a, x in u.items() if x > 0}
-
-
-# ------------------------------------------------------------------------------------------------------------ pressure
-
-
-class Pressure:
-    """Total use of a partition's resources by the running jobs."""
-
-    def __init__(self, state: State, p: int):
-        """Sum it up once for a decision."""
-        self.hw, self.p, self.total = state.hw, p, state.total_use()
-
-    def of(self, channel: str, index: int) -> float:
-        """Total use of one resource of the partition."""
-        return self.total.get((channel, self.p, index), 0.0)
-
-    def group(self, a: int) -> float:
-        """CPU and PCIe of the group plus QPI and NIC of its server."""
-        s = a // self.hw.K
-        return self.of("cpu", a) + self.of("pcie", a) + self.of("qpi", s) + self.of("nic", s)
-
-    def server(self, s: int) -> float:
-        """NIC plus QPI plus the sum of CPU and PCIe over the groups."""
-        groups = sum(self.of("cpu", a) + self.of("pcie", a) for a in self.hw.groups_of(s))
-        return self.of("nic", s) + self.of("qpi", s) + groups
-
-
-# ------------------------------------------------------------------------------------------------------------- filling
-
-
-def fill(groups, cap: list[int], need: int) -> dict[int, int]:
-    """Take `min(cap_a, still needed)` workers from each group in the order given."""
-    w: dict[int, int] = {}
-    for a in groups:
-        take = min(cap[a], need)
-        if take > 0:
-            w[a] = take
-            need -= take
-    if need:
-        raise AssertionError("a feasible job was not placed")
-    return w
-
-
 def one_by_one(cap: list[int], need: int, key) -> dict[int, int]:
     """Each worker goes to the group with the lowest `key(a, w)` (ties: lowest a) among those with capacity left."""
     w: dict[int, int] = {}
@@ -305,93 +256,3 @@ def in_container(state, p, job, free, cap, pressure, name) -> dict[int, int]:
         servers = racks[r]
     servers = sorted(servers, key=lambda s: (-cap_s[s] if pack else q(pressure.of("nic", s)), s))
     return fill([a for s in servers for a in server_groups[s]], cap, job.W)
-
-
-# ---------------------------------------------------------------------------------------- candidates and greedy-wait
-
-
-def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
-    """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
-    hw, job = state.hw, state.jobs[j]
-    _, cap = seen(state, p, j)
-    cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
-    pressure = Pressure(state, p)
-    by_pack = sorted(range(hw.N), key=lambda s: (cap_s[s] if cap_s[s] >= job.W else 100000 - cap_s[s], s))[:ANCHORS]
-    others = [s for s in range(hw.N) if cap_s[s] > 0 and s not in by_pack]
-    by_pressure = sorted(others, key=lambda s: (q(pressure.server(s)), s))[:ANCHORS]
-    anchors: list[int | None] = []
-    for chosen in (by_pack, by_pressure):
-        valid = [s if cap_s[s] > 0 else None for s in chosen]
-        anchors += valid + [None] * (ANCHORS - len(valid))
-
-    out: list[dict[int, int] | None] = []
-    for anchor in anchors:
-        for limit in (None, *CAPS[1:]):
-            capped = [x if limit is None else min(x, limit) for x in cap]
-            if anchor is None or sum(capped) < job.W or (limit is not None and limit >= job.W):
-                out.append(None)
-                continue
-            capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
-
-            def key(a: int, anchor=anchor, capped_s=capped_s):
-                s = a // hw.K
-                return s != anchor, hw.rack[p, s] != hw.rack[p, anchor], -capped_s[s], s, a
-
-            out.append(fill(sorted(range(hw.N * hw.K), key=key), capped, job.W))
-    return out
-
-
-def effect(
-    state: State, p: int, j: int, w: dict[int, int], before: dict, now: dict[int, float]
-) -> tuple[float, float, float]:
-    """Of a candidate: the job's own slowdown, `eff`, that and what it costs the jobs that run here, and `loss`.
-
-    `before` and `now` are the present total use and slowdowns.
-    """
-    hw, job = state.hw, state.jobs[j]
-    new = demand(hw, p, job, w, ps_of(job, w))
-    after = dict(before)
-    for m, x in new.use.items():
-        after[m] = after.get(m, 0.0) + x
-    a = min(w)
-    beside = state.beside(p, a, state.gpu_for(p, j, a))
-    on_gpu = state.gpu_stretch(p, a, job.model, [state.jobs[r.job].model for r in beside])
-    own = eff = slowdown(hw, p, job, new, after, state.stretch, on_gpu)
-    least = least_slowdown(hw, job, new)
-    for r in state.running[p]:
-        if r.demand.use.keys() & new.use.keys():  # else nothing changes for it
-            more = (job.model,) if any(r is x for x in beside) else ()
-            slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, state.on_gpu(r, more))
-            eff += state.estimated_left_s(r) * (slower - now[r.job]) / state.estimate_s(j)
-    return own, eff, own / least + (eff - own)
-
-
-def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict[int, float]) -> float:
-    """Seconds by which the servers of a candidate become wholly free later."""
-    K, seconds = state.hw.K, 0.0
-    for s in {a // K for a in w}:
-        here = [r for r in state.running[p] if any(a // K == s for a in r.w)]
-        exit_s = max((state.estimated_left_s(r) * now[r.job] for r in here), default=0.0)
-        seconds += max(own * state.estimate_s(j) - exit_s, 0.0)
-    return seconds
-
-
-def greedy_wait(state: State, p: int, jobs: list[int], threshold: float, patience: float, lifetime: bool):
-    """(job, workers) of the first job whose best candidate is good enough, or None."""
-    before, now = state.total_use(), state.slowdowns()
-    ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
-    wait = max(state.interval_s, min(ends, default=0.0))
-    for j in jobs:
-        estimate_s = state.estimate_s(j)
-        valid = [w for w in candidates(state, p, j) if w is not None]
-        effects = [effect(state, p, j, w, before, now) for w in valid]
-        scores = [eff for _, eff, _ in effects]
-        if lifetime:
-            extra = [later(state, p, j, w, own, now) for w, (own, _, _) in zip(valid, effects, strict=True)]
-            scores = [eff + seconds / estimate_s for eff, seconds in zip(scores, extra, strict=True)]
-        best = min(range(len(valid)), key=lambda c: (q(scores[c]), c))
-        loss = effects[best][2]
-        lost = (loss - 1) * estimate_s / wait
-        if q(loss) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
-            return j, valid[best]
-    return None

@@ -1,7 +1,8 @@
 """An independent simulator: a plain NumPy event loop in float64, written from `docs/semantics.md` and nothing else.
 
 It is slow and literal on purpose; section numbers refer to that page. A policy is a function `policy(state, p)` that
-returns `("place", job, workers, ps)` (dicts group -> count), `("forward", job, partition)` or `("wait",)`.
+returns `("place", job, workers, ps)` (dicts group -> count), or with the index of the shared GPU behind them,
+`("forward", job, partition)` or `("wait",)`.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from jaxsched.semantics import WORK_TOLERANCE
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import demand, make_interference
 from tests.oracle.failures import Outage, change_servers, next_change, room
+from tests.oracle.pairs import Factors, Pairs
 from tests.oracle.preemption import Preemption
 from tests.oracle.state import Running, State
 
@@ -33,6 +35,7 @@ class Result:
     lost_s: np.ndarray  # float64[J], ideal seconds
     falls: np.ndarray  # int[J], stops by failures
     fallen_s: np.ndarray  # float64[J], ideal seconds that these cost
+    pairs: Pairs | None = None  # with all that has been seen
 
 
 def simulate(
@@ -54,8 +57,10 @@ def simulate(
     outages: list[Outage] | None = None,
     history: bool = False,
     moves: bool = False,
+    pair_factors: Factors | None = None,
+    pairs_known: bool = False,
 ) -> Result:
-    """Run the jobs. `running_slots` and `queue_slots` are per partition.
+    """Run the jobs. `running_slots` and `queue_slots` are per partition; `pair_factors` is float [models, models].
 
     With a horizon, boundaries before it are simulated and completions up to it count; without one, the run also ends
     when nothing can change any more (jobs are queued that the policy will never place). With `moves` the policy may
@@ -63,9 +68,9 @@ def simulate(
     """
     hw, table = Hardware(cluster), read_jobs(jobs, profiles)
     stretch = make_interference(interference, strengths)
-    state = State(
-        hw, table, stretch, queue_slots, running_slots, max_forwards, interval_s, law, preemption, history, outages
-    )
+    pairs = None if pair_factors is None else Pairs(pair_factors, pairs_known)
+    limits = queue_slots, running_slots, max_forwards
+    state = State(hw, table, stretch, *limits, interval_s, law, preemption, history, outages, pairs)
     result = Result(
         start_s=np.full(len(table), np.nan),
         finish_s=np.full(len(table), np.nan),
@@ -79,6 +84,7 @@ def simulate(
         lost_s=np.array(state.lost_s),
         falls=np.array(state.falls),
         fallen_s=np.array(state.fallen_s),
+        pairs=pairs,
     )
 
     backlog: list[int] = []  # in order of submission
@@ -180,13 +186,13 @@ def _decide(state: State, policy, rounds: int) -> bool:
                 state.forwards[j] += 1
                 acted = True
             else:
-                _, j, w, u = action
+                j, w, u, gpu = _placement(action)
                 w = {int(a): int(x) for a, x in sorted(w.items()) if x > 0}
                 u = {int(a): int(x) for a, x in sorted(u.items()) if x > 0}
                 state.queue[p].remove(j)
                 state.running[p].append(
                     Running(
-                        gpu=state.gpu_for(p, j, min(w)),
+                        gpu=state.gpu_for(p, j, min(w)) if gpu is None else gpu,
                         job=j,
                         partition=p,
                         w=w,
@@ -205,6 +211,12 @@ def _decide(state: State, policy, rounds: int) -> bool:
                     state.first_start_s[j] = state.now
                 acted = True
     return acted
+
+
+def _placement(action) -> tuple[int, dict[int, int], dict[int, int], int | None]:
+    """Job, workers, PS and the shared GPU that the policy names, if it names one."""
+    _, j, w, u, *gpu = action
+    return j, w, u, gpu[0] if gpu else None
 
 
 def _stop(state: State, p: int, jobs: list[int]) -> None:
@@ -241,7 +253,10 @@ def _legal(state: State, p: int, action) -> bool:
             and state.forwards[j] < state.max_forwards
             and state.could_hold(target, j)
         )
-    job, (_, _, w, u), cap = state.jobs[j], action, state.capacity(p, j)
+    _, w, u, gpu = _placement(action)
+    job, cap = state.jobs[j], state.capacity(p, j)
+    if gpu is not None and not all(job.fraction and state.may_share(p, j, a, gpu) for a, x in w.items() if x):
+        return False
     return (
         len(state.running[p]) < state.running_slots
         and sum(w.values()) == job.W
@@ -259,6 +274,9 @@ def _advance(state: State, end: float) -> None:
         next_s = min(state.now + r.restart_s + r.remaining_s * slow[r.job] for r in runs)
         until = min(next_s, end)
         for r in runs:
+            others = state.others_on_gpu(r)
+            if state.pairs is not None and others:
+                state.pairs.note(state.jobs[r.job].model, others, until - state.now)
             restarting = min(r.restart_s, until - state.now)
             r.restart_s -= restarting
             r.remaining_s -= (until - state.now - restarting) / slow[r.job]

@@ -12,6 +12,7 @@ from tests.oracle import history, preemption
 from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
 from tests.oracle.failures import Outage
+from tests.oracle.pairs import Factors, Pairs, mean_factor
 
 
 @dataclasses.dataclass
@@ -52,12 +53,14 @@ class State:
         costs: preemption.Preemption | None = None,
         knows_history: bool = False,
         outages: list[Outage] | None = None,
+        pairs: Pairs | None = None,
     ):
         """An empty cluster at time 0."""
         self.hw, self.jobs, self.stretch, self.law = hw, jobs, stretch, law
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
         self.preemption, self.consolidate, self.history = costs, False, knows_history
+        self.pairs = pairs  # None: all factors are 1
         self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
@@ -111,25 +114,51 @@ class State:
         enough = [(WHOLE - x, s) for s, x in used.items() if x + job.milli <= WHOLE]
         if enough:
             return min(enough)[1]
+        return self.new_gpu(p, a)
+
+    def new_gpu(self, p: int, a: int) -> int:
+        """The index that a free GPU of a group gets when it becomes a shared one."""
+        used = self.shared(p, a)
         return next(s for s in itertools.count() if s not in used)
 
-    def gpu_stretch(self, p: int, a: int, model: int, others: list[int]) -> float:
+    def may_share(self, p: int, j: int, a: int, gpu: int) -> bool:
+        """Whether a fraction may lie on the GPU of group `a` that a policy names."""
+        used = self.shared(p, a)
+        return used[gpu] + self.jobs[j].milli <= WHOLE if gpu in used else gpu >= 0 and bool(self.free(p)[a] > 0)
+
+    @property
+    def factors(self) -> Factors | None:
+        """The true factors of pairs of models."""
+        return None if self.pairs is None else self.pairs.factor
+
+    def believed(self, observe: bool) -> Factors | None:
+        """Those by which a policy appraises candidates (section 9)."""
+        return None if self.pairs is None else self.pairs.believed(observe)
+
+    def gpu_stretch(self, p: int, a: int, model: int, others: list[int], factors: Factors | None) -> float:
         """stretch_gpu (section 5) of a job on a shared GPU of group `a`, by the models of its co-runners there."""
         if not others:
             return 1.0
         by_law = None if self.law is None else self.law(int(self.hw.gpu_type[p, a]), model, others)
-        return self.stretch("gpu", model, 1.0, float(len(others))) if by_law is None else by_law
+        stretch = self.stretch("gpu", model, 1.0, float(len(others))) if by_law is None else by_law
+        return 1 + mean_factor(factors, model, others) * (stretch - 1)
 
     def beside(self, p: int, a: int, gpu: int | None) -> list[Running]:
         """The fractions on a shared GPU."""
         return [] if gpu is None else [r for r in self.running[p] if r.gpu == gpu and r.group == a]
 
-    def on_gpu(self, r: Running, more: tuple[int, ...] = ()) -> float:
-        """stretch_gpu of a running job, with `more` models on its GPU than there are."""
+    def others_on_gpu(self, r: Running) -> list[int]:
+        """Models of the jobs beside a running one on its shared GPU."""
+        if r.gpu is None:
+            return []
+        return [self.jobs[x.job].model for x in self.beside(r.partition, r.group, r.gpu) if x is not r]
+
+    def on_gpu(self, r: Running, factors: Factors | None, more: tuple[int, ...] = ()) -> float:
+        """stretch_gpu of a running job under some factors, with `more` models on its GPU than there are."""
         if r.gpu is None:
             return 1.0
-        others = [self.jobs[x.job].model for x in self.beside(r.partition, r.group, r.gpu) if x is not r]
-        return self.gpu_stretch(r.partition, r.group, self.jobs[r.job].model, [*others, *more])
+        others = [*self.others_on_gpu(r), *more]
+        return self.gpu_stretch(r.partition, r.group, self.jobs[r.job].model, others, factors)
 
     def total_use(self, *, without: int | None = None) -> dict[Resource, float]:
         """Utilisation of each resource, summed over all running jobs (but not those of partition `without`)."""
@@ -167,9 +196,13 @@ class State:
 
     def slowdowns(self) -> dict[int, float]:
         """Slowdown of every running job."""
+        return self.slowdowns_by(self.factors)
+
+    def slowdowns_by(self, factors: Factors | None) -> dict[int, float]:
+        """The same if these were the factors of pairs of models."""
         total = self.total_use()
         return {
-            r.job: slowdown(self.hw, p, self.jobs[r.job], r.demand, total, self.stretch, self.on_gpu(r))
+            r.job: slowdown(self.hw, p, self.jobs[r.job], r.demand, total, self.stretch, self.on_gpu(r, factors))
             for p in range(self.hw.P)
             for r in self.running[p]
         }

@@ -2,10 +2,12 @@
 
 import functools
 
+from tests.oracle.candidates import candidates
 from tests.oracle.cases import RING, TWO, close, make_cluster, make_jobs, make_profiles, run
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import demand, make_interference
-from tests.oracle.policies import candidates, kept_for, make_policy, may_pass, place, q
+from tests.oracle.filling import q
+from tests.oracle.policies import kept_for, make_policy, may_pass, place
 from tests.oracle.state import Running, State
 
 # ----------------------------------------------------------------------------------------------------------- policies

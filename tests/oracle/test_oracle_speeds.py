@@ -17,7 +17,7 @@ from tests.oracle.cases import (
 )
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import ideal_step, traffic
-from tests.oracle.policies import ps_of
+from tests.oracle.filling import ps_of
 
 
 def test_one_job_alone_on_the_ideal_placement():

@@ -16,16 +16,19 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
+from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
-from jaxsched.env.state import EnvConfig, EnvParams, Failures, make_params, preemption
+from jaxsched.env.pairs import draw_pairs
+from jaxsched.env.state import EnvConfig, EnvParams, Failures, Pairs, make_params, preemption
 from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.models import MODEL_NAMES
 from tests.oracle.failures import Outage
 from tests.oracle.preemption import Preemption
+from tests.support.sharing_laws import random_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +186,8 @@ class Case:
     preemption: Preemption | None = None
     outages: tuple[Outage, ...] | None = None  # needs `preemption`, which says what they cost
     history: bool = False  # policies know that of finished jobs, and no run times
+    sharing: SharingTable | None = None  # the law of sharing a GPU
+    pairs: Pairs | None = None  # factors of models that share one
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -202,7 +207,7 @@ class Case:
         return make_params(
             self.cluster,
             interval_s=self.interval_s,
-            interference=Interference(law=LAWS[self.law], weights=weights),
+            interference=Interference(law=LAWS[self.law], weights=weights, sharing=self.sharing),
             max_forwards=jnp.int32(self.max_forwards),
             preemption=costs,
             failures=None if self.outages is None else self.failures,
@@ -273,3 +278,35 @@ def random_case(
     )
     kappa = (*case.kappa, float(rng.uniform(0.2, 2.5)))
     return dataclasses.replace(case, kappa=kappa, jobs=with_fractions(rng, case.jobs, fractions))
+
+
+def crowded_case(seed: int, shape: str, known: bool = False) -> Case:
+    """Fractions of few models on few GPUs, whose pairs of models have factors: the same everywhere.
+
+    The law of sharing covers some GPU types, or none.
+    """
+    rng = np.random.default_rng([seed, 1])
+    case = random_case(
+        seed,
+        shape,
+        interval_s=float(rng.choice(INTERVALS_S[:3])),
+        error=float(rng.choice([0.0, 0.4])),
+        fractions=float(rng.choice([0.8, 1.0])),
+    )
+    count, alike = case.shape.partitions * int(rng.integers(1, 3)), rng.random() < 0.4
+    drawn = [random_server(rng, case.shape.groups) for _ in range(count)]
+    drawn = [drawn[0]] * count if alike else drawn
+    servers = [dataclasses.replace(s, groups=tuple(1 + (x > 4) for x in s.groups)) for s in drawn]
+    table = random_table(rng)
+    covered = table.covered & bool(rng.random() < 0.5)
+    models = rng.choice(len(MODEL_NAMES), 4, replace=False)
+    sigma, factors = float(rng.choice([0.7, 1.5])), int(rng.integers(1000))
+    return dataclasses.replace(
+        case,
+        origin=f"crowded_case({seed}, {shape!r}, {known})",
+        cluster=pad_cluster(build(servers, leaf_spine(count), case.shape.partitions), case.shape),
+        jobs=dataclasses.replace(case.jobs, model=rng.choice(models, len(case.jobs)).astype(np.int32)),
+        kappa=(*case.kappa[:5], float(rng.uniform(0.1, 1.0))),
+        sharing=table.replace(covered=covered),
+        pairs=draw_pairs(len(MODEL_NAMES), sigma, factors, known=known),
+    )

@@ -5,6 +5,7 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
@@ -12,11 +13,11 @@ from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.knowledge import seen
 from jaxsched.env.level_table import LevelTable
-from jaxsched.env.rollout import play_while
-from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
+from jaxsched.env.rollout import one_round, play_while
+from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
 from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import hand_written, options_of, parse
+from jaxsched.policies.registry import MATCH, hand_written, options_of, parse
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
@@ -27,6 +28,7 @@ __all__ = [
     "GUESSING",
     "INFORMED",
     "PREEMPTIVE",
+    "SHARING",
     "SPECS",
     "Case",
     "Shape",
@@ -141,6 +143,20 @@ PREEMPTIVE = {
     ),
 }
 
+# Where models that share a GPU have factors, of which some learn.
+SHARING = {
+    "one": ("match:area+reserve+observe", "greedy-wait:sjf+t2+observe", "pack:mlfq+backfill+preempt"),
+    "two": (
+        "pack:sjf+backfill+spread",
+        "greedy-wait:sjf+spread+t2",
+        "greedy-wait:sjf+spread+t2+observe",
+        "match:sjf+spread",
+        "match:sjf+spread+observe",
+        "match:area+reserve+observe",
+        "pack:mlfq+backfill+preempt+spread",
+    ),
+}
+
 # With levels out of a table, which `policy_of` draws.
 TABLES = {
     "one": ("pack:table1+backfill+preempt+consolidate",),
@@ -224,18 +240,41 @@ def jit_policy(spec: str):
     return jax.jit(policy_of(spec))
 
 
-@functools.cache
-def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
-    """Compiled `(params, table, index, most_rounds) -> (State, rounds)`: a whole run of the policy `specs[index]`."""
-    policies = [policy_of(spec) for spec in specs]
+class OneOf:
+    """A policy that is one of several, by its index."""
 
-    def run(params: EnvParams, table: JobTable, index, most_rounds=MOST_ROUNDS):
+    def __init__(self, specs: tuple[str, ...], index, asked: Asked = ALWAYS):
+        """Of these names."""
+        self.policies, self.index, self.asked = [policy_of(spec) for spec in specs], index, asked
+
+    def __call__(self, key, state: State, params: EnvParams) -> Action:
+        """What that one does: nothing is stopped, and no GPU is named, by those that never do so."""
+        options = [policy.options for policy in self.policies if policy.options is not None]
+        names = any(of.rule == MATCH for of in options) and state.shared is not None
+        stops = any(of.queue.preempt for of in options)
+
+        def full(policy: Policy, *seen) -> Action:
+            action = policy(*seen)
+            if names and action.gpu is None:
+                action = action.replace(gpu=jnp.full(len(action.kind), -1))
+            if stops and action.stop is None:
+                action = action.replace(stop=jnp.zeros(state.running.job.shape, bool))
+            return action
+
+        branches = [functools.partial(full, policy) for policy in self.policies]
+        return jax.lax.switch(self.index, branches, key, state, params)
+
+
+@functools.cache
+def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: Asked = ALWAYS):
+    """Compiled `(params, table, index, most_rounds, pairs) -> (State, rounds)`: a run of the policy `specs[index]`."""
+
+    def run(params: EnvParams, table: JobTable, index, most_rounds=MOST_ROUNDS, pairs: Pairs | None = None):
         def play(state: State, key):
-            action = jax.lax.switch(index, policies, key, seen(params, state, config.knows), params)
-            return transition(config, params, state, action, asked)[0], None
+            return one_round(config, params, OneOf(specs, index, asked), state, key), None
 
         key_of = functools.partial(jax.random.fold_in, jax.random.key(0))
-        start = initial_state(config, params, table)
+        start = initial_state(config, params, table, pairs)
         state, _, rounds = play_while(lambda state: ~is_finished(state), play, start, key_of, most_rounds)
         return state, rounds
 
@@ -245,26 +284,16 @@ def jit_run(config: EnvConfig, specs: tuple[str, ...], asked: str = ALWAYS):
 @functools.cache
 def jit_run_in_turns(config: EnvConfig, specs: tuple[str, ...]):
     """As `jit_run`, in turns as on an accelerator."""
-    policies = [policy_of(spec) for spec in specs]
 
-    class Switch:
-        asked = ALWAYS
-
-        def __init__(self, index):
-            self.index = index
-
-        def __call__(self, key, state: State, params: EnvParams) -> Action:
-            return jax.lax.switch(self.index, policies, key, state, params)
-
-    def run(params: EnvParams, table: JobTable, index, most_turns=MOST_ROUNDS):
+    def run(params: EnvParams, table: JobTable, index, most_turns=MOST_ROUNDS, pairs: Pairs | None = None):
         def play(playing: Playing, key):
-            return turn(config, params, Switch(index), playing, key)[0], None
+            return turn(config, params, OneOf(specs, index), playing, key)[0], None
 
         def going(playing: Playing):
             return ~is_finished(playing.state) | ~playing.decides
 
         key_of = functools.partial(jax.random.fold_in, jax.random.key(0))
-        start = at_boundary(initial_state(config, params, table))
+        start = at_boundary(initial_state(config, params, table, pairs))
         playing, _, turns = play_while(going, play, start, key_of, most_turns)
         return playing.state, turns
 
@@ -278,15 +307,15 @@ def jit_run_in_turns(config: EnvConfig, specs: tuple[str, ...]):
 def run_in_turns(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = ()) -> State:
     """As `run`, in turns as on an accelerator."""
     specs = specs or compiled_with(spec, case.shape)
-    state, turns = jit_run_in_turns(config, specs)(case.params, case.table, specs.index(spec))
+    state, turns = jit_run_in_turns(config, specs)(case.params, case.table, specs.index(spec), MOST_ROUNDS, case.pairs)
     assert int(turns) < MOST_ROUNDS, f"not finished: clock {state.clock}, queue {state.queue}"
     return state
 
 
-def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), asked: str = ALWAYS) -> State:
+def run(case: Case, spec: str, config: EnvConfig, specs: tuple[str, ...] = (), asked: Asked = ALWAYS) -> State:
     """The state when all jobs of `case` are done; `specs` are compiled together with `spec`, once for all cases."""
     specs = specs or compiled_with(spec, case.shape)
-    state, rounds = jit_run(config, specs, asked)(case.params, case.table, specs.index(spec))
+    state, rounds = jit_run(config, specs, asked)(case.params, case.table, specs.index(spec), MOST_ROUNDS, case.pairs)
     assert int(rounds) < MOST_ROUNDS, f"not finished: clock {state.clock}, queue {state.queue}"
     return state
 
