@@ -87,21 +87,38 @@ def greedy_wait(
     state: State, p: int, jobs: list[int], threshold: float, patience: float, lifetime: bool, observe: bool
 ):
     """(job, workers) of the first job whose best candidate is good enough, or None."""
-    believed = state.believed(observe)
-    before, now, as_believed = state.total_use(), state.slowdowns(), state.slowdowns_by(believed)
-    ends = [state.estimated_left_s(r) * now[r.job] for r in state.running[p]]
-    wait = max(state.interval_s, min(ends, default=0.0))
+    look = Look(state, p, lifetime, observe)
     for j in jobs:
-        estimate_s = state.estimate_s(j)
-        valid = [w for w in candidates(state, p, j) if w is not None]
-        effects = [effect(state, p, j, w, state.gpu_for(p, j, min(w)), before, as_believed, believed) for w in valid]
-        scores = [eff for _, eff, _ in effects]
-        if lifetime:
-            extra = [later(state, p, j, w, own, now) for w, (own, _, _) in zip(valid, effects, strict=True)]
-            scores = [eff + seconds / estimate_s for eff, seconds in zip(scores, extra, strict=True)]
-        best = min(range(len(valid)), key=lambda c: (q(scores[c]), c))
-        loss = effects[best][2]
-        lost = (loss - 1) * estimate_s / wait
-        if q(loss) <= q(threshold) or q(lost) <= q(patience) or not state.running[p]:
-            return j, valid[best]
+        places = [(w, state.gpu_for(p, j, min(w))) for w in candidates(state, p, j) if w is not None]
+        _, loss, (w, _) = look.best(j, places)
+        if look.is_good(j, loss, threshold, patience) or not state.running[p]:
+            return j, w
     return None
+
+
+class Look:
+    """A partition at one moment, as who appraises placements sees it."""
+
+    def __init__(self, state: State, p: int, lifetime: bool, observe: bool):
+        """What is the same for all candidates."""
+        self.state, self.p, self.lifetime = state, p, lifetime
+        self.believed = state.believed(observe)
+        self.before, self.now = state.total_use(), state.slowdowns()
+        self.as_believed = state.slowdowns_by(self.believed)
+        ends = [state.estimated_left_s(r) * self.now[r.job] for r in state.running[p]]
+        self.wait = max(state.interval_s, min(ends, default=0.0))
+
+    def best(self, j: int, places: list[tuple[dict[int, int], int | None]]):
+        """(cost, loss, place) of the candidate of least cost, which is `eff`, or that and `later`."""
+        found = []
+        for w, gpu in places:
+            own, cost, loss = effect(self.state, self.p, j, w, gpu, self.before, self.as_believed, self.believed)
+            if self.lifetime:
+                cost += later(self.state, self.p, j, w, own, self.now) / self.state.estimate_s(j)
+            found.append((cost, loss, (w, gpu)))
+        return min(found, key=lambda one: q(one[0]))
+
+    def is_good(self, j: int, loss: float, threshold: float, patience: float) -> bool:
+        """Whether a candidate of such a loss is good enough."""
+        lost = (loss - 1) * self.state.estimate_s(j) / self.wait
+        return q(loss) <= q(threshold) or q(lost) <= q(patience)

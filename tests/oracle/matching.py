@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from tests.oracle.candidates import candidates, effect
+from tests.oracle.candidates import Look, candidates
 from tests.oracle.cluster import WHOLE
 from tests.oracle.filling import q
 from tests.oracle.gpu_types import seen
-from tests.oracle.pairs import Factors
 from tests.oracle.state import State
 
 JOBS, SHARED, OPENED = 16, 20, 4
@@ -23,24 +22,30 @@ def gpus_for(state: State, p: int, j: int) -> list[tuple[int, int]]:
     return enough[:SHARED] + [(a, state.new_gpu(p, a)) for a in fewest]
 
 
-def match(state: State, p: int, jobs: list[int], keys: dict[int, float], observe: bool):
-    """(job, workers, its GPU) of the pair that costs least for its length, or None; `jobs` are those that may start."""
+def match(
+    state: State,
+    p: int,
+    jobs: list[int],
+    keys: dict[int, float],
+    threshold: float,
+    patience: float,
+    lifetime: bool,
+    observe: bool,
+):
+    """(job, workers, its GPU) of the pair that costs least for the job's length, or None; `jobs` may start."""
     jobs = jobs[:JOBS]
-    if not jobs:
-        return None
-    believed: Factors | None = state.believed(observe)
-    before, now = state.total_use(), state.slowdowns_by(believed)
-    first = max(min(np.float32(keys[j]) for j in jobs), LOWEST)
-    best = None
+    look, best = Look(state, p, lifetime, observe), None
+    first = max(min((np.float32(keys[j]) for j in jobs), default=LOWEST), LOWEST)
     for j in jobs:
-        weight = float(np.sqrt(np.float32(keys[j]) / first))
-        if state.jobs[j].fraction:
+        fraction = state.jobs[j].fraction
+        if fraction:
             places = [({a: 1}, gpu) for a, gpu in gpus_for(state, p, j)]
         else:
             places = [(w, None) for w in candidates(state, p, j) if w is not None]
-        for w, gpu in places:
-            _, eff, _ = effect(state, p, j, w, gpu, before, now, believed)
-            score = q(weight * eff)
+        cost, loss, place = look.best(j, places)
+        idle = j == jobs[0] and not state.running[p]
+        if fraction or idle or look.is_good(j, loss, threshold, patience):
+            score = q(float(np.sqrt(np.float32(keys[j]) / first)) * cost)
             if best is None or score < best[0]:
-                best = score, j, w, gpu
+                best = score, j, *place
     return None if best is None else best[1:]

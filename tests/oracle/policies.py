@@ -76,7 +76,8 @@ def make_policy(
             limits = (1, 1e9, 1e9) if preempt else (window, threshold, patience)
             chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime, observe)
         elif name == "match":
-            chosen = match(state, p, ready, {j: order_key(state, order, j, levels) for j in ready}, observe)
+            keys = {j: order_key(state, order, j, levels) for j in ready}
+            chosen = match(state, p, ready, keys, threshold, patience, lifetime, observe)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:

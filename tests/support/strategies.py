@@ -145,14 +145,14 @@ PREEMPTIVE = {
 
 # Where models that share a GPU have factors, of which some learn.
 SHARING = {
-    "one": ("match:area+reserve+observe", "greedy-wait:sjf+t2+observe", "pack:mlfq+backfill+preempt"),
+    "one": ("match:area+reserve+lifetime+observe", "greedy-wait:sjf+t2+observe", "pack:mlfq+backfill+preempt"),
     "two": (
         "pack:sjf+backfill+spread",
         "greedy-wait:sjf+spread+t2",
         "greedy-wait:sjf+spread+t2+observe",
         "match:sjf+spread",
-        "match:sjf+spread+observe",
-        "match:area+reserve+observe",
+        "match:sjf+spread+lifetime+observe",
+        "match:area+reserve+t1.2+p0.5+observe",
         "pack:mlfq+backfill+preempt+spread",
     ),
 }
