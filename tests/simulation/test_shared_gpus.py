@@ -15,16 +15,20 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import CALIBRATION
+from jaxsched.env.pairs import draw_pairs
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.policies.registry import parse
+from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation.engines.jax.run import JaxEngine
 from jaxsched.simulation.job_table import write_jobs
-from jaxsched.simulation.settings import Settings, env_config, most_running
+from jaxsched.simulation.settings import Settings, env_config, most_running, params_for
+from jaxsched.simulation.simulate import simulate
 from jaxsched.workload import datasets
+from jaxsched.workload.catalogue import BUILT_IN
 from jaxsched.workload.jobs import make_job_list, take
 from jaxsched.workload.models import model_index
 from jaxsched.workload.traces import read_trace
+from tests.oracle import contention, policies, simulator
 
 
 def one_gpu(gpu_type):
@@ -94,6 +98,40 @@ def test_fractions_share_gpus_that_whole_jobs_would_queue_for(tmp_path):
     with (tmp_path / "jobs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["num_gpus"] for row in rows} == {"0.25"} and {row["placement"] for row in rows} == {"0:0:0.25"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_whole_runs_with_pair_factors_as_the_oracle(known):
+    """Each list has factors of its own, and starts with nothing seen."""
+    cluster = build([Server(groups=(2, 2), gpu_type="V100")] * 2, leaf_spine(2), 1)
+    settings = Settings(interference="analytic", pair_factors=1.5, pairs_known=known, seed=3)
+    lists, spec = [_halves_and_thirds(seed) for seed in range(2)], "match:sjf+observe"
+    played = simulate(parse_all([spec]), cluster, lists, settings)[spec]
+    kappa = tuple(CALIBRATION[channel].default for channel in contention.CHANNELS)
+    for place, (jobs, done) in enumerate(zip(lists, played, strict=True)):
+        theirs = simulator.simulate(
+            cluster,
+            jobs,
+            params_for(cluster, jobs, settings).profiles,
+            policies.make_policy("match", "sjf", backfill=True, forward="forward", observe=True),
+            interval_s=settings.interval_s,
+            rounds=settings.rounds,
+            interference="analytic",
+            strengths=kappa,
+            pair_factors=np.asarray(draw_pairs(len(BUILT_IN.models), 1.5, 3 + place).factor, np.float64),
+            pairs_known=known,
+        )
+        np.testing.assert_array_equal(done.start_s, theirs.start_s)
+        np.testing.assert_allclose(done.finish_s, theirs.finish_s, rtol=1e-5)
+        assert theirs.pairs is not None and (theirs.pairs.seen_s > 600.0).sum() > 3
+
+
+def _halves_and_thirds(seed):
+    """60 jobs of 4 models that want 8 GPUs in turn."""
+    rng = np.random.default_rng(seed)
+    submit_s, run_s = np.cumsum(rng.exponential(60.0, 60)), rng.exponential(1500.0, 60) + 60.0
+    return make_job_list(submit_s, run_s, 1, model=rng.integers(0, 4, 60), milli=rng.choice([330, 500, 670], 60))
 
 
 def real_file(name):
