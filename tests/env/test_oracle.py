@@ -81,8 +81,8 @@ def assert_same(
     if state.pairs is not None:
         assert_same_seen(state.pairs, theirs)
     # Stricter than finish times that agree: run times do. With stops there are restarts of up to 900 s, and what a long
-    # run is rounded by reaches a short one beside it.
-    atol = 0.0 if case.preemption is None else 1e-2
+    # run is rounded by reaches a short one beside it; so it does where some pairs of models are many times as slow.
+    atol = 0.0 if case.preemption is None and case.pairs is None else 1e-2
     np.testing.assert_allclose(
         ours.finish_s - ours.start_s, theirs.finish_s - theirs.start_s, rtol=1e-5, atol=atol, err_msg="run time"
     )
