@@ -47,11 +47,10 @@ def greedy_wait(
     return act
 
 
-def acceptable(threshold: float, patience: float, here: Here, on: Offers, w: Int32[Array, ""]) -> Bool[Array, "C"]:
-    """Which candidates of the job at place `w` of the window are good enough, or better than an idle partition."""
+def acceptable(threshold: float, patience: float, on: Offers) -> Bool[Array, "C"]:
+    """Which candidates are good enough; all where the partition runs nothing, for then the stake is 0."""
     good = quantise(on.loss) <= quantise(jnp.float32(threshold))
-    good |= quantise(on.stake) <= quantise(jnp.float32(patience))
-    return good | (jnp.isinf(here.scene.wait_s) & (w == 0))
+    return good | (quantise(on.stake) <= quantise(jnp.float32(patience)))
 
 
 def _choose(
@@ -59,13 +58,12 @@ def _choose(
 ) -> tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"]]:
     """The first job of each window that has an acceptable placement: whether, its place in the window, its workers."""
     here = by_partition(params, scene)
-    idle = jnp.isinf(scene.wait_s)
     nothing = (jnp.array(False), jnp.zeros_like(scene.free[0]))
 
     def best_offer(part: Here, p: Array, w: Array) -> tuple[Array, Array]:
         on = offers(params, part, p, w)
         choice = jnp.argmin(choice_score(on))
-        good = acceptable(threshold, patience, part, on, w)
+        good = acceptable(threshold, patience, on)
         return good[choice] & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once
@@ -81,6 +79,7 @@ def _choose(
         window = jnp.where(accepted, w, window)
         return (taken | accepted, window, jnp.where(accepted[:, None], option, workers)), None
 
-    none = (jnp.zeros_like(idle), jnp.zeros(idle.shape, jnp.int32), jnp.zeros_like(scene.free))
+    partitions = scene.wait_s.shape
+    none = (jnp.zeros(partitions, bool), jnp.zeros(partitions, jnp.int32), jnp.zeros_like(scene.free))
     (taken, window, workers), _ = lax.scan(consider, none, jnp.arange(scene.some.shape[1]))
     return taken, window, workers

@@ -56,7 +56,7 @@ def _choose(
         here, relative = part
         on, milli = offers(params, here, p, w), here.scene.job.milli
         choice = jnp.argmin(choice_score(on))
-        good = acceptable(threshold, patience, here, on, w)
+        good = acceptable(threshold, patience, on)
         if milli is not None:
             good |= milli[w] < WHOLE
         score = quantise(relative[w] * (on.effective + on.later)[choice])

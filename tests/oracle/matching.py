@@ -43,8 +43,7 @@ def match(
         else:
             places = [(w, None) for w in candidates(state, p, j) if w is not None]
         cost, loss, place = look.best(j, places)
-        idle = j == jobs[0] and not state.running[p]
-        if fraction or idle or look.is_good(j, loss, threshold, patience):
+        if fraction or not state.running[p] or look.is_good(j, loss, threshold, patience):
             score = q(float(np.sqrt(np.float32(keys[j]) / first)) * cost)
             if best is None or score < best[0]:
                 best = score, j, *place
