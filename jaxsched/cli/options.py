@@ -62,8 +62,8 @@ class ScenarioOptions:
     duration_cap_s: Annotated[float | None, optional("X")] = None
     """Longest run time of synthetic jobs (default: no limit)."""
     gpu_share: Annotated[float | None, optional("X")] = None
-    """Share of a GPU that synthetic jobs of one GPU ask for, at least 0.001: at 0.5 two of them may lie on one GPU
-    (default: 1)."""
+    """Share of a GPU that jobs of one whole GPU ask for, at least 0.001: at 0.5 two of them may lie on one GPU
+    (default: 1). What a trace says of a job that shares its GPU stays."""
     mix: Annotated[str, tyro.conf.arg(metavar="NAME|MODELS")] = "default"
     """Models of the jobs where no trace names them: default (all alike), network-heavy, cpu-heavy, muri, or the names
     of models with commas between."""

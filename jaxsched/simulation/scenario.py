@@ -51,8 +51,8 @@ def load_scenario(
 
     `load` is the offered load that submit times are rescaled to (None: a trace keeps its pace); `seeds` job lists are
     made with the seeds `seed`, `seed + 1`, ...: other jobs of a synthetic workload (default 5); of a trace (default 1)
-    only other draws of what it does not say. `mean_duration_s`, `duration_cap_s` and `gpu_share`, the share of a GPU
-    that jobs of one GPU ask for, are for synthetic workloads.
+    only other draws of what it does not say. `mean_duration_s` and `duration_cap_s` are for synthetic workloads.
+    `gpu_share` is the share of a GPU that jobs of one whole GPU ask for (None: all of it).
     `since` and `until` are shares of a trace's jobs, in order of submission: only those between them are taken.
     `mix` says which models jobs have that no trace tells (`workload.mixes`).
     `models` is a file of models beside the catalogue's (`workload.catalogue`); the settings must name it, too.
@@ -67,8 +67,6 @@ def load_scenario(
         raise UserError(f"seed: {seed} should be at least 0 and less than 2^31")
     if (mean_duration_s is not None or duration_cap_s is not None) and workload not in SYNTHETIC:
         raise UserError("mean_duration_s, duration_cap_s: are for synthetic workloads, a trace has its own run times")
-    if gpu_share is not None and workload not in SYNTHETIC:
-        raise UserError("gpu_share: is for synthetic workloads, a trace says itself which jobs ask for a part of a GPU")
     count = (DEFAULT_SEEDS if workload in SYNTHETIC else 1) if seeds is None else seeds
     if count > MOST_SEEDS:
         raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")

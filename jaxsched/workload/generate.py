@@ -13,7 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.acme import Marginals, draw
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load
+from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load, sharing
 from jaxsched.workload.llm import KINDS, kinds_of
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
@@ -72,8 +72,6 @@ def synthetic(
             f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
             f"{schedulers}, {tenants}"
         )
-    if not 1 / WHOLE <= gpu_share <= 1.0:
-        raise UserError(f"gpu_share: {gpu_share} should be from {1 / WHOLE:g} to 1")
     if acme is None:
         sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
         gpus = rng.choice(sizes, size=num_jobs, p=weights)
@@ -95,8 +93,8 @@ def synthetic(
             f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
             f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-    milli = np.where(gpus == 1, round(gpu_share * WHOLE), WHOLE)
-    span_s = float(gpus * milli @ run_s) / (load * total_gpus * WHOLE)
+    held = np.where(gpus == 1, gpu_share, gpus)
+    span_s = float(held @ run_s) / (load * total_gpus)
     submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
     wide = np.ones(num_jobs, np.int64)
     if llm_from is not None:
@@ -110,10 +108,9 @@ def synthetic(
         model=models,
         tenant=rng.integers(tenants, size=num_jobs),
         home=home,
-        milli=milli,
         models=len(catalogue.models),
     )
-    return rescale_to_load(jobs, total_gpus, load)  # takes away what rounding left
+    return rescale_to_load(sharing(jobs, gpu_share), total_gpus, load)  # takes away what rounding left
 
 
 def _language_models(

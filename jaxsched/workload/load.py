@@ -14,7 +14,7 @@ from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.generate import synthetic
-from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, take
+from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, sharing, take
 from jaxsched.workload.mixes import Mix
 from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
 
@@ -50,7 +50,7 @@ class WorkloadOptions:
     schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
     mean_duration_s: float | None = None  # synthetic workloads
     duration_cap_s: float = np.inf  # synthetic workloads
-    gpu_share: float = 1.0  # of a GPU that jobs of one GPU ask for; synthetic workloads
+    gpu_share: float = 1.0  # of a GPU that jobs of one whole GPU ask for
     catalogue: Catalogue = BUILT_IN
 
 
@@ -96,7 +96,7 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     first, end = (round(share * len(jobs)) for share in (options.since, options.until))
     if first == end:
         raise UserError(f"since, until: no job of {len(jobs):,} is from {options.since:g} to {options.until:g}")
-    jobs = from_start(take(take(jobs, slice(first, end)), slice(options.num_jobs)))
+    jobs = sharing(from_start(take(take(jobs, slice(first, end)), slice(options.num_jobs))), options.gpu_share)
     if options.load is not None and options.total_gpus is not None:
         jobs = rescale_to_load(jobs, options.total_gpus, options.load)
     return jobs, skipped

@@ -71,3 +71,24 @@ def test_named_trace(real):
 def test_errors(name, options, message):
     with pytest.raises(UserError, match=message):
         get_workload(name, options)
+
+
+def test_jobs_of_one_gpu_may_ask_for_a_share_of_it(tmp_path):
+    """Of a trace, before the load is set, and of synthetic jobs; what asks for a share of its own keeps it."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "job_id,submit_time_s,num_gpus,duration_s,num_ps,gpu_milli\n"
+        "a,0,1,600,,\nb,60,1,600,,250\nc,120,2,600,,\nd,180,1,600,1,\n"
+    )
+    options = WorkloadOptions(gpu_share=0.5, load=0.5, total_gpus=8)
+    jobs, _ = get_workload(trace, options)
+    assert jobs.milli.tolist() == [500, 250, 1000, 1000]
+    np.testing.assert_allclose(offered_load(jobs, 8), 0.5)
+    made, _ = get_workload("philly-like", WorkloadOptions(gpu_share=0.333, num_jobs=400, load=0.9, total_gpus=64))
+    whole, _ = get_workload("philly-like", WorkloadOptions(num_jobs=400, load=0.9, total_gpus=64))
+    assert set(made.milli[made.num_gpus == 1]) == {333} and set(made.milli[made.num_gpus > 1]) == {1000}
+    np.testing.assert_array_equal(made.duration_s, whole.duration_s)
+    np.testing.assert_allclose([offered_load(made, 64), offered_load(whole, 64)], 0.9)
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(UserError, match="gpu_share"):
+            get_workload(trace, WorkloadOptions(gpu_share=share))
