@@ -2,6 +2,8 @@
 
 `greedy-wait` takes the first job that has a good place. Where jobs share GPUs, what a place is worth depends on who
 runs there, and a job behind the first may suit it better. Fractions of a GPU do not wait for a better place.
+
+Where jobs may be stopped the orders are levels, and jobs of one level are alike: of those the pair that costs least.
 """
 
 import functools
@@ -16,6 +18,7 @@ from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.policies.base import Act, forward_choice, place_or_forward
+from jaxsched.policies.faster import preempting
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.greedy_wait import acceptable
 from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
@@ -26,24 +29,39 @@ _NEVER = 2**30  # more than any score
 
 
 def match(threshold: float, patience: float, queue: Discipline, forward: str, lifetimes: bool = False) -> Act:
-    """The policy of docs/semantics.md, section 7; arguments as of `greedy_wait`."""
+    """The policy of docs/semantics.md, section 7; arguments as of `greedy_wait`.
+
+    A `queue` with `preempt` has levels, and nobody waits for a better place.
+    """
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         keys = order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slots, found = window_slots(queue, keys, state, can_start)
         slots, found = slots[:, :-1], found[:, :-1]
+        key_of = jnp.take_along_axis(keys, slots, -1)
+        if queue.preempt:
+            found &= key_of == key_of[:, :1]
         scene = scene_of(state, params, slots, found, lifetimes, every_gpu=True)
-        length = jnp.take_along_axis(keys, slots, -1)
-        relative = jnp.sqrt(length / jnp.maximum(length[:, :1], 1e-9))
+        relative = jnp.sqrt(key_of / jnp.maximum(key_of[:, :1], 1e-9))
+        if queue.preempt:
+            scene, relative = _alike(state, scene), jnp.ones_like(relative)
         choose = functools.partial(_choose, threshold, patience)
         place, window, workers, gpu = lane_by_lane(choose)(params, scene, relative)
         slot = jnp.take_along_axis(slots, window[:, None], -1)[:, 0]
         forward_slot, target, possible = forward_choice(state, params, keys, can_start, open_to, forward)
         gpu = gpu if scene.every_gpu else None
-        return place_or_forward(state, place, slot, workers, possible, forward_slot, target, gpu)
+        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target, gpu)
+        return preempting(queue, forward, params, state, keys, action) if queue.preempt else action
 
     return act
+
+
+def _alike(state: State, scene: Scene) -> Scene:
+    """The scene in which all jobs count the same, as run times are not known: each second of each for one second."""
+    return scene.replace(
+        left_s=(state.running.job >= 0).astype(jnp.float32), duration_s=jnp.ones_like(scene.duration_s)
+    )
 
 
 def _choose(

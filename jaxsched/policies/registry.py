@@ -162,7 +162,8 @@ def hand_written(name: str, of: Options) -> Policy:
     if of.rule == MATCH:
         act = match(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
         act = observing(act) if of.observe else act
-        return Policy(name, act, asked=POSSIBLE, options=of, needs=ESTIMATES)
+        needs = HISTORY if of.queue.needs_history else ESTIMATES if of.queue.needs_estimates else NOTHING
+        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
     return Policy(
         name,
         heuristic(of.rule, of.queue, of.forward),
@@ -239,14 +240,20 @@ def options_of(spec: str) -> Options:
         else:
             known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *((LIFETIME, "tX", "pX", OBSERVE) if looks else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
-    if name == MATCH and (queue.get("order", LENGTHS[0]) not in LENGTHS or queue.get("preempt")):
-        raise UserError(f"policy {spec!r}: weighs jobs by length: one of the orders {', '.join(LENGTHS)}, no 'preempt'")
+    if name == MATCH and not queue.get("preempt") and queue.get("order", LENGTHS[0]) not in LENGTHS:
+        raise UserError(
+            f"policy {spec!r}: without 'preempt' it weighs jobs by length: one of the orders {', '.join(LENGTHS)}"
+        )
+    if name == MATCH and queue.get("preempt") and of.lifetimes:
+        raise UserError(f"policy {spec!r}: 'lifetime' goes by run times, with 'preempt' all jobs count the same")
     if "reserve" in queue and (name == RANDOM or not (looks or "backfill" in queue)):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start
+    if looks and queue.get("preempt"):
+        of = dataclasses.replace(of, threshold=NO_LIMIT)
     if greedy and queue.get("preempt"):
-        of = dataclasses.replace(of, threshold=NO_LIMIT, queue=dataclasses.replace(of.queue, window=1))
+        of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=1))
     return dataclasses.replace(of, queue=dataclasses.replace(of.queue, **queue))
 
 

@@ -48,11 +48,12 @@ def effect(
     before: dict,
     now: dict[int, float],
     believed: Factors | None,
+    alike: bool = False,
 ) -> tuple[float, float, float]:
     """Of a candidate: the job's own slowdown, `eff`, that and what it costs the jobs that run here, and `loss`.
 
     `gpu` is the shared GPU of a fraction; `before` and `now` are the present total use and slowdowns, these too with
-    the factors of pairs that are `believed`.
+    the factors of pairs that are `believed`. `alike`: all jobs count the same, whatever is left of them.
     """
     hw, job = state.hw, state.jobs[j]
     new = demand(hw, p, job, w, ps_of(job, w))
@@ -69,7 +70,8 @@ def effect(
             more = (job.model,) if any(r is x for x in beside) else ()
             on_gpu = state.on_gpu(r, believed, more)
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, on_gpu)
-            eff += state.estimated_left_s(r) * max(slower - now[r.job], 0.0) / state.estimate_s(j)
+            weight = 1.0 if alike else state.estimated_left_s(r) / state.estimate_s(j)
+            eff += weight * max(slower - now[r.job], 0.0)
     return own, eff, own / least + (eff - own)
 
 
@@ -99,9 +101,9 @@ def greedy_wait(
 class Look:
     """A partition at one moment, as who appraises placements sees it."""
 
-    def __init__(self, state: State, p: int, lifetime: bool, observe: bool):
+    def __init__(self, state: State, p: int, lifetime: bool, observe: bool, alike: bool = False):
         """What is the same for all candidates."""
-        self.state, self.p, self.lifetime = state, p, lifetime
+        self.state, self.p, self.lifetime, self.alike = state, p, lifetime, alike
         self.believed = state.believed(observe)
         self.before, self.now = state.total_use(), state.slowdowns()
         self.as_believed = state.slowdowns_by(self.believed)
@@ -112,7 +114,8 @@ class Look:
         """(cost, loss, place) of the candidate of least cost, which is `eff`, or that and `later`."""
         found = []
         for w, gpu in places:
-            own, cost, loss = effect(self.state, self.p, j, w, gpu, self.before, self.as_believed, self.believed)
+            known = self.before, self.as_believed, self.believed, self.alike
+            own, cost, loss = effect(self.state, self.p, j, w, gpu, *known)
             if self.lifetime:
                 cost += later(self.state, self.p, j, w, own, self.now) / self.state.estimate_s(j)
             found.append((cost, loss, (w, gpu)))

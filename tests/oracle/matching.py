@@ -31,10 +31,13 @@ def match(
     patience: float,
     lifetime: bool,
     observe: bool,
+    preempt: bool = False,
 ):
     """(job, workers, its GPU) of the pair that costs least for the job's length, or None; `jobs` may start."""
     jobs = jobs[:JOBS]
-    look, best = Look(state, p, lifetime, observe), None
+    if preempt:  # section 8: those of the first one's level, all alike
+        jobs = [j for j in jobs if keys[j] == keys[jobs[0]]]
+    look, best = Look(state, p, lifetime, observe, alike=preempt), None
     first = max(min((np.float32(keys[j]) for j in jobs), default=LOWEST), LOWEST)
     for j in jobs:
         fraction = state.jobs[j].fraction
@@ -43,8 +46,9 @@ def match(
         else:
             places = [(w, None) for w in candidates(state, p, j) if w is not None]
         cost, loss, place = look.best(j, places)
-        if fraction or not state.running[p] or look.is_good(j, loss, threshold, patience):
-            score = q(float(np.sqrt(np.float32(keys[j]) / first)) * cost)
+        if fraction or preempt or not state.running[p] or look.is_good(j, loss, threshold, patience):
+            root = 1.0 if preempt else float(np.sqrt(np.float32(keys[j]) / first))
+            score = q(root * cost)
             if best is None or score < best[0]:
                 best = score, j, *place
     return None if best is None else best[1:]

@@ -48,7 +48,7 @@ def make_policy(
     """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
     if name not in NAMES or order not in (*ORDERS, preemption.TABLE) or forward not in FORWARDS:
         raise ValueError((name, order, forward))
-    if name == "match" and order not in MATCHED:
+    if name == "match" and not preempt and order not in MATCHED:
         raise ValueError((name, order))
 
     levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
@@ -77,7 +77,7 @@ def make_policy(
             chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime, observe)
         elif name == "match":
             keys = {j: order_key(state, order, j, levels) for j in ready}
-            chosen = match(state, p, ready, keys, threshold, patience, lifetime, observe)
+            chosen = match(state, p, ready, keys, threshold, patience, lifetime, observe, preempt)
         else:
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:

@@ -145,7 +145,7 @@ PREEMPTIVE = {
 
 # Where models that share a GPU have factors, of which some learn.
 SHARING = {
-    "one": ("match:area+reserve+lifetime+observe", "greedy-wait:sjf+t2+observe", "pack:mlfq+backfill+preempt"),
+    "one": ("match:area+reserve+lifetime+observe", "greedy-wait:sjf+t2+observe", "match:mlfq+preempt+observe"),
     "two": (
         "pack:sjf+backfill+spread",
         "greedy-wait:sjf+spread+t2",
@@ -154,6 +154,7 @@ SHARING = {
         "match:sjf+spread+lifetime+observe",
         "match:area+reserve+t1.2+p0.5+observe",
         "pack:mlfq+backfill+preempt+spread",
+        "match:las+preempt+h0.5+spread+observe",
     ),
 }
 
