@@ -215,7 +215,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         words = ["jaxsched", "evaluate"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in (*OUTPUTS, *HOW) or value is None:
+            if field.name in (*OUTPUTS, *HOW) or value is None or value is False:
                 continue
-            words += [f"--{field.name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
+            values = () if value is True else value if isinstance(value, tuple) else (value,)
+            words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
         return words

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Int, Int32, PRNGKeyArray
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.actions import admit
 from jaxsched.env.environment import initial_state, is_finished, transition
-from jaxsched.env.knowledge import seen
+from jaxsched.env.pairs import as_is
+from jaxsched.env.rollout import action_of
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.base import Policy
@@ -113,8 +114,6 @@ def _same(attempts: Attempts, first: int, p: int, at_s: float, workers: Int[np.n
 
 
 def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKeyArray) -> _Programs:
-    hidden = params.replace(failures=None)
-
     def starts(state: State, action: Action, wanted: Bool[Array, "J"]) -> Bool[Array, "P"]:
         row = state.queue[jnp.arange(state.queue.shape[0]), action.slot]
         return (action.kind == PLACE) & ~state.waited & (row >= 0) & wanted[jnp.maximum(row, 0)]
@@ -127,7 +126,7 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         return ~paused & ~is_finished(state) & (state.clock < params.horizon)
 
     def act(state: State, count: Array) -> Action:
-        return policy(jax.random.fold_in(key, count), seen(params, state, config.knows), hidden)
+        return action_of(config, params, policy, state, jax.random.fold_in(key, count))
 
     def onward(state: State, wanted: Bool[Array, "J"], count: Array) -> tuple[State, Action, Array, Array]:
         def turn(carry: tuple[State, Action, Array, Array]) -> tuple[State, Action, Array, Array]:
@@ -141,12 +140,12 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         return lax.while_loop(going, turn, (state, nothing, count, jnp.array(False)))
 
     def explain(state: State, action: Action, p: Int32[Array, ""]) -> Offers:
-        partitions = state.queue.shape[0]
-        scene = scene_of(state, params, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
+        partitions, there = state.queue.shape[0], as_is(params, state)
+        scene = scene_of(state, there, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
         taken = action.workers.reshape(partitions, -1)[p]
-        here = jax.tree.map(lambda leaf: leaf[p], by_partition(params, scene))
+        here = jax.tree.map(lambda leaf: leaf[p], by_partition(there, scene))
         gpu = None if action.gpu is None else action.gpu[p]
-        return offers(params, here, p, jnp.int32(0), (taken, gpu))
+        return offers(there, here, p, jnp.int32(0), (taken, gpu))
 
     options = loop_options()
     return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))

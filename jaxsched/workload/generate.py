@@ -13,7 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.acme import Marginals, draw
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load, sharing
+from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load, sharing, thousandths
 from jaxsched.workload.llm import KINDS, kinds_of
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
@@ -93,7 +93,7 @@ def synthetic(
             f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
             f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-    held = np.where(gpus == 1, gpu_share, gpus)
+    held = np.where(gpus == 1, thousandths(gpu_share) / WHOLE, gpus)
     span_s = float(held @ run_s) / (load * total_gpus)
     submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
     wide = np.ones(num_jobs, np.int64)

@@ -205,12 +205,17 @@ def offered_load(jobs: JobList, total_gpus: int) -> float:
     return float(jobs.gpu_demand @ jobs.duration_s) / (span_s * total_gpus)
 
 
-def sharing(jobs: JobList, share: float) -> JobList:
-    """The same jobs; those of one whole GPU, without parameter servers, ask for `share` of it, in thousandths."""
+def thousandths(share: float) -> int:
+    """A share of a GPU in thousandths. UserError unless it is from 0.001 to 1."""
     if not 1 / WHOLE <= share <= 1.0:
         raise UserError(f"gpu_share: {share} should be from {1 / WHOLE:g} to 1")
+    return round(share * WHOLE)
+
+
+def sharing(jobs: JobList, share: float) -> JobList:
+    """The same jobs; those of one whole GPU, without parameter servers, ask for `share` of it, in thousandths."""
     alone = (jobs.num_gpus == 1) & (jobs.ps == 0) & (jobs.milli == WHOLE)
-    return dataclasses.replace(jobs, milli=np.where(alone, round(share * WHOLE), jobs.milli).astype(np.int32))
+    return dataclasses.replace(jobs, milli=np.where(alone, thousandths(share), jobs.milli).astype(np.int32))
 
 
 def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:

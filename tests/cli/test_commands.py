@@ -9,7 +9,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 
+from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
 from jaxsched.cli.progress import Display
 from jaxsched.cli.train import Train
@@ -186,3 +188,9 @@ def test_options_of_train_replace_what_the_configuration_says():
     stronger = params_of(worlds, draw).interference
     np.testing.assert_allclose(stronger.weights.kappa, 2 * worlds.params.interference.weights.kappa)
     np.testing.assert_array_equal(stronger.weights.power, worlds.params.interference.weights.power)
+
+
+@pytest.mark.parametrize("options", [[], ["--gpu-share", "0.5", "--pair-factors", "0.7", "--pairs-known"]])
+def test_the_command_of_an_evaluation_says_all_of_it_again(options):
+    first = tyro.cli(Evaluate, args=["--policies", "pack", "match", "--seeds", "3", *options])
+    assert tyro.cli(Evaluate, args=first.command()[2:]) == first

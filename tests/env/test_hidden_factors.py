@@ -162,7 +162,7 @@ def test_settings_out_of_range(changes, words):
 
 
 def test_factors_need_jobs_that_share():
-    with pytest.raises(UserError, match="pair_factors: are for jobs that share a GPU.*gpu_share"):
+    with pytest.raises(UserError, match=r"pair_factors: are for jobs that share a GPU.*gpu_share"):
         compare(one_gpu(), [make_job_list([0, 1], 10, 1)], ["pack"], Settings(pair_factors=0.5))
 
 

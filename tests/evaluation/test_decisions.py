@@ -4,11 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.cluster.build import build
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import leaf_spine
 from jaxsched.evaluation.decisions import decisions_of, most_lost
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
+from jaxsched.workload.jobs import make_job_list
 
 SETTINGS = Settings(record_placements=True)
 
@@ -42,3 +46,13 @@ def test_a_run_that_is_not_repeated_is_not_explained(cluster, job_lists):
     ((result,),) = simulate([policy], cluster, [jobs], Settings(record_placements=True, seed=5)).values()
     found = decisions_of(policy, result, cluster, SETTINGS, np.arange(len(jobs)))  # another seed
     assert len(found) < len(jobs)
+
+
+@pytest.mark.long
+def test_a_policy_that_knows_pair_factors_knows_them_again():
+    rng = np.random.default_rng(0)
+    jobs = make_job_list(np.arange(40) * 300.0, rng.exponential(3600, 40) + 60, 1, milli=500, model=np.arange(40) % 8)
+    cluster = build([Server(groups=(2, 2), gpu_type="V100")] * 2, leaf_spine(2), 1)
+    settings = Settings(record_placements=True, pair_factors=1.5, pairs_known=True)
+    ((result,),) = simulate([parse("match:sjf")], cluster, [jobs], settings).values()
+    assert len(decisions_of(parse("match:sjf"), result, cluster, settings, np.arange(40))) == 40

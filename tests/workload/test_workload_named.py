@@ -90,5 +90,6 @@ def test_jobs_of_one_gpu_may_ask_for_a_share_of_it(tmp_path):
     np.testing.assert_array_equal(made.duration_s, whole.duration_s)
     np.testing.assert_allclose([offered_load(made, 64), offered_load(whole, 64)], 0.9)
     for share in (0.0, 1.5, float("nan")):
-        with pytest.raises(UserError, match="gpu_share"):
-            get_workload(trace, WorkloadOptions(gpu_share=share))
+        for workload in (trace, "poisson"):
+            with pytest.raises(UserError, match="gpu_share"):
+                get_workload(workload, WorkloadOptions(gpu_share=share, total_gpus=8))

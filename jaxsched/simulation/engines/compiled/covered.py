@@ -28,8 +28,6 @@ def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | N
         return f"it has the policies {', '.join(POLICIES)} only"
     if policy.searches:
         return "it searches in whole runs only"
-    if policy.options.observe:
-        return "it has no jobs that share a GPU, of which something could be observed"
     queue = policy.options.queue
     if callable(queue.order):
         return f"it has the queue orders {', '.join(ORDERS)} only"
