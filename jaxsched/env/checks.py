@@ -11,7 +11,9 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int32
 
+from jaxsched.env.shares import take
 from jaxsched.env.state import FINISHED, EnvParams, State
+from jaxsched.workload.jobs import WHOLE
 
 
 class Fault(NamedTuple):
@@ -39,22 +41,30 @@ class Finding(NamedTuple):
 def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     """Numbers are finite, GPUs neither lost nor given twice, and each arrived job is in exactly one place.
 
-    Such a place is a queue, a running slot, the finished or the rejected ones. GPUs are not counted where jobs share
-    them.
+    Such a place is a queue, a running slot, the finished or the rejected ones. A shared GPU holds what its jobs ask
+    for, and no more than all of it.
     """
     running, jobs = state.running, state.jobs
     active = running.job >= 0
     numbers = running.remaining_s + running.remaining_low_s + running.slowdown
     unsound = (active & ~jnp.isfinite(numbers)).ravel()
     partitions = jnp.arange(state.queue.shape[0])
-    lost = jnp.zeros(partitions.shape, bool)
-    if state.shared is None:
-        gpus = jnp.where(active, running.gpus_per_worker, 0)
-        held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
-        gpus = params.cluster.group_gpus
-        if state.faults is not None:
-            gpus = jnp.where(state.faults.out[..., None], 0, gpus)
-        lost = ((held + state.free != gpus) | (state.free < 0)).any((1, 2))
+    whole = active if running.gpu is None else active & (running.gpu < 0)
+    held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), jnp.where(whole, running.gpus_per_worker, 0))
+    wrong = jnp.zeros(partitions.shape, bool)
+    if state.shared is not None:
+        assert running.gpu is not None and jobs.milli is not None
+        held += (state.shared > 0).sum(-1, dtype=jnp.int32)
+        asked, _ = take(
+            jnp.zeros_like(state.shared),
+            jnp.where(active, running.gpu, -1),
+            jobs.milli[jnp.maximum(running.job, 0)],
+        )
+        wrong = ((asked != state.shared) | (asked > WHOLE)).any((1, 2, 3))
+    gpus = params.cluster.group_gpus
+    if state.faults is not None:
+        gpus = jnp.where(state.faults.out[..., None], 0, gpus)
+    lost = wrong | ((held + state.free != gpus) | (state.free < 0)).any((1, 2))
     rows = jnp.arange(jobs.arrival.shape[0])
     places = (state.records.status == FINISHED).astype(jnp.int32)
     for held_by in (state.queue.ravel(), running.job.ravel()):

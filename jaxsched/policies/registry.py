@@ -251,6 +251,8 @@ def options_of(spec: str) -> Options:
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start
     if looks and queue.get("preempt"):
+        if (of.threshold, of.patience) != (Options.threshold, Options.patience):
+            raise UserError(f"policy {spec!r}: 'tX' and 'pX' say how long jobs wait, with 'preempt' they do not wait")
         of = dataclasses.replace(of, threshold=NO_LIMIT)
     if greedy and queue.get("preempt"):
         of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=1))

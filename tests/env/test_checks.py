@@ -50,6 +50,34 @@ def test_nothing_is_wrong(found, state):
     assert state.queue[1, 0] == 1 and found(state) is None
 
 
+def test_shared_gpus_hold_what_their_jobs_ask_for(found, state):
+    """Job 0 on two whole GPUs, job 1 with 400 thousandths of a third one, which is no longer free."""
+    jobs = to_table(make_job_list([0.0, 0.0], [600.0, 600.0], [2, 1], milli=[1000, 400]), 60.0)
+    blank = initial_state(EnvConfig(running_slots=4, queue_slots=4, rounds=4, shared_gpus=4), PARAMS, jobs)
+    running = state.running.replace(
+        job=state.running.job.at[0, 2].set(1),
+        workers=state.running.workers.at[0, 2, 0, 0].set(1),
+        gpus_per_worker=state.running.gpus_per_worker.at[0, 2].set(1),
+        gpu=blank.running.gpu.at[0, 2].set(3),
+        stretch=blank.running.stretch,
+    )
+    shared = state.replace(
+        jobs=blank.jobs,
+        queue=jnp.full_like(blank.queue, -1),
+        shared=blank.shared.at[0, 0, 0, 3].set(400),
+        free=state.free.at[0, 0, 0].add(-1),
+        running=running,
+    )
+    assert found(shared) is None
+    for wrong in (
+        shared.replace(shared=shared.shared.at[0, 0, 0, 3].set(399)),
+        shared.replace(shared=blank.shared, free=state.free),
+        shared.replace(free=state.free),
+        shared.replace(running=running.replace(gpu=running.gpu.at[0, 2].set(2))),
+    ):
+        assert "GPUs that are lost or given twice: partition 0" in found(wrong)
+
+
 FAULTS = {
     "a number that is not finite: job 0": lambda s: s.replace(
         running=s.running.replace(remaining_s=s.running.remaining_s.at[0, 1].set(jnp.nan))

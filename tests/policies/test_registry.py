@@ -70,6 +70,7 @@ def test_greedy_wait_has_more_options():
         ("match:fifo", ("'match:fifo'", "sjf, area")),
         ("match:las", ("'match:las'", "sjf, area")),
         ("match:sjf+preempt", ("preempt", "las")),
+        ("greedy-wait:las+preempt+t2", ("'tX' and 'pX'", "preempt")),
         ("match:las+preempt+lifetime", ("'lifetime'", "preempt")),
         ("match:t0.5", ("'t0.5'", "tX", "at least 1")),
         ("search:match", ("searches under one of",)),
