@@ -213,9 +213,14 @@ def thousandths(share: float) -> int:
 
 
 def sharing(jobs: JobList, share: float) -> JobList:
-    """The same jobs; those of one whole GPU, without parameter servers, ask for `share` of it, in thousandths."""
-    alone = (jobs.num_gpus == 1) & (jobs.ps == 0) & (jobs.milli == WHOLE)
-    return dataclasses.replace(jobs, milli=np.where(alone, thousandths(share), jobs.milli).astype(np.int32))
+    """The same jobs; those of one whole GPU, without parameter servers, ask for `share` of it, in thousandths.
+
+    UserError if `share` is out of its range, or less than 1 and for none of the jobs.
+    """
+    milli, alone = thousandths(share), (jobs.num_gpus == 1) & (jobs.ps == 0) & (jobs.milli == WHOLE)
+    if milli < WHOLE and not alone.any():
+        raise UserError(f"gpu_share: {share} of a GPU is for jobs of one whole GPU, and there are none")
+    return dataclasses.replace(jobs, milli=np.where(alone, milli, jobs.milli).astype(np.int32))
 
 
 def rescale_to_load(jobs: JobList, total_gpus: int, load: float) -> JobList:

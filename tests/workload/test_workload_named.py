@@ -93,3 +93,5 @@ def test_jobs_of_one_gpu_may_ask_for_a_share_of_it(tmp_path):
         for workload in (trace, "poisson"):
             with pytest.raises(UserError, match="gpu_share"):
                 get_workload(workload, WorkloadOptions(gpu_share=share, total_gpus=8))
+    with pytest.raises(UserError, match=r"gpu_share: 0.5 .* there are none"):
+        get_workload("llm", WorkloadOptions(gpu_share=0.5, total_gpus=64))
