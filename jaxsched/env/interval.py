@@ -8,7 +8,7 @@ from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.env import shares
 from jaxsched.env.history import noted
 from jaxsched.env.load import Load, sharers_of
-from jaxsched.env.pairs import noted as noted_pairs
+from jaxsched.env.pairs import observed
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
 from jaxsched.env.state import FINISHED, EnvParams, Pairs, State
 from jaxsched.pytree import Pytree
@@ -114,7 +114,7 @@ def to_next_completion(params: EnvParams, now: IntervalState, constants: Interva
     attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
     pairs = now.pairs
     if pairs is not None and constants.sharers is not None:
-        pairs = noted_pairs(pairs, constants.sharers, now.active, step)
+        pairs = observed(pairs, constants.sharers, now.active, step)
     return IntervalState(
         active=now.active & ~finished,
         remaining_s=high,

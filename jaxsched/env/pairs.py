@@ -16,7 +16,10 @@ from jaxsched.env.state import EnvParams, Pairs, State
 
 
 def draw_pairs(models: int, sigma: float, seed: int, *, known: bool = False) -> Pairs:
-    """Lognormal factors of mean 1 for so many models, nothing seen of them."""
+    """Lognormal factors of mean 1 for so many models, nothing seen of them.
+
+    Args: `sigma`: standard deviation of their logarithms; `seed`, with the number of models, decides the draw.
+    """
     z = np.random.default_rng([seed, models]).standard_normal((models, models))
     nothing = jnp.zeros((models, models), jnp.float32)
     factor = jnp.asarray(np.exp(sigma * z - sigma**2 / 2), jnp.float32)
@@ -47,7 +50,7 @@ def as_seen(params: EnvParams, state: State) -> EnvParams:
     return params.replace(interference=params.interference.replace(pairs=state.pairs.mean))
 
 
-def noted(pairs: Pairs, jobs: Sharers, active: Bool[Array, "P R"], seconds: Float32[Array, ""]) -> Pairs:
+def observed(pairs: Pairs, jobs: Sharers, active: Bool[Array, "P R"], seconds: Float32[Array, ""]) -> Pairs:
     """What is known after the `active` ones of `jobs` have run beside each other for so many `seconds`."""
     models = pairs.factor.shape[0]
     there = active & (jobs.gpu >= 0)

@@ -29,7 +29,7 @@ class Options:
     rule: str
     queue: Discipline
     forward: str = STAY  # one of `FORWARDS`
-    threshold: float = 1.0  # of `greedy-wait`, as the next two
+    threshold: float = 1.0  # of `greedy-wait` and `match`, as the next three
     patience: float = 1.0
     lifetimes: bool = False
     observe: bool = False  # goes by what pairs of models on one GPU have been seen to do to each other

@@ -1,4 +1,4 @@
-"""`greedy-wait`: the strongest policy we can write by hand. It knows the true dynamics and every duration.
+"""`greedy-wait`: the strongest policy we can write by hand for jobs with whole GPUs. It knows the simulator's laws.
 
 For each of the first jobs of its order it tries every candidate placement, charges it with its own slowdown and with
 the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one.

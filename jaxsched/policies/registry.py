@@ -34,7 +34,8 @@ from jaxsched.policies.matching import WINDOW, match
 from jaxsched.policies.rules import RULES, Rule
 
 GREEDY_WAIT, MATCH, RANDOM = "greedy-wait", "match", "random"
-NAMES = (*RULES, GREEDY_WAIT, MATCH)
+LOOKING = {GREEDY_WAIT: greedy_wait, MATCH: match}  # at what placements would do to the jobs that run
+NAMES = (*RULES, *LOOKING)
 LIFETIME, OBSERVE = "lifetime", "observe"
 # The field's schedulers, with our placement and forwarding; differences are in docs/semantics.md, sections 8 and 9.
 _TOGETHER = "backfill+consolidate+spread"
@@ -152,25 +153,17 @@ def policy(
 def hand_written(name: str, of: Options) -> Policy:
     """The policy that options describe."""
     asked: Asked = CHANGE if of.queue.timeless and of.rule != RANDOM else POSSIBLE
+    if of.rule in LOOKING:  # they would rather wait than take what there is
+        asked = POSSIBLE
+        act = LOOKING[of.rule](of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
+        act = observing(act) if of.observe else act
+    else:
+        act = heuristic(of.rule, of.queue, of.forward)
     if of.queue.preempt:
         asked = _quiet(of.queue, of.forward)
-    if of.rule == GREEDY_WAIT:
-        needs = HISTORY if of.queue.needs_history else ESTIMATES
-        act = greedy_wait(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        act = observing(act) if of.observe else act
-        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
-    if of.rule == MATCH:
-        act = match(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        act = observing(act) if of.observe else act
-        needs = HISTORY if of.queue.needs_history else ESTIMATES if of.queue.needs_estimates else NOTHING
-        return Policy(name, act, asked=asked if of.queue.preempt else POSSIBLE, options=of, needs=needs)
-    return Policy(
-        name,
-        heuristic(of.rule, of.queue, of.forward),
-        asked=asked,
-        options=of,
-        needs=HISTORY if of.queue.needs_history else ESTIMATES if of.queue.needs_estimates else NOTHING,
-    )
+    estimates = of.queue.needs_estimates or of.rule == GREEDY_WAIT
+    needs = HISTORY if of.queue.needs_history else ESTIMATES if estimates else NOTHING
+    return Policy(name, act, asked=asked, options=of, needs=needs)
 
 
 def observing(act: Act) -> Act:
@@ -215,7 +208,7 @@ def _quiet(queue: Discipline, forward: str) -> Asked:
 def options_of(spec: str) -> Options:
     """What the name of a hand-written policy says. UserError naming what is wrong and what would be right."""
     name, _, rest = spec.partition(":")
-    greedy, looks = name == GREEDY_WAIT, name in (GREEDY_WAIT, MATCH)
+    greedy, looks = name == GREEDY_WAIT, name in LOOKING
     of = Options(name, _LOOKED_AT, TO_IDLE) if looks else Options(name, FIFO)
     if name == MATCH:
         of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=WINDOW))
