@@ -15,7 +15,7 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.training.evolved import loop
 from jaxsched.training.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
 from jaxsched.training.evolved.level_numbers import COUNT, table_of
-from jaxsched.training.evolved.lists import drawn
+from jaxsched.training.evolved.lists import drawn, paced
 from jaxsched.training.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
 from jaxsched.training.evolved.plays import Plays
 from jaxsched.training.evolved.state import STATE_FILE
@@ -232,8 +232,18 @@ def test_synthetic_jobs_are_new_in_every_list():
     config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
     setting = loop.Setting(config, *world_of(config), [])
     one, other = (loop._list(setting, np.random.default_rng(seed)) for seed in (0, 1))
-    assert len(one) == len(other) == SYNTHETIC_JOBS and (one.duration_s != other.duration_s).any()
+    assert len(one) == len(other) == SYNTHETIC_JOBS and not np.allclose(one.duration_s, other.duration_s)
     assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
+
+
+def test_a_pace_is_a_factor_of_all_times():
+    jobs = load_scenario("leaf-spine-2", "distributed", num_jobs=50, seeds=1).jobs[0]
+    faster = paced(jobs, np.random.default_rng(0))
+    factor = faster.duration_s / jobs.duration_s
+    assert 0.125 <= factor[0] < 1 and np.allclose(factor, factor[0])
+    assert np.allclose(faster.submit_s, factor[0] * jobs.submit_s)
+    assert np.allclose(faster.estimate_s, factor[0] * jobs.estimate_s)
+    assert offered_load(faster, GPUS) == pytest.approx(offered_load(jobs, GPUS))
 
 
 def test_every_other_list_has_the_usual_forwards(gangs):

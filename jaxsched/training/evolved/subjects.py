@@ -37,6 +37,7 @@ class Subject:
     lists: int  # that all candidates of a generation play
     judges: int  # lists by which the best point is chosen
     sigma: float  # how far candidates are from the point
+    paced: bool  # all times of a list are made shorter by a random factor
     fewer_forwards: bool  # every other list is played with no more forwards than is usual
 
 
@@ -66,6 +67,7 @@ LEVELS = Subject(
     lists=1,
     judges=8,
     sigma=0.25,
+    paced=False,
     fewer_forwards=False,
 )
 SEEKING = Subject(
@@ -77,10 +79,11 @@ SEEKING = Subject(
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
-    generations=80,
-    lists=6,
-    judges=16,
+    generations=100,
+    lists=10,
+    judges=24,
     sigma=0.15,
+    paced=True,
     fewer_forwards=True,
 )
 SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}
