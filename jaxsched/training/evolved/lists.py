@@ -32,12 +32,7 @@ def at_about(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | N
 def paced(jobs: JobList, rng: np.random.Generator) -> JobList:
     """The jobs with all their times a random factor shorter, so that intervals are longer beside them."""
     factor = float(np.exp(rng.uniform(*np.log(PACES))))
-    return dataclasses.replace(
-        jobs,
-        submit_s=jobs.submit_s * factor,
-        duration_s=jobs.duration_s * factor,
-        estimate_s=jobs.estimate_s * factor,
-    )
+    return dataclasses.replace(jobs, submit_s=jobs.submit_s * factor, duration_s=jobs.duration_s * factor)
 
 
 def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:
