@@ -253,3 +253,13 @@ def test_every_other_list_has_the_usual_forwards(gangs):
     for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
         setting = loop.Setting(config, *world_of(config), [])
         assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1
+
+
+def test_what_was_learned_is_learned_anew_by_its_card(gangs, tmp_path, capsys):
+    folder = train_evolved(seeking(gangs, generations=1), tmp_path / "run", command="as typed")
+    options = ["--cluster", "leaf-spine-4", "--num-jobs", "40", "--seeds", "2", "--policies", "pack", str(folder)]
+    main.main(["evaluate", *options, "--record", str(folder)])
+    capsys.readouterr()
+    main.main(["reproduce", str(folder), "--out", str(tmp_path / "again")])
+    said = capsys.readouterr().out
+    assert "what is learned is the same" in said and said.count(" 1.0000") == 2
