@@ -15,7 +15,7 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.training.evolved import loop
 from jaxsched.training.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
 from jaxsched.training.evolved.level_numbers import COUNT, table_of
-from jaxsched.training.evolved.lists import drawn, paced
+from jaxsched.training.evolved.lists import drawn, shortened
 from jaxsched.training.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
 from jaxsched.training.evolved.plays import Plays
 from jaxsched.training.evolved.state import STATE_FILE
@@ -236,14 +236,14 @@ def test_synthetic_jobs_are_new_in_every_list():
     assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
 
 
-def test_a_pace_is_a_factor_of_all_times():
+def test_all_times_of_a_list_are_shorter_by_one_factor():
     jobs = load_scenario("leaf-spine-2", "distributed", num_jobs=50, seeds=1).jobs[0]
-    faster = paced(jobs, np.random.default_rng(0))
-    factor = faster.duration_s / jobs.duration_s
+    shorter = shortened(jobs, np.random.default_rng(0))
+    factor = shorter.duration_s / jobs.duration_s
     assert 0.125 <= factor[0] < 1 and np.allclose(factor, factor[0])
-    assert np.allclose(faster.submit_s, factor[0] * jobs.submit_s)
-    assert np.allclose(faster.estimate_s, factor[0] * jobs.estimate_s)
-    assert offered_load(faster, GPUS) == pytest.approx(offered_load(jobs, GPUS))
+    assert np.allclose(shorter.submit_s, factor[0] * jobs.submit_s)
+    assert np.allclose(shorter.estimate_s, factor[0] * jobs.estimate_s)
+    assert offered_load(shorter, GPUS) == pytest.approx(offered_load(jobs, GPUS))
 
 
 def test_every_other_list_has_the_usual_forwards(gangs):
