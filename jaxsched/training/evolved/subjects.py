@@ -80,7 +80,7 @@ SEEKING = Subject(
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
-    generations=140,
+    generations=60,
     lists=10,
     judges=24,
     pace=Pace(sigma=0.15, step=0.05, momentum=0.9, squares=0.99),
