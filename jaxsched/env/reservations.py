@@ -1,5 +1,6 @@
 """GPUs that a partition keeps for its first blocked gang (docs/semantics.md, section 7, "Reservation")."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
@@ -7,7 +8,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env.estimates import estimated_left_s
 from jaxsched.env.gpu_choice import suits
-from jaxsched.env.queues import Discipline, area_s, feasible, first, movable
+from jaxsched.env.queues import Discipline, area_s, feasible, feasible_at, first, movable
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
@@ -35,6 +36,17 @@ def openings(
     return can_start, movable(state, params, can_start, cluster) & wanted
 
 
+def may_start_at(
+    queue: Discipline, params: EnvParams, state: State, keys: Float32[Array, "P Q"], slots: Int32[Array, "P S"]
+) -> Bool[Array, "P S P"]:
+    """Whether the jobs in these queue slots may start in each partition now, their own or another; see `openings`."""
+    cluster, p = params.cluster if queue.consolidate else None, jnp.arange(state.queue.shape[0])[:, None]
+    may = feasible_at(state, jnp.maximum(state.queue[p, slots], 0), cluster)
+    if queue.reserve:
+        may &= passing(params, state, keys, feasible(state, cluster))[p, slots]
+    return may & suits(params, state, keys)[p, slots] if state.gpu_speeds > 1 else may
+
+
 def passing(
     params: EnvParams, state: State, keys: Float32[Array, "P Q"], can_start: Bool[Array, "P Q"]
 ) -> Bool[Array, "P Q P"]:
@@ -44,7 +56,7 @@ def passing(
     start, or if it leaves enough for the gang; where no gang is blocked (by `can_start`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
-    gpus, area, estimate = _gpus(state, row), area_s(state), state.jobs.estimate_s[row]
+    gpus, area, estimate = gang_gpus(state, row), area_s(state), state.jobs.estimate_s[row]
     slot, some = first(keys, state.queue, (state.queue >= 0) & ~can_start & (gpus > 1))
 
     def compared(values: Array) -> tuple[Array, Array]:  # the job's, and that of each partition's gang
@@ -67,9 +79,7 @@ def _awaited(
     free, left = state.free.sum((1, 2)), estimated_left_s(state)
 
     def of_partition(p: Array) -> tuple[Array, Array]:
-        running = state.running.job[p]
-        held = jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
-        end_s = jnp.where(held > 0, left[p] * state.running.slowdown[p], jnp.inf)
+        end_s, held = _ends(state, left[p], p)
         in_turn, freed = lax.sort((end_s, held), num_keys=1)
         enough = free[p] + jnp.cumsum(freed) >= need[p]
         wait_s = jnp.where(enough.any(), in_turn[jnp.argmax(enough)], jnp.inf)
@@ -78,12 +88,29 @@ def _awaited(
     return only_where(some, of_partition, lambda p: (jnp.float32(jnp.inf), jnp.int32(0)))
 
 
-def _gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+def freed_in_turn(state: State) -> tuple[Float32[Array, "P R"], Int32[Array, "P R"]]:
+    """Seconds until jobs with whole GPUs end by the estimates, ascending, and the GPUs that are free from then on.
+
+    Infinite behind the last end.
+    """
+    end_s, held = jax.vmap(_ends, (None, 0, 0))(state, estimated_left_s(state), jnp.arange(state.queue.shape[0]))
+    in_turn, freed = lax.sort((end_s, held), num_keys=1)
+    return in_turn, state.free.sum((1, 2))[:, None] + jnp.cumsum(freed, -1)
+
+
+def _ends(state: State, left_s: Float32[Array, "R"], p: Array) -> tuple[Float32[Array, "R"], Int32[Array, "R"]]:
+    """Seconds until the jobs of a partition end by the estimates, and the GPUs that are free then; infinite if none."""
+    running = state.running.job[p]
+    held = jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
+    return jnp.where(held > 0, left_s * state.running.slowdown[p], jnp.inf), held
+
+
+def gang_gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """GPUs that the jobs take, 1 for a fraction."""
     return state.jobs.workers[row] * state.jobs.gpus_per_worker[row]
 
 
 def _freed(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """GPUs that are free when the jobs end; 0 for a fraction, since others may share its GPU."""
-    gpus = _gpus(state, row)
+    gpus = gang_gpus(state, row)
     return gpus if state.jobs.milli is None else jnp.where(state.jobs.milli[row] < WHOLE, 0, gpus)

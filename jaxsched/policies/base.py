@@ -16,6 +16,7 @@ from jaxsched.env.shares import room_of
 from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
+from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
 
 STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 
@@ -33,6 +34,7 @@ class Options:
     patience: float = 1.0
     lifetimes: bool = False
     observe: bool = False  # goes by what pairs of models on one GPU have been seen to do to each other
+    seek: SeekWeights | None = None  # by which a job is sent where it had better wait, see `policies.seeking`
     search: int = 0  # choices that are compared at a boundary, docs/semantics.md, section 7; 0: the rule is followed
 
 
@@ -60,7 +62,7 @@ class Policy:
     def is_rule(self) -> bool:
         """Written by hand: it learned nothing, learns nothing, and does not search."""
         of = self.options
-        learned = of is None or of.observe or isinstance(of.queue.order, LevelTable)
+        learned = of is None or of.observe or isinstance(of.queue.order, LevelTable) or of.seek not in (None, BY_HAND)
         return not learned and not self.searches
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:

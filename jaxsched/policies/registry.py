@@ -3,7 +3,7 @@
 `search:NAME[:OPTION[+OPTION...]]+nN` compares N choices of what goes first or is held back, played under that policy.
 
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
-gang), a forwarding rule (`stay`, `forward`, `spread`), and for `greedy-wait` and `match` `tX`, their threshold, `pX`,
+gang), a forwarding rule (`stay`, `forward`, `spread`), with the last `seek` (jobs wait where they wait least), and for `greedy-wait` and `match` `tX`, their threshold, `pX`,
 their patience, `lifetime`, by which they choose among placements also by when servers will be free again, and
 `observe`, by which they go by what they have seen of models that share a GPU. `pack` alone is FIFO without backfilling,
 as published; `greedy-wait` and `match` always backfill, and have `forward` unless told otherwise.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched import shipped
@@ -25,18 +26,20 @@ from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.inputs import shortened
-from jaxsched.policies.base import FORWARDS, STAY, TO_IDLE, Act, Options, Policy
+from jaxsched.policies.base import FORWARDS, STAY, TO_ANY, TO_IDLE, Act, Options, Policy
 from jaxsched.policies.faster import quiet_intervals
 from jaxsched.policies.from_file import from_file
 from jaxsched.policies.greedy_wait import greedy_wait
 from jaxsched.policies.heuristics import FIFO, heuristic
 from jaxsched.policies.matching import WINDOW, match
 from jaxsched.policies.rules import RULES, Rule
+from jaxsched.policies.seek_weights import BY_HAND
+from jaxsched.policies.seeking import seeking
 
 GREEDY_WAIT, MATCH, RANDOM = "greedy-wait", "match", "random"
 LOOKING = {GREEDY_WAIT: greedy_wait, MATCH: match}  # at what placements would do to the jobs that run
 NAMES = (*RULES, *LOOKING)
-LIFETIME, OBSERVE = "lifetime", "observe"
+LIFETIME, OBSERVE, SEEK = "lifetime", "observe", "seek"
 # The field's schedulers, with our placement and forwarding; differences are in docs/semantics.md, sections 8 and 9.
 _TOGETHER = "backfill+consolidate+spread"
 SCHEDULERS = {
@@ -161,9 +164,12 @@ def hand_written(name: str, of: Options) -> Policy:
         act = heuristic(of.rule, of.queue, of.forward)
     if of.queue.preempt:
         asked = _quiet(of.queue, of.forward)
-    estimates = of.queue.needs_estimates or of.rule == GREEDY_WAIT
+    weights = None
+    if of.seek is not None:
+        asked, act, weights = POSSIBLE, seeking(act, of.queue), np.array(of.seek.numbers, np.float32)
+    estimates = of.queue.needs_estimates or of.rule == GREEDY_WAIT or of.seek is not None
     needs = HISTORY if of.queue.needs_history else ESTIMATES if estimates else NOTHING
-    return Policy(name, act, asked=asked, options=of, needs=needs)
+    return Policy(name, act, weights, asked=asked, options=of, needs=needs)
 
 
 def observing(act: Act) -> Act:
@@ -182,6 +188,8 @@ def _searching(spec: str) -> Policy:
     rule = hand_written(spec, options_of(f"{name}:{rest}" if rest else name))
     assert rule.options is not None
     order = rule.options.queue.order
+    if rule.options.seek is not None:
+        raise UserError(f"policy {spec!r}: {SEEK!r} does not go with a search, whose choices are of one queue")
     if order not in SEARCHED:
         raise UserError(f"policy {spec!r}: searches in the orders {', '.join(SEARCHED)} only, not in {order}")
     of = dataclasses.replace(rule.options, search=_alternatives(spec, counts[-1]) if counts else ALTERNATIVES)
@@ -222,6 +230,8 @@ def options_of(spec: str) -> Options:
             queue[NUMBERS[option[0]]] = _number(spec, option, 0.0)
         elif option in FORWARDS:
             of = dataclasses.replace(of, forward=option)
+        elif option == SEEK:
+            of = dataclasses.replace(of, seek=BY_HAND)
         elif looks and option == LIFETIME:
             of = dataclasses.replace(of, lifetimes=True)
         elif looks and option == OBSERVE:
@@ -231,7 +241,7 @@ def options_of(spec: str) -> Options:
         elif looks and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            known = (*ORDERS, *SWITCHES, *FORWARDS, "hX", "qX", *((LIFETIME, "tX", "pX", OBSERVE) if looks else ()))
+            known = (*ORDERS, *SWITCHES, *FORWARDS, SEEK, "hX", "qX", *((LIFETIME, "tX", "pX", OBSERVE) if looks else ()))
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if name == MATCH and not queue.get("preempt") and queue.get("order", LENGTHS[0]) not in LENGTHS:
         raise UserError(
@@ -241,6 +251,10 @@ def options_of(spec: str) -> Options:
         raise UserError(f"policy {spec!r}: 'lifetime' goes by run times, with 'preempt' all jobs count the same")
     if "reserve" in queue and (name == RANDOM or not (looks or "backfill" in queue)):
         raise UserError(f"policy {spec!r}: 'reserve' needs a queue order and 'backfill': it holds back who would pass")
+    if of.seek is not None and (
+        of.forward != TO_ANY or queue.get("preempt") or name == RANDOM or not (looks or "backfill" in queue)
+    ):
+        raise UserError(f"policy {spec!r}: {SEEK!r} needs {TO_ANY!r}, 'backfill' and an order, and no 'preempt'")
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start
     if looks and queue.get("preempt"):
