@@ -3,9 +3,10 @@
 `search:NAME[:OPTION[+OPTION...]]+nN` compares N choices of what goes first or is held back, played under that policy.
 
 Options: a queue order (one of `env.queues.ORDERS`), `backfill`, with it `reserve` (GPUs are kept for the first blocked
-gang), a forwarding rule (`stay`, `forward`, `spread`), with the last `seek` (jobs wait where they wait least), and for `greedy-wait` and `match` `tX`, their threshold, `pX`,
-their patience, `lifetime`, by which they choose among placements also by when servers will be free again, and
-`observe`, by which they go by what they have seen of models that share a GPU. `pack` alone is FIFO without backfilling,
+gang), a forwarding rule (`stay`, `forward`, `spread`), with the last `seek` (jobs wait where they wait least), and for
+`greedy-wait` and `match` `tX`, their threshold, `pX`, their patience, `lifetime`, by which they choose among placements
+also by when servers will be free again, and `observe`, by which they go by what they have seen of models that share a
+GPU. `pack` alone is FIFO without backfilling,
 as published; `greedy-wait` and `match` always backfill, and have `forward` unless told otherwise.
 """
 
@@ -241,7 +242,8 @@ def options_of(spec: str) -> Options:
         elif looks and option.startswith("p"):
             of = dataclasses.replace(of, patience=_number(spec, option, 0.0))
         else:
-            known = (*ORDERS, *SWITCHES, *FORWARDS, SEEK, "hX", "qX", *((LIFETIME, "tX", "pX", OBSERVE) if looks else ()))
+            known = (*ORDERS, *SWITCHES, *FORWARDS, SEEK, "hX", "qX")
+            known += (LIFETIME, "tX", "pX", OBSERVE) if looks else ()
             raise UserError(f"policy {spec!r}: unknown option {option!r}: one of {', '.join(known)}")
     if name == MATCH and not queue.get("preempt") and queue.get("order", LENGTHS[0]) not in LENGTHS:
         raise UserError(

@@ -25,7 +25,8 @@ from jaxsched.simulation.engines.compiled.openings import (
 )
 from jaxsched.simulation.engines.compiled.queues import dequeue, enqueue, renew, room
 from jaxsched.simulation.engines.compiled.rules import GREEDY_WAIT, place
-from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
+from jaxsched.simulation.engines.compiled.seeking import note_arrivals, seek
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 
@@ -43,6 +44,8 @@ def play(w: World, t: Tables, rounds: int) -> bool:
 def _play(w: World, t: Tables, rounds: int) -> bool:
     until = t.numbers[ROUNDS] + rounds
     while t.numbers[ROUNDS] < until and log_has_room(w, t):
+        if len(w.seek) > 0:
+            note_arrivals(w, t)
         _admit(w, t)
         if t.numbers[BOUNDARY] >= w.horizon:
             return True
@@ -84,7 +87,7 @@ def _decide(w: World, t: Tables) -> bool:
 @inlined
 def play_round(w: World, t: Tables) -> bool:
     """One round of all schedulers; whether somebody did something."""
-    if w.reserve or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
+    if w.reserve or len(w.seek) > 0 or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
         refresh(w, t)
     if w.reserve:
         for p in range(len(t.partitions)):
@@ -103,6 +106,8 @@ def _choose(w: World, t: Tables, p: int) -> None:
         return
     if partition.queued > 0:
         _choose_queued(w, t, p)
+        if len(w.seek) > 0:
+            seek(w, t, p)
     if w.faster:
         _choose_faster(w, t, p)
 
@@ -259,6 +264,8 @@ def _advance(w: World, t: Tables, following: int) -> None:
             if t.partitions[p].next_early_s <= stop_s:
                 end_until(w, t, p, stop_s)
                 ended = True
+                if stop_s > (following - 1) * w.interval_s:
+                    t.numbers[NEWS] = following
         over = stop_s >= until_s
         if over:
             t.numbers[BOUNDARY] = following

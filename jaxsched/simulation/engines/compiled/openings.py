@@ -14,7 +14,7 @@ from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 STAY, TO_IDLE, TO_ANY = range(3)
 
 
-@inlined
+@compiled
 def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
@@ -23,7 +23,7 @@ def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     return not w.consolidate or fits_together(w, t, p, j)
 
 
-@inlined
+@compiled
 def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
     if w.jobs[j].held > t.numbers[BOUNDARY]:
@@ -58,7 +58,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
         if t.records[j].forwards >= w.max_forwards or (not nobody and may_start(w, t, p, j, place)):
             continue
         best = -1
-        for q in range(len(t.partitions) if _gpus(w, j) <= most else 0):
+        for q in range(len(t.partitions) if gang_gpus(w, j) <= most else 0):
             better = best < 0 or t.partitions[q].free_gpus > t.partitions[best].free_gpus
             if better and q != p and takes(w, t, q) and may_start(w, t, q, j, place):
                 best = q
@@ -97,20 +97,21 @@ def keep_gpus(w: World, t: Tables, p: int) -> None:
     partition.gang = -1
     for place in range(partition.queued):
         j = t.queue[p, place]
-        if _gpus(w, j) > 1 and not feasible(w, t, p, j):
-            partition.wait_s, partition.spare = _awaited(w, t, p, _gpus(w, j))
+        if gang_gpus(w, j) > 1 and not feasible(w, t, p, j):
+            partition.wait_s, partition.spare = awaited(w, t, p, gang_gpus(w, j))
             if partition.wait_s < np.inf:
                 partition.gang = j
             return
 
 
 @compiled
-def _gpus(w: World, j: int) -> int:
+def gang_gpus(w: World, j: int) -> int:
+    """All that a job takes."""
     return w.jobs[j].workers * w.jobs[j].wide
 
 
-@inlined
-def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
+@compiled
+def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 
     That is at the end of some job: GPUs may be free that the gang cannot use.
@@ -121,7 +122,7 @@ def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
         next_s = np.inf
         for i in range(running):
             if before_s < t.end_s[i] <= wait_s:
-                freed += _gpus(w, t.running[p, i].job)
+                freed += gang_gpus(w, t.running[p, i].job)
             elif t.end_s[i] > wait_s:
                 next_s = min(next_s, t.end_s[i])
         if free + freed >= need:
@@ -129,7 +130,7 @@ def _awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
         wait_s, before_s = next_s, wait_s
     for i in range(running):
         if wait_s < t.end_s[i] and quantised(t.end_s[i] / wait_s) <= GRID:
-            freed += _gpus(w, t.running[p, i].job)
+            freed += gang_gpus(w, t.running[p, i].job)
     return wait_s, free + freed - need
 
 
@@ -139,4 +140,4 @@ def _may_pass(w: World, t: Tables, p: int, j: int) -> bool:
     partition, job = t.partitions[p], w.jobs[j]
     if comes_before(w, t, j, partition.gang) or job.area <= w.jobs[partition.gang].area:
         return True
-    return quantised(job.estimate_s / partition.wait_s) <= GRID or _gpus(w, j) <= partition.spare
+    return quantised(job.estimate_s / partition.wait_s) <= GRID or gang_gpus(w, j) <= partition.spare

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
@@ -15,6 +15,7 @@ from jaxsched.env.level_table import LevelTable
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
+from jaxsched.policies.seek_weights import SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.simulation.engines.compiled.covered import POLICIES, not_covered, why_not
 from jaxsched.simulation.engines.compiled.events import play
@@ -101,6 +102,7 @@ class Run:
             threshold=of.threshold,
             patience=of.patience,
             lifetimes=of.lifetimes,
+            seek=_seek_numbers(of.seek),
             order=_place_of(queue.order),
             quantum=queue.quantum,
             margin=levels.margin(queue.order, queue.hysteresis),
@@ -230,6 +232,11 @@ def _level_table(order: levels.Ranking) -> Int64[np.ndarray, "widths bins"]:
     if isinstance(order, LevelTable):
         return np.array(order.levels, np.int64)
     return np.zeros((WIDTH_CLASSES, RUN_BINS), np.int64)
+
+
+def _seek_numbers(seek: SeekWeights | None) -> Float64[np.ndarray, "numbers"]:
+    """In 32 bits, as other engines have them."""
+    return np.array(() if seek is None else seek.numbers, np.float32).astype(np.float64)
 
 
 def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.queues import Order
-from jaxsched.semantics import ANCHORS
+from jaxsched.semantics import ANCHORS, SEEK_INPUTS
 from jaxsched.simulation.engines.compiled.homes import home_of, ideal_s_of
 from jaxsched.simulation.engines.compiled.past import Known, Past, nothing_known
 from jaxsched.workload.jobs import NEVER, JobTable
@@ -72,7 +72,8 @@ RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # bo
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
 NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
-NEXT_CHANGE, STARTED, COUNT = 8, 9, 10  # boundary at which a server goes out or comes back; starts in the log
+NEXT_CHANGE, STARTED = 8, 9  # boundary at which a server goes out or comes back; starts in the log
+NEWS, COUNT = 10, 11  # the last boundary for which jobs have come, or ended since the one before
 BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
 
 
@@ -110,6 +111,8 @@ class World(NamedTuple):
     threshold: float
     patience: float
     lifetimes: bool
+    seek: Float64[np.ndarray, "numbers"]  # of the index by which jobs are sent to other partitions; none: they are not
+    partition_gpus: Int64[np.ndarray, "P"]
     order: int  # as in `levels`; -1: queues are not in order of levels
     quantum: float
     margin: int  # levels
@@ -154,6 +157,7 @@ class Tables(NamedTuple):
     left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
     end_s: Float64[np.ndarray, "R"]  # seconds until they end
     exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
+    inputs: Float64[np.ndarray, "inputs"]  # of the index of `seek`, of the partition at hand
     anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
     service: Records  # SERVICE[J]
     level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
@@ -202,6 +206,7 @@ def site_of(cluster: Cluster) -> dict[str, Any]:
         route=route,
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
+        partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
     )
 
 
@@ -236,7 +241,7 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
     (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
     passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
-    numbers[LEARNED] = -1
+    numbers[LEARNED] = numbers[NEWS] = -1
     numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
     free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
     some = w.jobs[w.jobs["home"] >= 0]
@@ -279,6 +284,7 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
         left_s=np.zeros(r),
         end_s=np.zeros(r),
         exit_s=np.zeros(n),
+        inputs=np.zeros(SEEK_INPUTS),
         anchors=np.zeros(2 * ANCHORS, np.int64),
         service=service,
         level=np.zeros(r, np.int64),
