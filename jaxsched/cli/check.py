@@ -69,17 +69,17 @@ def _folder(path: Path) -> str:
     from jaxsched.cards import CARD_FILE
     from jaxsched.errors import UserError
     from jaxsched.json_file import read_json
-    from jaxsched.policies import level_files
+    from jaxsched.policies import level_files, seek_files
     from jaxsched.policies.checkpoint import WHAT, load_policy
+    from jaxsched.training.evolved.state import STATE_FILE
+    from jaxsched.training.evolved.state import saved_config as saved_evolved
     from jaxsched.training.json_lines import read_rows
-    from jaxsched.training.levels.state import STATE_FILE
-    from jaxsched.training.levels.state import saved_config as saved_levels
     from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.training.state import saved_config
 
     if (path / STATE_FILE).is_file():
-        levels, found = saved_levels(path), read_rows(path / METRICS_FILE)
-        return f"a run that learns levels from {levels.workload}, {len(found)} of {levels.generations} generations"
+        run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
+        return f"a run that learns {run.learn} from {run.workload}, {len(found)} of {run.generations} generations"
     if (path / STATE_FOLDER).is_dir():
         config = saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
@@ -90,13 +90,14 @@ def _folder(path: Path) -> str:
     readers: dict[Any, Callable[[Path], object]] = {
         WHAT: load_policy,
         level_files.WHAT: level_files.load_policy,
+        seek_files.WHAT: seek_files.load_policy,
         interference.WHAT: interference.load_model,
         step_time.WHAT: step_time.load_model,
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
     readers[what](path)
-    named = {WHAT: "checkpoint", level_files.WHAT: "table of levels, a policy"}
+    named = {WHAT: "checkpoint", level_files.WHAT: "table of levels, a policy", seek_files.WHAT: "policy that seeks"}
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxsched.cli.options import INTERFERENCE, optional, switched_on
-from jaxsched.cli.train_levels import ONLY_HERE, is_asked, learn
+from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
@@ -22,8 +22,9 @@ timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
 
 The options from --cluster on replace what the configuration says.
 
-With --workload, no network is trained, but an order of jobs where run times are hidden and jobs may be stopped: levels
-by run time so far and GPUs, learned from the workload's own past.
+With --workload, no network of schedulers is trained, but a few numbers are learned from jobs. --learn says which:
+levels, an order of jobs by run time so far and GPUs, where run times are hidden and jobs may be stopped; or seeking,
+which says where jobs wait and start, where run times are known and jobs are not stopped.
 
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
@@ -32,6 +33,7 @@ Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/watched --track tensorboard wandb
   jaxsched train --resume runs/mine
   jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
+  jaxsched train --workload distributed --learn seeking --cluster leaf-spine-32 --schedulers 4 --out runs/seek
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
 
@@ -49,11 +51,13 @@ class Train:
     config: Annotated[Path | None, optional("FILE")] = None
     """What to train, YAML (default: the quickstart's configuration)."""
     workload: Annotated[str | None, optional("FILE|NAME")] = None
-    """Learn levels from these jobs, as of `jaxsched evaluate --workload`."""
+    """Learn from these jobs, as of `jaxsched evaluate --workload`."""
+    learn: Annotated[str | None, optional("levels|seeking")] = None
+    """What is learned from --workload (default: levels)."""
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
     generations: Annotated[int | None, optional("N")] = None
-    """With --workload: how often 24 tables of levels are compared (default: 25)."""
+    """With --workload: how often 24 candidates are compared (default: 25 for levels, 150 for seeking)."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None
@@ -75,8 +79,8 @@ class Train:
     max_forwards: Annotated[int | None, optional("N")] = None
     """How often a job may be forwarded (0: never). The policy of a network keeps to it afterwards."""
     knows: Annotated[str | None, optional("runtimes|estimates|history|nothing")] = None
-    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others. With
-    --workload nothing."""
+    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others. Levels
+    are learned knowing nothing."""
     preemption: Annotated[str | None, optional("on|off")] = None
     """Whether running jobs may be stopped."""
     restart_s: Annotated[float | None, optional("X")] = None

@@ -92,10 +92,11 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
 
 
 def _from_folder(folder: Path, name: str) -> Policy:
-    from jaxsched.policies import level_files
+    from jaxsched.policies import level_files, seek_files
 
-    if what_of(folder) == level_files.WHAT:
-        return level_files.load_policy(folder, name)
+    for files in (level_files, seek_files):
+        if what_of(folder) == files.WHAT:
+            return files.load_policy(folder, name)
     from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
     return load_policy(folder, name)

@@ -124,11 +124,17 @@ class Run:
         self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
 
-    def restart(self, order: LevelTable | None = None) -> None:
-        """Begin anew, as machine code; with these levels if the rule's are out of a table."""
-        if order is not None:
-            assert self.world.order == TABLE
-            self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)
+    def restart(self, policy: Policy | None = None) -> None:
+        """Begin anew, as machine code; under a policy that may differ in a table of levels or numbers of seeking."""
+        if policy is not None:
+            assert policy.options is not None
+            order, seek = policy.options.queue.order, policy.options.seek
+            if isinstance(order, LevelTable):
+                assert self.world.order == TABLE
+                self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)
+            if seek is not None:
+                assert len(self.world.seek) > 0
+                self.world = self.world._replace(seek=_seek_numbers(seek))
         self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
 
     def go_on(self, rounds: int = 2**30) -> bool:

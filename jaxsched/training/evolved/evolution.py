@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float64
 
-PAIRS, SIGMA = 12, 0.25  # candidates on both sides of the point, and how far from it
+PAIRS = 12  # candidates on both sides of the point
 STEP, MOMENTUM, SQUARES, SMALLEST = 0.05, 0.8, 0.95, 1e-3  # as Adam's
 KEPT = 0.9  # of the average, per generation
 
@@ -21,25 +21,26 @@ class Search:
     generation: int = 0
 
 
-def begin(count: int) -> Search:
-    """At the origin."""
-    zeros = np.zeros(count)
-    return Search(zeros, zeros, zeros, zeros)
+def begin(point: Float64[np.ndarray, "numbers"]) -> Search:
+    """At that point."""
+    return Search(point, point, np.zeros_like(point), np.zeros_like(point))
 
 
-def candidates(search: Search, rng: np.random.Generator) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
-    """Directions, and the points on both sides: `+` and `-` of the first, of the second, ..."""
+def candidates(
+    search: Search, rng: np.random.Generator, sigma: float
+) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
+    """Directions, and the points on both sides, so far away: `+` and `-` of the first, of the second, ..."""
     directions = rng.normal(size=(PAIRS, len(search.point)))
-    points = [search.point + sign * SIGMA * one for one in directions for sign in (1.0, -1.0)]
+    points = [search.point + sign * sigma * one for one in directions for sign in (1.0, -1.0)]
     return directions, points
 
 
 def moved(
-    search: Search, directions: Float64[np.ndarray, "pairs numbers"], costs: Float64[np.ndarray, "candidates"]
+    search: Search, directions: Float64[np.ndarray, "pairs numbers"], costs: Float64[np.ndarray, "lists candidates"]
 ) -> Search:
-    """The next point, away from the candidates that cost most; only their order counts."""
-    rank = costs.argsort(kind="stable").argsort(kind="stable") / (len(costs) - 1) - 0.5
-    plus, minus = rank.reshape(PAIRS, 2).T
+    """The next point, away from the candidates that cost most; only their order on each list counts."""
+    rank = costs.argsort(kind="stable").argsort(kind="stable") / (costs.shape[-1] - 1) - 0.5
+    plus, minus = rank.mean(0).reshape(PAIRS, 2).T
     slope = ((plus - minus)[:, None] * directions).mean(0)
     momentum = MOMENTUM * search.momentum + (1.0 - MOMENTUM) * slope
     squares = SQUARES * search.squares + (1.0 - SQUARES) * slope**2

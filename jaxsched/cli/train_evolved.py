@@ -1,4 +1,4 @@
-"""`jaxsched train --workload`: levels learned from a workload's own past, or a run that learns them gone on with."""
+"""`jaxsched train --workload`: a few numbers learned from a workload, or a run that learns them gone on with."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +9,18 @@ from jaxsched.cli.options import switched_on
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
     from jaxsched.cli.train import Train
-    from jaxsched.training.levels.config import LevelsConfig
+    from jaxsched.training.evolved.config import EvolvedConfig
 
-ONLY_HERE = ("workload", "until", "generations")
+ONLY_HERE = ("workload", "learn", "until", "generations")
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
 NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
 
 
 def is_asked(options: "Train") -> bool:
-    """The command is about levels. UserError where only a part of what that needs is given."""
+    """The command learns from a workload. UserError where only a part of what that needs is given."""
     from jaxsched.errors import UserError
-    from jaxsched.training.levels.state import STATE_FILE
+    from jaxsched.training.evolved.state import STATE_FILE
 
     if options.resume is not None and (options.resume / STATE_FILE).is_file():
         return True
@@ -38,18 +38,18 @@ def learn(options: "Train") -> None:
     from jaxsched.cli.progress import Display
     from jaxsched.files import check_folder
     from jaxsched.simulation.engines.compiled.covered import no_numba
-    from jaxsched.training.levels.loop import train_levels
-    from jaxsched.training.levels.state import STATE_FILE, saved_config
+    from jaxsched.training.evolved.loop import train_evolved
+    from jaxsched.training.evolved.state import STATE_FILE, saved_config
 
     folder = options.out if options.resume is None else options.resume
     config = config_of(options) if options.resume is None else saved_config(options.resume)
-    assert folder is not None
+    assert folder is not None and config.generations is not None
     check_folder(folder, "--out" if options.resume is None else "--resume")
     try:
         with Display(["train"], config.generations, "generations") as display:
             if no_numba() is None:
                 _say_if_compiling(display)
-            policy = train_levels(
+            policy = train_evolved(
                 config,
                 folder,
                 resume=options.resume is not None,
@@ -71,24 +71,30 @@ def _say_if_compiling(display: "Display") -> None:
         display.compiling("train", about)
 
 
-def config_of(options: "Train") -> "LevelsConfig":
+def config_of(options: "Train") -> "EvolvedConfig":
     """What a new run is told. UserError on options that do not go with it."""
-    from jaxsched.env.knowledge import NOTHING
     from jaxsched.errors import UserError
-    from jaxsched.training.levels.config import LevelsConfig
+    from jaxsched.training.evolved.config import EvolvedConfig
 
     wrong = [name for name in NOT_HERE if getattr(options, name)]
     if wrong:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
-        raise UserError(f"--workload takes no {said}: what it learns is no network, but levels of jobs")
+        raise UserError(f"--workload takes no {said}: what it learns is no network of schedulers, but a few numbers")
     if options.out is None:
         raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
-    if options.knows not in (None, NOTHING):
-        raise UserError(f"--knows: {options.knows!r} should be {NOTHING}: levels are by what jobs have received")
-    if options.preemption is not None and not switched_on(options.preemption):
-        raise UserError("--preemption: should be on: levels say which jobs take the place of others")
     given = {name: getattr(options, name) for name in (*ONLY_HERE, *SCENARIO, *COSTS, "seed")}
-    return LevelsConfig(**{name: value for name, value in given.items() if value is not None})
+    config = EvolvedConfig(**{name: value for name, value in given.items() if value is not None})
+    subject = config.subject
+    if options.knows not in (None, subject.knows):
+        raise UserError(f"--knows: {options.knows!r} should be {subject.knows}: {subject.name} are learned so")
+    if options.preemption is not None and switched_on(options.preemption) != subject.stops:
+        on = "on" if subject.stops else "off"
+        raise UserError(f"--preemption: {options.preemption!r} should be {on}: {subject.name} are learned so")
+    costs = [name for name in COSTS if getattr(options, name) is not None]
+    if costs and not subject.stops:
+        said = ", ".join(f"--{name.replace('_', '-')}" for name in costs)
+        raise UserError(f"{said}: says what stopping jobs costs, but where jobs wait is learned without stops")
+    return config
 
 
 def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float]], None]:
@@ -96,8 +102,8 @@ def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float
     best, first = [float("inf")], []
 
     def report(row: dict[str, float]) -> None:
-        best[0] = min(best[0], row.get("ratio_to_mlfq", best[0]))
-        note = f"(mean JCT {best[0]:.3f} of that of mlfq)" if best[0] < float("inf") else ""
+        best[0] = min(best[0], row.get("ratio_to_rule", best[0]))
+        note = f"(mean JCT {best[0]:.3f} of the rule's)" if best[0] < float("inf") else ""
         done = int(row["generation"])
         if not first:
             first.append((done - 1, 0.0))  # what an earlier process did took no time of this one
@@ -106,17 +112,17 @@ def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float
     return report
 
 
-def judging(config: "LevelsConfig", policy: Path) -> str:
+def judging(config: "EvolvedConfig", policy: Path) -> str:
     """The command that compares the policy with rules, on the jobs that it was not learned from if there are any."""
     import shlex
 
-    from jaxsched.training.levels.config import LevelsConfig
+    from jaxsched.training.evolved.config import EvolvedConfig
 
     words = ["jaxsched", "evaluate", "--workload", config.workload]
     for name in (*SCENARIO, *COSTS):
         value = getattr(config, name)
-        if value != getattr(LevelsConfig, name):
+        if value != getattr(EvolvedConfig, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
-    words += ["--preemption", "on", "--knows", "nothing", "--policies"]
-    return shlex.join([*words, "pack:mlfq+backfill+consolidate+preempt+spread", str(policy)])
+    words += ["--preemption", "on", "--knows", config.subject.knows] if config.subject.stops else []
+    return shlex.join([*words, "--policies", config.subject.rule, str(policy)])

@@ -1,4 +1,4 @@
-"""What a run that learns levels is told, and what it then knows."""
+"""What a run that learns a few numbers from a workload is told, and what it then knows."""
 
 import dataclasses
 from pathlib import Path
@@ -10,19 +10,23 @@ from msgspec import Meta
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.errors import UserError
-from jaxsched.simulation.scenario import load_scenario
+from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
+from jaxsched.training.evolved.subjects import LEVELS, SUBJECTS, Subject
 from jaxsched.workload.jobs import JobList, offered_load
+from jaxsched.workload.load import SYNTHETIC
 
-GENERATIONS, MOST_GENERATIONS = 25, 100_000
+MOST_GENERATIONS = 100_000
 FEWEST_JOBS = 20
+SYNTHETIC_JOBS = 4000  # of a list
 
 
 @dataclasses.dataclass(frozen=True)
-class LevelsConfig:
+class EvolvedConfig:
     """The cluster, the workload's share to learn from, and the rules. UserError on a value out of range."""
 
     workload: str
+    learn: str = LEVELS.name  # one of `SUBJECTS`
     until: float = 1.0  # of the jobs, in order of submission
     cluster: str = "leaf-spine-8"
     schedulers: int | None = None
@@ -35,28 +39,32 @@ class LevelsConfig:
     checkpoint_s: float = 0.0
     min_run_s: float = 0.0
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
-    generations: int = GENERATIONS
+    generations: int | None = None  # None: as many as what is learned needs
 
     def __post_init__(self) -> None:
-        """Check what is only used here; the rest is checked where it is used."""
+        """Check what is only used here, and settle generations; the rest is checked where it is used."""
+        if self.learn not in SUBJECTS:
+            raise UserError(f"--learn: {self.learn!r} should be one of {', '.join(SUBJECTS)}")
+        if self.generations is None:
+            object.__setattr__(self, "generations", self.subject.generations)
         if not 0.0 < self.until <= 1.0:
             raise UserError(f"--until: {self.until:g} should be a share of the jobs, above 0 and at most 1")
+        assert self.generations is not None
         if not 1 <= self.generations <= MOST_GENERATIONS:
             raise UserError(f"--generations: {self.generations} should be from 1 to {MOST_GENERATIONS:,}")
 
+    @property
+    def subject(self) -> Subject:
+        """What is learned."""
+        return SUBJECTS[self.learn]
 
-def world_of(config: LevelsConfig) -> tuple[Cluster, JobList, Settings]:
-    """The cluster, the jobs to learn from, and the rules. UserError on any mistake."""
-    scenario = load_scenario(
-        config.cluster,
-        config.workload,
-        schedulers=config.schedulers,
-        load=config.load,
-        trace_gpu=config.trace_gpu,
-        until=None if config.until == 1.0 else config.until,
-        seed=config.seed,
-        seeds=1,
-    )
+
+def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
+    """The cluster, the jobs to learn from, and the rules. UserError on any mistake.
+
+    Of a synthetic workload the jobs are one list of as many as there are.
+    """
+    scenario = scenario_of(config, config.seed)
     jobs = scenario.jobs[0]
     if len(jobs) < FEWEST_JOBS:
         raise UserError(
@@ -68,17 +76,32 @@ def world_of(config: LevelsConfig) -> tuple[Cluster, JobList, Settings]:
         interval_s=config.interval_s,
         interference=config.interference,
         max_forwards=config.max_forwards,
-        preemption=True,
+        preemption=config.subject.stops,
         restart_s=config.restart_s,
         checkpoint_s=config.checkpoint_s,
         min_run_s=config.min_run_s,
-        knows=NOTHING,
+        knows=config.subject.knows,
     )
     return scenario.cluster, jobs, settings
 
 
-def statistics(config: LevelsConfig, cluster: Cluster, jobs: JobList) -> dict[str, Any]:
-    """What the jobs were that levels are learned from, for the card."""
+def scenario_of(config: EvolvedConfig, seed: int) -> Scenario:
+    """The cluster with one list of jobs. UserError on any mistake."""
+    return load_scenario(
+        config.cluster,
+        config.workload,
+        schedulers=config.schedulers,
+        load=config.load,
+        trace_gpu=config.trace_gpu,
+        until=None if config.until == 1.0 else config.until,
+        num_jobs=SYNTHETIC_JOBS if config.workload in SYNTHETIC else None,
+        seed=seed,
+        seeds=1,
+    )
+
+
+def statistics(config: EvolvedConfig, cluster: Cluster, jobs: JobList) -> dict[str, Any]:
+    """What the jobs were that were learned from, for the card."""
     half, most = np.quantile(jobs.duration_s, [0.5, 0.95])
     sizes, counts = np.unique(jobs.num_gpus, return_counts=True)
     return {
@@ -92,11 +115,12 @@ def statistics(config: LevelsConfig, cluster: Cluster, jobs: JobList) -> dict[st
     }
 
 
-def limits(config: LevelsConfig) -> str:
-    """What the levels were learned for, in two sentences."""
+def limits(config: EvolvedConfig) -> str:
+    """What was learned for which world, in two sentences."""
     pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
+    stops = f", a start after a stop costs {config.restart_s:g} s" if config.subject.stops else ", jobs are not stopped"
+    known = "hidden" if config.subject.knows == NOTHING else "known"
     return (
-        f"Learned from {config.until:.0%} of {Path(config.workload).name} {pace} on {config.cluster}, a start after a"
-        f" stop costs {config.restart_s:g} s, run times hidden. On jobs of another scale nothing is known but what is"
-        " measured."
+        f"Learned from {config.until:.0%} of {Path(config.workload).name} {pace} on {config.cluster}{stops}, run times"
+        f" {known}. On jobs of another scale nothing is known but what is measured."
     )

@@ -1,4 +1,4 @@
-"""Job lists to learn from: a workload's past, drawn anew."""
+"""Job lists to learn from: a workload's past, drawn anew, or new jobs of a synthetic one."""
 
 import dataclasses
 
@@ -20,8 +20,12 @@ def drawn(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None
     again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
     while len(again) == 0 or again.submit_s[-1] == again.submit_s[0]:  # few stretches have jobs
         again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
-    again = from_start(again)
-    return again if load is None else rescale_to_load(again, gpus, load * rng.uniform(*LOADS))
+    return at_about(from_start(again), rng, gpus, load)
+
+
+def at_about(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None) -> JobList:
+    """The jobs at a load about that one; None: at their pace."""
+    return jobs if load is None else rescale_to_load(jobs, gpus, load * rng.uniform(*LOADS))
 
 
 def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:

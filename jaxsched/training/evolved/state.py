@@ -1,4 +1,4 @@
-"""The state of a run that learns levels: one small file, replaced whole after each generation."""
+"""The state of a run that learns: one small file, replaced whole after each generation."""
 
 import dataclasses
 import json
@@ -12,29 +12,29 @@ from jaxsched.files import write_text
 from jaxsched.inputs import read_text
 from jaxsched.json_file import parse_json
 from jaxsched.schema import Count, converted
-from jaxsched.training.levels.config import LevelsConfig
-from jaxsched.training.levels.evolution import Search
-from jaxsched.training.levels.numbers import COUNT
+from jaxsched.training.evolved.config import EvolvedConfig
+from jaxsched.training.evolved.evolution import Search
+from jaxsched.training.evolved.subjects import SUBJECTS
 
-STATE_FILE = "levels.json"
+STATE_FILE = "evolved.json"
 SCHEMA = 1
 MOST_BYTES = 1 << 20
 ARRAYS = ("point", "average", "momentum", "squares")  # of a search
 
 
 @dataclasses.dataclass(frozen=True)
-class LevelsState:
+class EvolvedState:
     """Everything that a run needs to go on as if it had never stopped."""
 
     search: Search
     best: np.ndarray  # the numbers of the policy
-    best_ratio: float | None = None  # of its mean completion times to those of `mlfq`; None: not judged yet
+    best_ratio: float | None = None  # of its mean completion times to those of the rule; None: not judged yet
     best_generation: int = 0
 
 
 class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     schema: int
-    config: LevelsConfig
+    config: EvolvedConfig
     jobs: str  # digest of what is learned from
     point: list[float]
     average: list[float]
@@ -47,7 +47,7 @@ class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     command: str
 
 
-def save(run_dir: Path, state: LevelsState, config: LevelsConfig, jobs: str, command: str) -> None:
+def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, command: str) -> None:
     """Write it; floats are written so that the same ones are read."""
     search = state.search
     content = {
@@ -72,22 +72,23 @@ def _read(run_dir: Path) -> _Saved:
     saved: _Saved = converted(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
     if saved.schema != SCHEMA:
         raise UserError(f"{where}: schema {saved.schema}, this version reads schema {SCHEMA}")
+    count = SUBJECTS[saved.config.learn].count
     for name in (*ARRAYS, "best"):
-        if len(getattr(saved, name)) != COUNT:
-            raise UserError(f"{where}: {name} has {len(getattr(saved, name))} numbers, should have {COUNT}")
+        if len(getattr(saved, name)) != count:
+            raise UserError(f"{where}: {name} has {len(getattr(saved, name))} numbers, should have {count}")
     return saved
 
 
-def saved_config(run_dir: Path) -> LevelsConfig:
+def saved_config(run_dir: Path) -> EvolvedConfig:
     """What the run was told. UserError if the file is not as `save` writes it."""
     return _read(run_dir).config
 
 
-def restore(run_dir: Path, jobs: str) -> tuple[LevelsState, str]:
+def restore(run_dir: Path, jobs: str) -> tuple[EvolvedState, str]:
     """The state, and the command that began the run. UserError if the file is bad or the workload is another now."""
     saved = _read(run_dir)
     if saved.jobs != jobs:
         raise UserError(f"run {run_dir}: its workload {saved.config.workload} has other jobs now; start a new run")
     arrays = (np.array(getattr(saved, name)) for name in ARRAYS)
     search = Search(*arrays, generation=saved.generation)
-    return LevelsState(search, np.array(saved.best), saved.best_ratio, saved.best_generation), saved.command
+    return EvolvedState(search, np.array(saved.best), saved.best_ratio, saved.best_generation), saved.command

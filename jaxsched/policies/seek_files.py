@@ -1,0 +1,58 @@
+"""Numbers by which jobs are sent to other partitions, on disk: a card that holds them, and back to a `Policy`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from jaxsched import cards
+from jaxsched.cards import CARD_FILE
+from jaxsched.policies.base import Policy
+from jaxsched.policies.registry import hand_written, options_of
+from jaxsched.policies.seek_weights import COUNT, LARGEST, SeekWeights
+from jaxsched.schema import Count, Text, converted
+
+WHAT = "seeking"  # what its card says that the folder holds
+PLAYED = "greedy-wait:sjf+spread+lifetime+reserve"  # all of such a policy but the numbers
+
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the card holds. The rest is there where it was learned here."""
+
+    numbers: Annotated[tuple[Number, ...], Meta(min_length=COUNT, max_length=COUNT)]
+    what: str
+    schema: int
+    versions: dict[str, str]
+    learned_from: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    generation: Count = 0
+    curve: list[tuple[Count, float]] = []
+    commands: dict[str, Text] = {}
+    figures: list[dict[str, Any]] = []
+    limits: Text = ""
+
+
+def save_seeking(folder: Path, weights: SeekWeights, card: dict[str, Any]) -> None:
+    """Write the folder: a card with the numbers, versions, and `card`. UserError if it cannot be written."""
+    cards.write_card(folder, WHAT, {"numbers": weights.numbers} | card)
+
+
+def read_seeking(folder: str | Path) -> SeekWeights:
+    """The numbers of a folder. UserError if it does not hold any."""
+    card: Card = converted(Card, cards.read_card(Path(folder), WHAT), f"{WHAT} {folder}: {CARD_FILE}")
+    return SeekWeights(card.numbers)
+
+
+def load_policy(folder: str | Path, name: str | None = None) -> Policy:
+    """The policy of a folder, by `name` or else the path. UserError if the folder does not hold one."""
+    return policy_of(read_seeking(folder), name or str(folder))
+
+
+def policy_of(weights: SeekWeights, name: str) -> Policy:
+    """`greedy-wait` that sends jobs by these numbers. It needs run times, or estimates of them."""
+    of = options_of(PLAYED)
+    return hand_written(name, dataclasses.replace(of, seek=weights))

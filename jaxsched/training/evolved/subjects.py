@@ -1,0 +1,86 @@
+"""What is learned: numbers that a policy is made of, and the rule that they are held against."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from jaxsched.env.knowledge import NOTHING, RUNTIMES
+from jaxsched.policies import level_files, seek_files, seek_weights
+from jaxsched.policies.base import Policy
+from jaxsched.policies.level_files import save_levels
+from jaxsched.policies.seek_files import save_seeking
+from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.semantics import SEEK_HIDDEN, SEEK_INPUTS
+from jaxsched.training.evolved import level_numbers
+from jaxsched.training.evolved.level_numbers import table_of
+
+Numbers = Float64[np.ndarray, "numbers"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One thing that can be learned."""
+
+    name: str
+    rule: str  # whose mean completion times are those of numbers held against
+    count: int
+    begin: Callable[[np.random.Generator], Numbers]  # where learning starts
+    policy_of: Callable[[Numbers], Policy]
+    save: Callable[[Path, Numbers, dict[str, Any]], None]  # as a policy's folder, with more for its card
+    knows: str  # of run times
+    stops: bool  # schedulers stop jobs
+    generations: int
+    lists: int  # that all candidates of a generation play
+    judges: int  # lists by which the best point is chosen
+    sigma: float  # how far candidates are from the point
+    fewer_forwards: bool  # every other list is played with no more forwards than is usual
+
+
+def _linear(rng: np.random.Generator) -> Numbers:
+    """The numbers by hand, and hidden units that do nothing yet but look at something."""
+    numbers = np.array(BY_HAND.numbers)
+    units = numbers[SEEK_INPUTS:].reshape(SEEK_HIDDEN, SEEK_INPUTS + 2)
+    units[:, :-1] = rng.normal(0.0, 0.5, units[:, :-1].shape)
+    return numbers
+
+
+def _weights(numbers: Numbers) -> SeekWeights:
+    largest = seek_weights.LARGEST
+    return SeekWeights(tuple(np.clip(numbers, -largest, largest).astype(np.float32).tolist()))
+
+
+LEVELS = Subject(
+    name="levels",
+    rule=level_files.PLAYED.format(order="mlfq"),
+    count=level_numbers.COUNT,
+    begin=lambda rng: np.zeros(level_numbers.COUNT),
+    policy_of=lambda numbers: level_files.policy_of(table_of(numbers), "levels"),
+    save=lambda folder, numbers, card: save_levels(folder, table_of(numbers), card),
+    knows=NOTHING,
+    stops=True,
+    generations=25,
+    lists=1,
+    judges=8,
+    sigma=0.25,
+    fewer_forwards=False,
+)
+SEEKING = Subject(
+    name="seeking",
+    rule=seek_files.PLAYED,
+    count=seek_weights.COUNT,
+    begin=_linear,
+    policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
+    save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
+    knows=RUNTIMES,
+    stops=False,
+    generations=150,
+    lists=6,
+    judges=16,
+    sigma=0.15,
+    fewer_forwards=True,
+)
+SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}
