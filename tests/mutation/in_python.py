@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxsched.env.level_table import LevelTable
+from jaxsched.policies.base import Policy
 from jaxsched.simulation.engines.compiled.rows import with_rows
 from jaxsched.simulation.engines.compiled.run import Run
 
@@ -13,8 +13,8 @@ def _in_python(self: Run, *args: Any, **more: Any) -> None:
     _init(self, *args, **more | {"in_python": True})
 
 
-def _again(self: Run, order: LevelTable | None = None) -> None:
-    _restart(self, order)
+def _again(self: Run, policy: Policy | None = None) -> None:
+    _restart(self, policy)
     self._rows = with_rows(self.world), with_rows(self.tables)
 
 

@@ -1,24 +1,25 @@
-"""Levels are learned from a workload's own past, the same whether a run is stopped or not."""
+"""A few numbers are learned from a workload, the same whether a run is stopped or not."""
 
 import numpy as np
 import pytest
 
 from jaxsched.cards import CARD_FILE
 from jaxsched.cli import main
-from jaxsched.cli import train_levels as train_levels_command
+from jaxsched.cli import train_evolved as train_evolved_command
 from jaxsched.cli.check import what_is
 from jaxsched.cli.train import Train
 from jaxsched.errors import UserError
 from jaxsched.policies.level_files import PLAYED
 from jaxsched.policies.registry import parse
+from jaxsched.simulation.scenario import load_scenario
+from jaxsched.training.evolved import loop
+from jaxsched.training.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
+from jaxsched.training.evolved.level_numbers import COUNT, table_of
+from jaxsched.training.evolved.lists import drawn
+from jaxsched.training.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
+from jaxsched.training.evolved.plays import Plays
+from jaxsched.training.evolved.state import STATE_FILE
 from jaxsched.training.json_lines import read_rows
-from jaxsched.training.levels import loop
-from jaxsched.training.levels.config import LevelsConfig, world_of
-from jaxsched.training.levels.lists import drawn
-from jaxsched.training.levels.loop import METRICS_FILE, POLICY_FOLDER, train_levels
-from jaxsched.training.levels.numbers import COUNT, table_of
-from jaxsched.training.levels.plays import Plays
-from jaxsched.training.levels.state import STATE_FILE
 from jaxsched.workload.jobs import make_job_list, offered_load
 
 JOBS, GENERATIONS = 240, 12
@@ -38,7 +39,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(trace):
-    return LevelsConfig(
+    return EvolvedConfig(
         str(trace), until=0.75, cluster="leaf-spine-2", schedulers=1, load=1.1, seed=3, generations=GENERATIONS
     )
 
@@ -47,7 +48,7 @@ def config(trace):
 def whole(config, tmp_path_factory):
     """A run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train_levels(config, folder, command="as typed")
+    train_evolved(config, folder, command="as typed")
     return folder
 
 
@@ -58,11 +59,11 @@ def kept(folder):
 def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
     cluster, jobs, settings = world_of(config)
     policies = parse(whole / POLICY_FOLDER), parse(PLAYED.format(order="mlfq"))
-    parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGES)), GPUS, config.load) for i in range(8)]
+    parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGING)), GPUS, config.load) for i in range(8)]
     jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
     ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
     assert ratio < 0.99
-    assert ratio == pytest.approx(min(row.get("ratio_to_mlfq", 9.0) for row in read_rows(whole / METRICS_FILE)))
+    assert ratio == pytest.approx(min(row.get("ratio_to_rule", 9.0) for row in read_rows(whole / METRICS_FILE)))
     assert what_is(whole).endswith(f"mine.csv, {GENERATIONS} of {GENERATIONS} generations")
 
 
@@ -84,11 +85,11 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(config, whole, tmp_path, mon
     if instant == "save":
         monkeypatch.setattr(loop, "save", until_the_third)
     with pytest.raises(Killed):
-        train_levels(
+        train_evolved(
             config, tmp_path / "run", command="as typed", report=until_the_third if instant == "report" else None
         )
     monkeypatch.undo()
-    train_levels(config, tmp_path / "run", resume=True)
+    train_evolved(config, tmp_path / "run", resume=True)
     assert kept(tmp_path / "run") == kept(whole)
 
 
@@ -97,11 +98,11 @@ def test_a_run_does_not_go_on_with_other_jobs(config, whole, trace):
     try:
         trace.write_text(text.replace(",8,", ",4,", 1))
         with pytest.raises(UserError, match="has other jobs now; start a new run"):
-            train_levels(config, whole, resume=True)
+            train_evolved(config, whole, resume=True)
     finally:
         trace.write_text(text)
     with pytest.raises(UserError, match="already holds a run"):
-        train_levels(config, whole)
+        train_evolved(config, whole)
 
 
 def test_numbers_stand_for_levels():
@@ -138,15 +139,15 @@ def test_jobs_that_come_at_once_are_refused(tmp_path):
     path = tmp_path / "once.csv"
     path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
     with pytest.raises(UserError, match="all jobs are submitted at once"):
-        world_of(LevelsConfig(str(path)))
+        world_of(EvolvedConfig(str(path)))
 
 
 def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(trace, tmp_path):
     costs = {"max_forwards": 5, "restart_s": 30.0, "checkpoint_s": 600.0}
-    config = train_levels_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
+    config = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
     settings = world_of(config)[2]
     assert {name: getattr(settings, name) for name in costs} == costs
-    judged = train_levels_command.judging(config, tmp_path / "policy")
+    judged = train_evolved_command.judging(config, tmp_path / "policy")
     for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
         assert option in judged
     assert "--interval-s" not in judged
@@ -160,7 +161,11 @@ def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(tra
         (["--until", "nan"], "--until: nan should be a share"),
         (["--until", "0.05"], "12 jobs to learn from, should be 20 or more"),
         (["--knows", "history"], "--knows: 'history' should be nothing"),
-        (["--preemption", "off"], "--preemption: should be on"),
+        (["--preemption", "off"], "--preemption: 'off' should be on"),
+        (["--learn", "widths"], "--learn: 'widths' should be one of levels, seeking"),
+        (["--learn", "seeking", "--preemption", "on"], "--preemption: 'on' should be off"),
+        (["--learn", "seeking", "--knows", "nothing"], "--knows: 'nothing' should be runtimes"),
+        (["--learn", "seeking", "--restart-s", "30"], "--restart-s: says what stopping jobs costs"),
         (["--config", "configs/quickstart.yaml"], "--workload takes no --config"),
         (["--shards", "2", "--debug-checks"], "--workload takes no --shards, --debug-checks"),
         (["--generations", "0"], "--generations: 0 should be from 1"),
@@ -173,3 +178,68 @@ def test_mistakes_are_said_in_a_line(trace, tmp_path, capsys, options, said):
         main.main(["train", "--workload", str(trace), "--out", str(tmp_path / "run"), *options])
     assert stopped.value.code == 2 and not (tmp_path / "run").exists()
     assert said in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def gangs(tmp_path_factory):
+    """So many gangs that queues are long, on four schedulers of two servers."""
+    jobs = load_scenario("leaf-spine-8", "distributed", schedulers=4, num_jobs=300, load=1.2, seeds=1).jobs[0]
+    rows = zip(range(300), jobs.submit_s, jobs.num_gpus, jobs.duration_s)
+    lines = ["job_id,submit_time_s,num_gpus,duration_s", *(",".join(map(str, row)) for row in rows)]
+    path = tmp_path_factory.mktemp("gangs") / "gangs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def seeking(gangs, **changes):
+    options = dict(learn="seeking", cluster="leaf-spine-8", schedulers=4, max_forwards=20, generations=3) | changes
+    return EvolvedConfig(str(gangs), **options)
+
+
+def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
+    config = seeking(gangs)
+    folder = train_evolved(config, tmp_path / "run", command="as typed")
+    rows = read_rows(tmp_path / "run" / METRICS_FILE)
+    assert len(rows) == 3 and rows[-1]["ratio_to_rule"] < 0.99  # by the numbers by hand already
+    assert what_is(folder) == "a policy that seeks" and "learns seeking from" in what_is(tmp_path / "run")
+    cluster, jobs, settings = world_of(config)
+    learned, rule = (
+        Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.subject.rule)
+    )
+    assert learned < 0.99 * rule
+    assert not parse(folder).is_rule and parse(config.subject.rule + "+seek").is_rule
+
+
+def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, monkeypatch):
+    config = seeking(gangs)
+    train_evolved(config, tmp_path / "whole", command="as typed")
+
+    def once(*args):
+        real(*args)
+        if args[1].search.generation == 2:
+            raise InterruptedError
+
+    real = loop.save
+    monkeypatch.setattr(loop, "save", once)
+    with pytest.raises(UserError, match="go on with --resume"):
+        train_evolved(config, tmp_path / "run", command="as typed")
+    monkeypatch.undo()
+    train_evolved(config, tmp_path / "run", resume=True)
+    assert kept(tmp_path / "run") == kept(tmp_path / "whole")
+
+
+def test_synthetic_jobs_are_new_in_every_list():
+    config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
+    setting = loop.Setting(config, *world_of(config), [])
+    one, other = (loop._list(setting, np.random.default_rng(seed)) for seed in (0, 1))
+    assert len(one) == len(other) == SYNTHETIC_JOBS and (one.duration_s != other.duration_s).any()
+    assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
+
+
+def test_every_other_list_has_the_usual_forwards(gangs):
+    config = seeking(gangs)
+    setting = loop.Setting(config, *world_of(config), [])
+    assert [loop._settings(setting, number).max_forwards for number in range(4)] == [20, 2, 20, 2]
+    for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
+        setting = loop.Setting(config, *world_of(config), [])
+        assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1

@@ -18,7 +18,7 @@ from jaxsched.workload.load import SYNTHETIC
 
 MOST_GENERATIONS = 100_000
 FEWEST_JOBS = 20
-SYNTHETIC_JOBS = 4000  # of a list
+SYNTHETIC_JOBS = 3000  # of a list
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,6 +109,7 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
         save(run_dir, state, config, digest, command)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, state.search.generation)
+    assert config.generations is not None
     while state.search.generation < config.generations:
         state, row = _generation(setting, state)
         if state.search.generation % JUDGED_EVERY == 0 or state.search.generation == config.generations:
