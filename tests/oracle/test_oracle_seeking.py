@@ -1,5 +1,6 @@
 """The oracle's jobs go where they would start sooner, against numbers worked out with a pencil."""
 
+import dataclasses
 import functools
 import math
 
@@ -57,7 +58,8 @@ def busy(home: int, hours: float, gpus: int = 8) -> dict:
 def test_where_the_numbers_stand():
     x = [2.0, 0, 0, 0, 0, 0, 0, 0, 3.0]
     assert index_of(numbers(a0=1.5, a8=-1), x) == 0
-    assert index_of(numbers(a0=1.5, a8=-1.0005), x) == -2, "-1.5 + 0.123, rounded down"
+    assert index_of(numbers(a0=1.5, a8=-1.0004), x) == -2, "-1.2 + 0.123, rounded down"
+    assert [index_of(numbers(a0=a), x) for a in (4e-4, 4.4e-4)] == [0, 1], "0.8 and 0.88"
     unit = numbers()
     unit[9 + 5 * 11 : 9 + 6 * 11] = [1, 0, 0, 0, 0, 0, 0, 0, -1, 1 + math.atanh(0.5), 3]  # the sixth: w, b, v
     assert index_of(unit, x) == 1500
@@ -83,6 +85,13 @@ def test_inputs_of_partitions():
     close(at[0], [math.log(60 / 500), 1, 1, 0, 1 / 8, 0, 1, 1 / 4, math.log(60 / 500)])
     close(at[1], [math.log(2), 0, 1 / 2, 2 / 8, 6 / 8, 0, 0, 1 / 4, math.log(145 / 500)])
     close(inputs(state, view(state), 0, 1, 4)[5], math.log(1 / 8) / 3)
+
+
+def test_a_job_that_is_held_back_waits_for_the_next_end():
+    state = make_state(EIGHTS, busy(1, 1, 4), {"home": 0, "g": 4, "duration": 3540})
+    held_back = dataclasses.replace(view(state), may_start=lambda t, j: False)
+    assert inputs(state, view(state), 0, 1, 1)[:3] == [math.log(1 / 60), 1, 1 / 2]
+    close(inputs(state, held_back, 0, 1, 1)[:3], [math.log(3660 / 3600), 0, 1 / 2])
 
 
 def test_what_the_inputs_are_clipped_to():
