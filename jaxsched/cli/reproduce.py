@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -33,33 +33,69 @@ class Reproduce:
     def run(self) -> None:
         """Train, evaluate, compare. UserError on any mistake."""
         from jaxsched import shipped
-        from jaxsched.cli.progress import Display
-        from jaxsched.cli.train import compiling, reporter
-        from jaxsched.policies.checkpoint import read_card
+        from jaxsched.cards import what_of
+        from jaxsched.policies import level_files, seek_files
         from jaxsched.training.card import beside_card
-        from jaxsched.training.config import TrainConfig, from_dict
-        from jaxsched.training.loop import train_or_resume
-        from jaxsched.training.shards import provide_devices
         from jaxsched.versions import versions
 
-        provide_devices()
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
-        card = read_card(folder)
-        config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
+        out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
+        what = what_of(folder)
+        evolved = what in (level_files.WHAT, seek_files.WHAT)
+        card, policy, lines = _evolved_anew(folder, str(what), out) if evolved else _network_anew(folder, out)
         now = versions()
         for package, version in card["versions"].items():
             if now.get(package, version) != version:
                 print(f"differs: {package} {version} then, {now[package]} now")
-        out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
-        with Display(["train"], config.ppo.chunks, "chunks") as display:
-            policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
-        again = read_card(policy)
-        lines = [("validation", card.get("validation_jct_s"), again["validation_jct_s"])]
         for entry in card.get("figures", []):
             lines += _evaluated(entry, str(folder), str(policy))
-        print(beside_card(lines))
+        if lines:
+            print(beside_card(lines))
         if not card.get("figures"):
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
+
+
+Anew = tuple[
+    dict[str, Any], Path, list[tuple[str, float | None, float | None]]
+]  # old card, new policy, figures of both
+
+
+def _network_anew(folder: Path, out: Path) -> Anew:
+    from jaxsched.cli.progress import Display
+    from jaxsched.cli.train import compiling, reporter
+    from jaxsched.policies.checkpoint import read_card
+    from jaxsched.training.config import TrainConfig, from_dict
+    from jaxsched.training.loop import train_or_resume
+    from jaxsched.training.shards import provide_devices
+
+    provide_devices()
+    card = read_card(folder)
+    config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
+    with Display(["train"], config.ppo.chunks, "chunks") as display:
+        policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
+    return card, policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
+
+
+def _evolved_anew(folder: Path, what: str, out: Path) -> Anew:
+    from jaxsched.cards import CARD_FILE, read_card
+    from jaxsched.cli.progress import Display
+    from jaxsched.cli.train_evolved import reporter
+    from jaxsched.schema import converted
+    from jaxsched.training.evolved.config import EvolvedConfig
+    from jaxsched.training.evolved.loop import train_evolved
+    from jaxsched.training.evolved.state import STATE_FILE
+
+    card = read_card(folder, what)
+    config: EvolvedConfig = converted(EvolvedConfig, card.get("config", {}), f"{what} {folder}: {CARD_FILE}: config")
+    assert config.generations is not None
+    resume, command = (out / STATE_FILE).is_file(), card.get("commands", {}).get("train", "")
+    with Display(["train"], config.generations, "generations") as display:
+        report = reporter(display, config.generations)
+        policy = train_evolved(config, out, resume=resume, report=report, command=command)
+    again = read_card(policy, what)
+    same = all(card[name] == again[name] for name in ("numbers", "levels", "margin") if name in card)
+    print(f"what is learned is {'the same' if same else 'not the same as in the card'}")
+    return card, policy, []
 
 
 def _evaluated(entry: dict, old: str, new: str) -> list[tuple[str, float | None, float | None]]:

@@ -48,12 +48,12 @@ def learn(options: "Train") -> None:
     try:
         with Display(["train"], config.generations, "generations") as display:
             if no_numba() is None:
-                _say_if_compiling(display)
+                say_if_compiling(display)
             policy = train_evolved(
                 config,
                 folder,
                 resume=options.resume is not None,
-                report=_reporter(display, config.generations),
+                report=reporter(display, config.generations),
                 command=options.command(),
             )
     except KeyboardInterrupt as stop:
@@ -63,7 +63,8 @@ def learn(options: "Train") -> None:
     print(f"  {judging(config, policy)}")
 
 
-def _say_if_compiling(display: "Display") -> None:
+def say_if_compiling(display: "Display") -> None:
+    """Say on `display` that the event loop is compiled, if it is."""
     from jaxsched.simulation.engines.compiled import machine_code  # imports Numba
 
     if not machine_code.kept("play"):
@@ -97,7 +98,7 @@ def config_of(options: "Train") -> "EvolvedConfig":
     return config
 
 
-def _reporter(display: "Display", generations: int) -> Callable[[dict[str, float]], None]:
+def reporter(display: "Display", generations: int) -> Callable[[dict[str, float]], None]:
     """Passes the rows of a run on to `display`."""
     best, first = [float("inf")], []
 

@@ -15,7 +15,7 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.training.evolved import loop
 from jaxsched.training.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
 from jaxsched.training.evolved.level_numbers import COUNT, table_of
-from jaxsched.training.evolved.lists import drawn
+from jaxsched.training.evolved.lists import drawn, shortened
 from jaxsched.training.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
 from jaxsched.training.evolved.plays import Plays
 from jaxsched.training.evolved.state import STATE_FILE
@@ -232,8 +232,18 @@ def test_synthetic_jobs_are_new_in_every_list():
     config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
     setting = loop.Setting(config, *world_of(config), [])
     one, other = (loop._list(setting, np.random.default_rng(seed)) for seed in (0, 1))
-    assert len(one) == len(other) == SYNTHETIC_JOBS and (one.duration_s != other.duration_s).any()
+    assert len(one) == len(other) == SYNTHETIC_JOBS and not np.allclose(one.duration_s, other.duration_s)
     assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
+
+
+def test_all_times_of_a_list_are_shorter_by_one_factor():
+    jobs = load_scenario("leaf-spine-2", "distributed", num_jobs=50, seeds=1).jobs[0]
+    shorter = shortened(jobs, np.random.default_rng(0))
+    factor = shorter.duration_s / jobs.duration_s
+    assert 0.125 <= factor[0] < 1 and np.allclose(factor, factor[0])
+    assert np.allclose(shorter.submit_s, factor[0] * jobs.submit_s)
+    assert np.allclose(shorter.estimate_s, factor[0] * jobs.estimate_s)
+    assert offered_load(shorter, GPUS) == pytest.approx(offered_load(jobs, GPUS))
 
 
 def test_every_other_list_has_the_usual_forwards(gangs):
@@ -243,3 +253,13 @@ def test_every_other_list_has_the_usual_forwards(gangs):
     for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
         setting = loop.Setting(config, *world_of(config), [])
         assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1
+
+
+def test_what_was_learned_is_learned_anew_by_its_card(gangs, tmp_path, capsys):
+    folder = train_evolved(seeking(gangs, generations=1), tmp_path / "run", command="as typed")
+    options = ["--cluster", "leaf-spine-4", "--num-jobs", "40", "--seeds", "2", "--policies", "pack", str(folder)]
+    main.main(["evaluate", *options, "--record", str(folder)])
+    capsys.readouterr()
+    main.main(["reproduce", str(folder), "--out", str(tmp_path / "again")])
+    said = capsys.readouterr().out
+    assert "what is learned is the same" in said and said.count(" 1.0000") == 2

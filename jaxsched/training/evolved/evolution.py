@@ -6,8 +6,18 @@ import numpy as np
 from jaxtyping import Float64
 
 PAIRS = 12  # candidates on both sides of the point
-STEP, MOMENTUM, SQUARES, SMALLEST = 0.05, 0.8, 0.95, 1e-3  # as Adam's
+SMALLEST = 1e-3  # as Adam's
 KEPT = 0.9  # of the average, per generation
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How far candidates are from the point, and how it moves: Adam's step and decays."""
+
+    sigma: float
+    step: float
+    momentum: float
+    squares: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,25 +37,28 @@ def begin(point: Float64[np.ndarray, "numbers"]) -> Search:
 
 
 def candidates(
-    search: Search, rng: np.random.Generator, sigma: float
+    search: Search, rng: np.random.Generator, pace: Pace
 ) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
-    """Directions, and the points on both sides, so far away: `+` and `-` of the first, of the second, ..."""
+    """Directions, and the points on both sides: `+` and `-` of the first, of the second, ..."""
     directions = rng.normal(size=(PAIRS, len(search.point)))
-    points = [search.point + sign * sigma * one for one in directions for sign in (1.0, -1.0)]
+    points = [search.point + sign * pace.sigma * one for one in directions for sign in (1.0, -1.0)]
     return directions, points
 
 
 def moved(
-    search: Search, directions: Float64[np.ndarray, "pairs numbers"], costs: Float64[np.ndarray, "lists candidates"]
+    search: Search,
+    directions: Float64[np.ndarray, "pairs numbers"],
+    costs: Float64[np.ndarray, "lists candidates"],
+    pace: Pace,
 ) -> Search:
     """The next point, away from the candidates that cost most; only their order on each list counts."""
     rank = costs.argsort(kind="stable").argsort(kind="stable") / (costs.shape[-1] - 1) - 0.5
     plus, minus = rank.mean(0).reshape(PAIRS, 2).T
     slope = ((plus - minus)[:, None] * directions).mean(0)
-    momentum = MOMENTUM * search.momentum + (1.0 - MOMENTUM) * slope
-    squares = SQUARES * search.squares + (1.0 - SQUARES) * slope**2
+    momentum = pace.momentum * search.momentum + (1.0 - pace.momentum) * slope
+    squares = pace.squares * search.squares + (1.0 - pace.squares) * slope**2
     generation = search.generation + 1
-    scale = np.sqrt(squares / (1.0 - SQUARES**generation)) + SMALLEST
-    point = search.point - STEP * momentum / scale
+    scale = np.sqrt(squares / (1.0 - pace.squares**generation)) + SMALLEST
+    point = search.point - pace.step * momentum / scale
     average = KEPT * search.average + (1.0 - KEPT) * point
     return Search(point, average, momentum, squares, generation)

@@ -8,6 +8,7 @@ from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
 
 BLOCKS = 24  # of equal time, from which a list is drawn
 LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
+SHORTER = (0.125, 1.0)  # factors of all times of a list
 
 
 def drawn(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None) -> JobList:
@@ -26,6 +27,12 @@ def drawn(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None
 def at_about(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None) -> JobList:
     """The jobs at a load about that one; None: at their pace."""
     return jobs if load is None else rescale_to_load(jobs, gpus, load * rng.uniform(*LOADS))
+
+
+def shortened(jobs: JobList, rng: np.random.Generator) -> JobList:
+    """The jobs with all their times a random factor shorter, so that intervals are longer beside them."""
+    factor = float(np.exp(rng.uniform(*np.log(SHORTER))))
+    return dataclasses.replace(jobs, submit_s=jobs.submit_s * factor, duration_s=jobs.duration_s * factor)
 
 
 def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:

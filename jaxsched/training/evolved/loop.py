@@ -18,7 +18,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.evolved import evolution
 from jaxsched.training.evolved.config import EvolvedConfig, limits, scenario_of, statistics, world_of
-from jaxsched.training.evolved.lists import at_about, drawn
+from jaxsched.training.evolved.lists import at_about, drawn, shortened
 from jaxsched.training.evolved.plays import Plays, costs
 from jaxsched.training.evolved.state import STATE_FILE, EvolvedState, restore, save
 from jaxsched.training.json_lines import append, read_rows, truncate
@@ -80,10 +80,12 @@ def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: S
 def _list(setting: Setting, rng: np.random.Generator) -> JobList:
     """Jobs to play: new ones of a synthetic workload, or stretches of the past, at about the load asked for."""
     config = setting.config
-    if config.workload not in SYNTHETIC:
-        return drawn(setting.jobs, rng, setting.gpus, config.load)
-    jobs = scenario_of(config, int(rng.integers(2**31))).jobs[0]
-    return at_about(jobs, rng, setting.gpus, config.load)
+    if config.workload in SYNTHETIC:
+        new = scenario_of(config, int(rng.integers(2**31))).jobs[0]
+        jobs = at_about(new, rng, setting.gpus, config.load)
+    else:
+        jobs = drawn(setting.jobs, rng, setting.gpus, config.load)
+    return shortened(jobs, rng) if config.subject.shorter else jobs
 
 
 def _settings(setting: Setting, number: int) -> Settings:
@@ -128,10 +130,10 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     """All candidates on the lists that are drawn for this generation."""
     config, subject, search = setting.config, setting.config.subject, state.search
     rng = np.random.default_rng((config.seed, search.generation))
-    directions, points = evolution.candidates(search, rng, subject.sigma)
+    directions, points = evolution.candidates(search, rng, subject.pace)
     plays = [_plays(setting, _list(setting, rng), _settings(setting, number)) for number in range(subject.lists)]
     found = costs(plays, [subject.policy_of(point) for point in points], _threads())
-    search = evolution.moved(search, directions, found)
+    search = evolution.moved(search, directions, found, subject.pace)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
     return dataclasses.replace(state, search=search), row

@@ -16,6 +16,7 @@ from jaxsched.policies.seek_files import save_seeking
 from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
 from jaxsched.semantics import SEEK_HIDDEN, SEEK_INPUTS
 from jaxsched.training.evolved import level_numbers
+from jaxsched.training.evolved.evolution import Pace
 from jaxsched.training.evolved.level_numbers import table_of
 
 Numbers = Float64[np.ndarray, "numbers"]
@@ -36,7 +37,8 @@ class Subject:
     generations: int
     lists: int  # that all candidates of a generation play
     judges: int  # lists by which the best point is chosen
-    sigma: float  # how far candidates are from the point
+    pace: Pace
+    shorter: bool  # all times of a list are made shorter by a random factor
     fewer_forwards: bool  # every other list is played with no more forwards than is usual
 
 
@@ -65,7 +67,8 @@ LEVELS = Subject(
     generations=25,
     lists=1,
     judges=8,
-    sigma=0.25,
+    pace=Pace(sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
+    shorter=False,
     fewer_forwards=False,
 )
 SEEKING = Subject(
@@ -77,10 +80,11 @@ SEEKING = Subject(
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
-    generations=80,
-    lists=6,
-    judges=16,
-    sigma=0.15,
+    generations=140,
+    lists=10,
+    judges=24,
+    pace=Pace(sigma=0.15, step=0.05, momentum=0.9, squares=0.99),
+    shorter=True,
     fewer_forwards=True,
 )
 SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}
