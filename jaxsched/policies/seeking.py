@@ -33,7 +33,9 @@ def seeking(act: Act, queue: Discipline) -> Act:
         action = act(key, state, params, weights)
         looked = _looked_at(queue, params, state, action)
         slot, target, sent = lax.cond(
-            looked.wanted.any(), lambda: _sent(queue, params, state, looked, weights), lambda: _nobody(state)
+            looked.wanted.any(),
+            lambda: _sent(queue, params, state, looked, jnp.asarray(weights)),
+            lambda: _nobody(state),
         )
         return action.replace(
             kind=jnp.where(sent, FORWARD, action.kind),

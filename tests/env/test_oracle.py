@@ -5,18 +5,19 @@ judges.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.state import Pairs, State
-from tests.oracle import policies, simulator
+from jaxsched.env.state import POSSIBLE, Pairs, State
+from tests.oracle import policies, seeking, simulator
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.sharing_laws import by_hand
-from tests.support.strategies import GREEDY, SPECS
+from tests.support.strategies import GREEDY, SEEKING, SPECS
 
 
 def oracle_policy(spec: str):
@@ -28,6 +29,9 @@ def oracle_policy(spec: str):
         if option.startswith("table"):
             table = strategies.random_table(int(option.removeprefix("table")))
             values |= dict(order="table", table=table.levels, table_margin=table.margin)
+        elif option.startswith("seek"):
+            drawn = option.removeprefix("seek")
+            values["seek"] = strategies.random_seek(int(drawn)).numbers if drawn else seeking.BY_HAND
         elif option in policies.ORDERS:
             values["order"] = option
         elif option in ("stay", "forward", "spread"):
@@ -74,6 +78,8 @@ def assert_same(
     # A start is a boundary, so that any difference is at least an interval.
     np.testing.assert_allclose(ours.start_s, theirs.start_s, rtol=1e-9, err_msg="start_s")
     np.testing.assert_array_equal(ours.partition, theirs.partition)
+    forwards = np.asarray(state.records.forwards)[: len(case.jobs)]
+    np.testing.assert_array_equal(forwards, theirs.forwards, err_msg="forwards")
     assert ours.workers == theirs.workers
     assert ours.ps == theirs.ps
     if case.preemption is not None:
@@ -113,6 +119,10 @@ def assert_same_seen(ours: Pairs, theirs: simulator.Result) -> None:
     np.testing.assert_allclose(np.asarray(ours.mean)[long], believed[long], rtol=1e-4, err_msg="mean factors")
 
 
+# Boundaries at which nothing is possible are passed over, as the policy says: there is no news at them.
+passing_over = functools.partial(strategies.run, asked=POSSIBLE)
+
+
 # Hypothesis draws by the source of a test: one that is reworded has other cases.
 
 
@@ -148,6 +158,24 @@ def test_heuristics_without_interference(case, spec):
 def test_greedy_wait(shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
     assert_same(case, spec, GREEDY[shape], "analytic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SEEKING)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_some_that_seek(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SEEKING[shape]))
+    assert_same(case, spec, SEEKING[shape], "analytic", passing_over)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", SEEKING)
+@cases(40)
+@given(data=st.data())
+def test_jobs_that_seek(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SEEKING[shape]))
+    assert_same(case, spec, SEEKING[shape], "analytic", passing_over)
 
 
 @pytest.mark.long

@@ -4,11 +4,12 @@ All but `random`, whose draws no independent implementation could share.
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
 from jaxsched.semantics import GRID
-from tests.oracle import preemption
+from tests.oracle import preemption, seeking
 from tests.oracle.candidates import greedy_wait
 from tests.oracle.cluster import Job
 from tests.oracle.failures import room
@@ -43,6 +44,7 @@ def make_policy(
     table: list[list[int]] | None = None,
     table_margin: int = 0,
     observe: bool = False,
+    seek: Sequence[float] | None = None,
     held=lambda state, j: False,
 ):
     """The function `policy(state, p)` of that name. A search holds back the jobs for which `held(state, j)`."""
@@ -50,6 +52,8 @@ def make_policy(
         raise ValueError((name, order, forward))
     if name == "match" and not preempt and order not in MATCHED:
         raise ValueError((name, order))
+    if seek is not None and (preempt or not backfill or forward != "spread"):
+        raise ValueError((preempt, backfill, forward))
 
     levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
 
@@ -70,6 +74,9 @@ def make_policy(
                 return False
             return len(tiers(state)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 
+        seeks = None
+        if seek is not None:
+            seeks = seeking.View(seek, may_start, lambda i: (order_key(state, order, i, levels), i), now)
         allowed = queue if backfill else queue[:1]
         ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
@@ -83,10 +90,15 @@ def make_policy(
         if chosen is not None:
             j, w, *gpu = chosen
             target = before_start(state, p, j, forward, may_start) if faster else None
+            if seeks is not None:
+                target = seeking.before_start(state, seeks, p, j)
             if target is not None:
                 return "forward", j, target
             return "place", j, w, ps_of(state.jobs[j], w), *gpu
         action = forward_action(state, p, queue, forward, may_start)
+        if seeks is not None and action == ("wait",) and seeking.news(state):
+            found = seeking.while_waiting(state, seeks, p, queue)
+            action = action if found is None else ("forward", *found)
         if preempt and action == ("wait",):
             stopped = preemption.displaced(state, p, queue, levels)
             if faster and not stopped:

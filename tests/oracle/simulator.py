@@ -35,6 +35,7 @@ class Result:
     lost_s: np.ndarray  # float64[J], ideal seconds
     falls: np.ndarray  # int[J], stops by failures
     fallen_s: np.ndarray  # float64[J], ideal seconds that these cost
+    forwards: np.ndarray  # int[J]
     pairs: Pairs | None = None  # with all that has been seen
 
 
@@ -84,6 +85,7 @@ def simulate(
         lost_s=np.array(state.lost_s),
         falls=np.array(state.falls),
         fallen_s=np.array(state.fallen_s),
+        forwards=np.array(state.forwards),
         pairs=pairs,
     )
 
@@ -149,6 +151,7 @@ def simulate(
     result.stops[:], result.ran[:] = state.stops, state.ran
     result.restarting_s[:], result.lost_s[:] = state.restarting_s, state.lost_s
     result.falls[:], result.fallen_s[:] = state.falls, state.fallen_s
+    result.forwards[:] = state.forwards
     for p in range(hw.P):
         for j in state.queue[p]:
             result.status[j], result.partition[j] = "queued", p

@@ -40,8 +40,23 @@ SPECS = st.builds(
     st.sampled_from(("", "lifetime")),
     st.sampled_from(("", "reserve")),
 )
-
-
+SEEKING = st.builds(
+    spec_of,
+    st.sampled_from([policy for policy in POLICIES if policy != GREEDY_WAIT]),
+    ORDERS,
+    st.just("backfill+spread"),
+    st.sampled_from(("", "consolidate", "reserve")),
+    st.just("seek") | st.integers(0, 1000).map("seek{}".format),
+) | st.builds(
+    spec_of,
+    st.just(GREEDY_WAIT),
+    ORDERS,
+    st.just("spread"),
+    st.sampled_from(("", "t1.3")),
+    st.sampled_from(("", "p0.5")),
+    st.sampled_from(("", "lifetime", "reserve")),
+    st.just("seek") | st.integers(0, 1000).map("seek{}".format),
+)
 PREEMPTIVE = st.builds(
     spec_of,
     st.sampled_from(POLICIES),
@@ -92,6 +107,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
             faster=of.queue.faster,
             table=table and table.levels,
             table_margin=table.margin if table else 0,
+            seek=None if of.seek is None else of.seek.numbers,
         ),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
@@ -111,6 +127,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     assert [home < 0 for home in run.home[:count]] == [status == "rejected" for status in theirs.status]
     np.testing.assert_allclose(start_s, theirs.start_s, rtol=1e-9, err_msg="start_s")
     np.testing.assert_array_equal(ours["partition"], theirs.partition)
+    np.testing.assert_array_equal(ours["forwards"], theirs.forwards)
     placed = [{int(a): int(row[a]) for a in np.flatnonzero(row)} for row in run.tables.placement[:count]]
     assert placed == theirs.workers
     # Both reckon in float64; durations and step times on the ideal placement are float32 here, and a job is as good as
@@ -164,6 +181,30 @@ def test_some_runs_with_stops(shape, data):
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ("two", "three"))
+@settings(max_examples=20)
+@given(data=st.data())
+def test_some_that_seek(shape, data):
+    case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SEEKING)
+    case = dataclasses.replace(case, history=data.draw(st.booleans()))
+    slots = data.draw(st.sampled_from((3, case.shape.queue_slots)))
+    case = dataclasses.replace(case, shape=dataclasses.replace(case.shape, queue_slots=slots))
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ("two", "three"))
+@cases(60)
+@given(data=st.data())
+def test_jobs_that_seek(shape, data):
+    case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SEEKING)
+    case = dataclasses.replace(case, history=data.draw(st.booleans()))
+    slots = data.draw(st.sampled_from((3, case.shape.queue_slots)))
+    case = dataclasses.replace(case, shape=dataclasses.replace(case.shape, queue_slots=slots))
+    same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
 def failing(case: strategies.Case, data: st.DataObject) -> strategies.Case:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     rates = data.draw(st.sampled_from((300.0, 1500.0, 5000.0))), data.draw(st.sampled_from((20.0, 300.0, 2000.0)))
@@ -176,7 +217,8 @@ def failing(case: strategies.Case, data: st.DataObject) -> strategies.Case:
 @cases(20)
 @given(data=st.data())
 def test_runs_with_failures(shape, data):
-    case, spec = failing(data.draw(strategies.cases(shape, fractions=0.0)), data), data.draw(SPECS | PREEMPTIVE)
+    case = failing(data.draw(strategies.cases(shape, fractions=0.0)), data)
+    spec = data.draw(SPECS | PREEMPTIVE | SEEKING)
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
 
 
@@ -196,3 +238,11 @@ def test_checkpoints_come_early_on_fast_gpus_and_after_a_stop_just_before_one(se
     case = strategies.random_case(seed, "two", count=25, homogeneous=False, interval_s=7.3, fractions=0.0)
     case = dataclasses.replace(case, preemption=preemption.Preemption(13.7, 41.3, 0.0))
     same(case, f"pack:{order}+backfill+preempt", "analytic", 10_000)
+
+
+@pytest.mark.parametrize("seed", [47, 51])
+def test_what_is_submitted_while_a_queue_is_full_is_news(seed):
+    """Before: while a job found no free slot, boundaries were passed over for which others were submitted."""
+    case = strategies.random_case(seed, "three", interval_s=7.3, fractions=0.0)
+    case = dataclasses.replace(case, shape=dataclasses.replace(case.shape, queue_slots=3))
+    same(case, "pack:sjf+backfill+spread+seek", "analytic", 10_000)

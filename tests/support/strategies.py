@@ -18,7 +18,8 @@ from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pair
 from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import MATCH, hand_written, options_of, parse
-from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
+from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.semantics import RUN_BINS, SEEK_INPUTS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
 from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_cluster, random_case, random_jobs
@@ -28,6 +29,7 @@ __all__ = [
     "GUESSING",
     "INFORMED",
     "PREEMPTIVE",
+    "SEEKING",
     "SHARING",
     "SPECS",
     "Case",
@@ -166,13 +168,16 @@ TABLES = {
 
 
 def policy_of(spec: str) -> Policy:
-    """The policy of a name. `tableN` in it stands for the levels of `random_table(N)`."""
-    drawn = re.search(r"table(\d+)", spec)
-    if drawn is None:
-        return parse(spec)
-    of = options_of(spec.replace(drawn[0], "mlfq"))
-    table = random_table(int(drawn[1]))
-    return hand_written(spec, dataclasses.replace(of, queue=dataclasses.replace(of.queue, order=table)))
+    """The policy of a name. `tableN` in it stands for the levels of `random_table(N)`, `seekN` for `random_seek(N)`."""
+    table, seek = re.search(r"table(\d+)", spec), re.search(r"seek(\d+)", spec)
+    if table is not None:
+        of = options_of(spec.replace(table[0], "mlfq"))
+        queue = dataclasses.replace(of.queue, order=random_table(int(table[1])))
+        return hand_written(spec, dataclasses.replace(of, queue=queue))
+    if seek is not None:
+        of = options_of(spec.replace(seek[0], "seek"))
+        return hand_written(spec, dataclasses.replace(of, seek=random_seek(int(seek[1]))))
+    return parse(spec)
 
 
 def random_table(seed: int) -> LevelTable:
@@ -181,6 +186,25 @@ def random_table(seed: int) -> LevelTable:
     rows = rng.integers(-4, 5, (WIDTH_CLASSES, RUN_BINS)) * rng.choice([1, 7, 25_000])
     return LevelTable(tuple(tuple(map(int, row)) for row in rows), margin=int(rng.choice([0, 0, 1, 6])))
 
+
+def random_seek(seed: int) -> SeekWeights:
+    """Numbers that 32-bit floats hold; some seeds leave out the hidden units, some stay near those by hand."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.normal(0, 1, len(BY_HAND.numbers)) * rng.choice([0.2, 1.0])
+    numbers[SEEK_INPUTS:] *= rng.random() < 0.7
+    numbers += np.array(BY_HAND.numbers) * (rng.random() < 0.5)
+    return SeekWeights(tuple(map(float, numbers.astype(np.float32))))
+
+
+# Jobs go where they had better wait.
+SEEKING = {
+    "two": ("pack:sjf+backfill+spread+seek", "tetris:area+backfill+spread+reserve+seek3"),
+    "three": (
+        "first-fit:fifo+backfill+spread+seek",
+        "load-balance:tenants+backfill+spread+seek1",
+        "greedy-wait:sjf+spread+seek2",
+    ),
+}
 
 # Likewise, in worlds where policies know the history: run times are hidden.
 INFORMED = {

@@ -223,7 +223,18 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
                 following = min(following, now + _until_moved(w, t))
         if arrival > now:
             following = min(following, arrival)
+        elif len(w.seek) > 0:  # those that have come find no free slot, but that others come is news
+            following = min(following, _next_arrival(w, t))
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])
+
+
+@inlined
+def _next_arrival(w: World, t: Tables) -> int:
+    """The first boundary after the present one for which a job is submitted, at most the horizon."""
+    for j in range(t.numbers[NEXT_JOB], len(w.jobs)):
+        if w.jobs[j].arrival > t.numbers[BOUNDARY]:
+            return min(w.jobs[j].arrival, w.horizon)
+    return w.horizon
 
 
 @inlined
