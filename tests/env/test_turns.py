@@ -17,7 +17,7 @@ from tests.env.test_pairs import FEW, SEEDS
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.random_cases import crowded_case
-from tests.support.strategies import GREEDY, PREEMPTIVE, SPECS, run_in_turns
+from tests.support.strategies import GREEDY, PREEMPTIVE, SEEKING, SPECS, run_in_turns
 
 
 def assert_oracle(case: strategies.Case, spec: str, specs: tuple[str, ...]) -> None:
@@ -41,11 +41,11 @@ def test_more_stops_and_failures(shape, data):
     assert_oracle(case, data.draw(st.sampled_from(PREEMPTIVE[shape])), PREEMPTIVE[shape])
 
 
-RULES = [(SPECS, shape) for shape in SPECS] + [(GREEDY, shape) for shape in GREEDY]
+RULES = [(specs, shape) for specs in (SPECS, GREEDY, SEEKING) for shape in specs]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("specs", "shape"), few([(GREEDY, "two")], RULES))
+@pytest.mark.parametrize(("specs", "shape"), few([(GREEDY, "two"), (SEEKING, "three")], RULES))
 @cases(15)
 @given(data=st.data())
 def test_rules_as_the_oracle(specs, shape, data):
