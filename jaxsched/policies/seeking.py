@@ -58,7 +58,7 @@ class Looked(NamedTuple):
 def _looked_at(queue: Discipline, params: EnvParams, state: State, action: Action) -> Looked:
     keys, p = order_keys(queue, state, params), jnp.arange(state.queue.shape[0])
     in_order = jnp.lexsort((state.queue, keys), axis=-1)[:, :SEEK_JOBS].astype(jnp.int32)
-    starts, waits = (action.kind == PLACE) & ~state.waited, (action.kind == WAIT) & ~state.waited & news(state)
+    starts, waits = (action.kind == PLACE) & ~state.waited, (action.kind == WAIT) & ~state.waited & news(params, state)
     slots = in_order.at[:, 0].set(jnp.where(starts, action.slot, in_order[:, 0]))
     row = state.queue[p[:, None], slots]
     can_start = feasible(state, params.cluster if queue.consolidate else None)[p[:, None], slots]
@@ -68,10 +68,12 @@ def _looked_at(queue: Discipline, params: EnvParams, state: State, action: Actio
     return Looked(keys, slots, wanted, starts)
 
 
-def news(state: State) -> Bool[Array, ""]:
+def news(params: EnvParams, state: State) -> Bool[Array, ""]:
     """Whether jobs have been submitted for this boundary, or have ended since the one before."""
     came = (state.jobs.arrival == state.clock) & (state.jobs.home >= 0)
-    ended = (state.records.status == FINISHED) & (state.records.finish == state.clock - 1)
+    records = state.records  # several intervals may have been passed at once
+    before_s = (state.clock - 1 - records.finish) * params.interval_s
+    ended = (records.status == FINISHED) & (records.finish_offset_s > before_s)
     return (came | ended).any()
 
 
