@@ -119,8 +119,9 @@ def limits(config: EvolvedConfig) -> str:
     """What was learned for which world, in two sentences."""
     pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
     stops = f", a start after a stop costs {config.restart_s:g} s" if config.subject.stops else ", jobs are not stopped"
+    share = "" if config.until == 1.0 else f"{config.until:.0%} of "
     known = "hidden" if config.subject.knows == NOTHING else "known"
     return (
-        f"Learned from {config.until:.0%} of {Path(config.workload).name} {pace} on {config.cluster}{stops}, run times"
+        f"Learned from {share}{Path(config.workload).name} {pace} on {config.cluster}{stops}, run times"
         f" {known}. On jobs of another scale nothing is known but what is measured."
     )
