@@ -8,7 +8,7 @@ from jaxsched.semantics import SEEK_HIDDEN, SEEK_INPUTS
 
 COUNT = SEEK_INPUTS + SEEK_HIDDEN * (SEEK_INPUTS + 2)
 LARGEST = 1e4  # so that indices stay far within the grid on which they are compared
-WAIT, HOME = 0, 6  # of the inputs: the logarithm of the wait, and whether it is the scheduler's own partition
+WAIT, FREE, HOME = 0, 2, 6  # of the inputs: the logarithm of the wait, free GPUs, the scheduler's own partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,4 +28,9 @@ class SeekWeights:
             raise UserError(f"seek: should be numbers from -{LARGEST:g} to {LARGEST:g}")
 
 
-BY_HAND = SeekWeights(tuple({WAIT: -1.0, HOME: 0.1}.get(i, 0.0) for i in range(COUNT)))
+def linear(of: dict[int, float]) -> SeekWeights:
+    """Numbers by input; those of all others are 0, and so are the hidden units."""
+    return SeekWeights(tuple(of.get(i, 0.0) for i in range(COUNT)))
+
+
+BY_HAND = linear({WAIT: -1.0, FREE: -0.5, HOME: 0.1})

@@ -18,7 +18,7 @@ from jaxsched.semantics import (
 from tests.oracle.failures import room
 from tests.oracle.state import State
 
-BY_HAND = (-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 90)  # `+seek`
+BY_HAND = (-1.0, 0.0, -0.5, 0.0, 0.0, 0.0, 0.1, *[0.0] * 90)  # `+seek`
 
 
 @dataclasses.dataclass(frozen=True)

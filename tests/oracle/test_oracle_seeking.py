@@ -12,12 +12,13 @@ from tests.oracle.cases import close, make_cluster, make_jobs, make_profiles, ru
 from tests.oracle.cluster import Hardware, read_jobs
 from tests.oracle.contention import demand, make_interference
 from tests.oracle.policies import make_policy
-from tests.oracle.seeking import BY_HAND, index_of, inputs, news
+from tests.oracle.seeking import index_of, inputs, news
 from tests.oracle.state import Running, State
 
 EIGHTS = make_cluster([[[8]]] * 3)
 HOUR = 3600.0
-seeker = functools.partial(make_policy, "pack", backfill=True, forward="spread", seek=BY_HAND)
+LEAST_WAIT = (-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 90)
+seeker = functools.partial(make_policy, "pack", backfill=True, forward="spread", seek=LEAST_WAIT)
 
 
 def numbers(**given: float) -> list[float]:
@@ -42,7 +43,7 @@ def make_state(cluster, *rows, interval_s=60.0, **slots) -> State:
     return state
 
 
-def view(state: State, weights=BY_HAND) -> seeking.View:
+def view(state: State, weights=LEAST_WAIT) -> seeking.View:
     """In submit order, without what holds jobs back."""
     return seeking.View(weights, state.feasible, lambda j: (0.0, j), state.slowdowns)
 

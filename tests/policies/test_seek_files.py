@@ -36,7 +36,7 @@ def test_by_hand_is_an_option_of_rules():
     rule, plain = parse(f"{PLAYED}+seek"), parse(PLAYED)
     assert rule.options == dataclasses.replace(plain.options, seek=BY_HAND) and plain.options.seek is None
     assert rule.is_rule and parse("pack:fifo+backfill+spread+seek").needs == ESTIMATES
-    assert [i for i, number in enumerate(BY_HAND.numbers) if number] == [0, 6]
+    assert [i for i, number in enumerate(BY_HAND.numbers) if number] == [0, 2, 6]
 
 
 def test_folder_and_rule_are_played_beside_what_does_not_seek(folder):

@@ -13,7 +13,7 @@ from jaxsched.policies import level_files, seek_files, seek_weights
 from jaxsched.policies.base import Policy
 from jaxsched.policies.level_files import save_levels
 from jaxsched.policies.seek_files import save_seeking
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.policies.seek_weights import HOME, WAIT, SeekWeights, linear
 from jaxsched.semantics import SEEK_HIDDEN, SEEK_INPUTS
 from jaxsched.training.evolved import level_numbers
 from jaxsched.training.evolved.evolution import Pace
@@ -42,9 +42,9 @@ class Subject:
     fewer_forwards: bool  # every other list is played with no more forwards than is usual
 
 
-def _linear(rng: np.random.Generator) -> Numbers:
-    """The numbers by hand, and hidden units that do nothing yet but look at something."""
-    numbers = np.array(BY_HAND.numbers)
+def _least_wait(rng: np.random.Generator) -> Numbers:
+    """Numbers that go by the wait alone, and hidden units that do nothing yet but look at something."""
+    numbers = np.array(linear({WAIT: -1.0, HOME: 0.1}).numbers)
     units = numbers[SEEK_INPUTS:].reshape(SEEK_HIDDEN, SEEK_INPUTS + 2)
     units[:, :-1] = rng.normal(0.0, 0.5, units[:, :-1].shape)
     return numbers
@@ -75,7 +75,7 @@ SEEKING = Subject(
     name="seeking",
     rule=seek_files.PLAYED,
     count=seek_weights.COUNT,
-    begin=_linear,
+    begin=_least_wait,
     policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
