@@ -228,7 +228,7 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])
 
 
-@inlined
+@compiled
 def _next_arrival(w: World, t: Tables) -> int:
     """The first boundary after the present one for which a job is submitted, at most the horizon."""
     for j in range(t.numbers[NEXT_JOB], len(w.jobs)):

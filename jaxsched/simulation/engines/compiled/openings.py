@@ -14,7 +14,7 @@ from jaxsched.simulation.engines.compiled.world import BOUNDARY, Tables, World
 STAY, TO_IDLE, TO_ANY = range(3)
 
 
-@compiled
+@inlined
 def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
@@ -23,7 +23,7 @@ def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     return not w.consolidate or fits_together(w, t, p, j)
 
 
-@compiled
+@inlined
 def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
     if w.jobs[j].held > t.numbers[BOUNDARY]:
@@ -110,7 +110,7 @@ def gang_gpus(w: World, j: int) -> int:
     return w.jobs[j].workers * w.jobs[j].wide
 
 
-@compiled
+@inlined
 def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 

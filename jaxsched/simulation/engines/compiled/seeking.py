@@ -13,13 +13,13 @@ from jaxsched.semantics import (
     SEEK_S,
     SEEK_WIDTH,
 )
-from jaxsched.simulation.engines.compiled.jit import compiled, inlined
+from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.openings import awaited, feasible, gang_gpus, may_start
 from jaxsched.simulation.engines.compiled.queues import comes_before, room
 from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEWS, NEXT_JOB, Tables, World
 
 
-@inlined
+@compiled
 def seek(w: World, t: Tables, p: int) -> None:
     """A job that a scheduler would place, or else the first that had better wait elsewhere, is forwarded instead."""
     partition = t.partitions[p]
@@ -38,7 +38,7 @@ def seek(w: World, t: Tables, p: int) -> None:
                 return
 
 
-@inlined
+@compiled
 def note_arrivals(w: World, t: Tables) -> None:
     """There is news where jobs are submitted for the present boundary."""
     j, boundary = t.numbers[NEXT_JOB], t.numbers[BOUNDARY]
@@ -60,12 +60,24 @@ def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
     for q in range(len(t.partitions)):
         if q == p or room(w, t, q) <= 0 or not _could_hold(w, t, q, j):
             continue
-        if starts and not may_start(w, t, q, j, place):
+        if starts and not _may_start(w, t, q, j, place):
             continue
         index = _index(w, t, p, q, j, place)
         if index > most:
             best, most = q, index
     return best
+
+
+@compiled
+def _may_start(w: World, t: Tables, q: int, j: int, place: int) -> bool:
+    return may_start(w, t, q, j, place)
+
+
+@compiled
+def _wait_s(w: World, t: Tables, q: int, need: int) -> float:
+    """Seconds until a partition has so many free GPUs by the estimates."""
+    wait_s, _ = awaited(w, t, q, need)
+    return wait_s
 
 
 @compiled
@@ -106,10 +118,8 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, place: int) -> Non
         if comes_before(w, t, i, j):
             ahead += gang_gpus(w, i)
             work_s += gang_gpus(w, i) * w.jobs[i].estimate_s
-    starts = may_start(w, t, q, j, place)
-    wait_s = 0.0
-    if not starts:
-        wait_s, _ = awaited(w, t, q, min(gpus + ahead, total))
+    starts = _may_start(w, t, q, j, place)
+    wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / estimate_s)
     x[1] = 1.0 if starts else 0.0
     x[2] = partition.free_gpus / total
