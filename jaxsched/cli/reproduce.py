@@ -55,9 +55,8 @@ class Reproduce:
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
 
 
-Anew = tuple[
-    dict[str, Any], Path, list[tuple[str, float | None, float | None]]
-]  # old card, new policy, figures of both
+# The old card, the new policy, and figures of both.
+Anew = tuple[dict[str, Any], Path, list[tuple[str, float | None, float | None]]]
 
 
 def _network_anew(folder: Path, out: Path) -> Anew:
@@ -79,7 +78,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
 def _evolved_anew(folder: Path, what: str, out: Path) -> Anew:
     from jaxsched.cards import CARD_FILE, read_card
     from jaxsched.cli.progress import Display
-    from jaxsched.cli.train_evolved import reporter
+    from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.schema import converted
     from jaxsched.training.evolved.config import EvolvedConfig
     from jaxsched.training.evolved.loop import train_evolved
@@ -90,6 +89,7 @@ def _evolved_anew(folder: Path, what: str, out: Path) -> Anew:
     assert config.generations is not None
     resume, command = (out / STATE_FILE).is_file(), card.get("commands", {}).get("train", "")
     with Display(["train"], config.generations, "generations") as display:
+        say_if_compiling(display)
         report = reporter(display, config.generations)
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
     again = read_card(policy, what)

@@ -33,7 +33,7 @@ Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/watched --track tensorboard wandb
   jaxsched train --resume runs/mine
   jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
-  jaxsched train --workload distributed --learn seeking --cluster leaf-spine-32 --schedulers 4 --out runs/seek
+  jaxsched train --workload distributed --learn seeking --cluster leaf-spine-16 --schedulers 4 --out runs/seek
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
 

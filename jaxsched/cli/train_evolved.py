@@ -37,7 +37,6 @@ def learn(options: "Train") -> None:
 
     from jaxsched.cli.progress import Display
     from jaxsched.files import check_folder
-    from jaxsched.simulation.engines.compiled.covered import no_numba
     from jaxsched.training.evolved.loop import train_evolved
     from jaxsched.training.evolved.state import STATE_FILE, saved_config
 
@@ -47,8 +46,7 @@ def learn(options: "Train") -> None:
     check_folder(folder, "--out" if options.resume is None else "--resume")
     try:
         with Display(["train"], config.generations, "generations") as display:
-            if no_numba() is None:
-                say_if_compiling(display)
+            say_if_compiling(display)
             policy = train_evolved(
                 config,
                 folder,
@@ -65,6 +63,10 @@ def learn(options: "Train") -> None:
 
 def say_if_compiling(display: "Display") -> None:
     """Say on `display` that the event loop is compiled, if it is."""
+    from jaxsched.simulation.engines.compiled.covered import no_numba
+
+    if no_numba() is not None:
+        return
     from jaxsched.simulation.engines.compiled import machine_code  # imports Numba
 
     if not machine_code.kept("play"):
@@ -87,10 +89,10 @@ def config_of(options: "Train") -> "EvolvedConfig":
     config = EvolvedConfig(**{name: value for name, value in given.items() if value is not None})
     subject = config.subject
     if options.knows not in (None, subject.knows):
-        raise UserError(f"--knows: {options.knows!r} should be {subject.knows}: {subject.name} are learned so")
+        raise UserError(f"--knows: {options.knows!r} should be {subject.knows} to learn {subject.name}")
     if options.preemption is not None and switched_on(options.preemption) != subject.stops:
         on = "on" if subject.stops else "off"
-        raise UserError(f"--preemption: {options.preemption!r} should be {on}: {subject.name} are learned so")
+        raise UserError(f"--preemption: {options.preemption!r} should be {on} to learn {subject.name}")
     costs = [name for name in COSTS if getattr(options, name) is not None]
     if costs and not subject.stops:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in costs)
