@@ -2,7 +2,8 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -40,23 +41,29 @@ class Reproduce:
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
-        what = what_of(folder)
-        evolved = what in (level_files.WHAT, seek_files.WHAT)
-        card, policy, lines = _evolved_anew(folder, str(what), out) if evolved else _network_anew(folder, out)
+        evolved = {files.WHAT: files for files in (level_files, seek_files)}.get(what_of(folder) or "")
+        known, policy, lines = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
         now = versions()
-        for package, version in card["versions"].items():
+        for package, version in known.versions.items():
             if now.get(package, version) != version:
                 print(f"differs: {package} {version} then, {now[package]} now")
-        for entry in card.get("figures", []):
+        for entry in known.figures:
             lines += _evaluated(entry, str(folder), str(policy))
         if lines:
             print(beside_card(lines))
-        if not card.get("figures"):
+        if not known.figures:
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
 
 
-# The old card, the new policy, and figures of both.
-Anew = tuple[dict[str, Any], Path, list[tuple[str, float | None, float | None]]]
+class Known(NamedTuple):
+    """What the old card says."""
+
+    versions: dict[str, str]
+    figures: list[dict[str, Any]]
+
+
+# What was known, the new policy, and figures of both.
+Anew = tuple[Known, Path, list[tuple[str, float | None, float | None]]]
 
 
 def _network_anew(folder: Path, out: Path) -> Anew:
@@ -72,11 +79,13 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
     with Display(["train"], config.ppo.chunks, "chunks") as display:
         policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
-    return card, policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
+    known = Known(card["versions"], card.get("figures", []))
+    return known, policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
 
 
-def _evolved_anew(folder: Path, what: str, out: Path) -> Anew:
-    from jaxsched.cards import CARD_FILE, read_card
+def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
+    """`files`: the module that reads such folders."""
+    from jaxsched.cards import CARD_FILE
     from jaxsched.cli.progress import Display
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.schema import converted
@@ -84,18 +93,17 @@ def _evolved_anew(folder: Path, what: str, out: Path) -> Anew:
     from jaxsched.training.evolved.loop import train_evolved
     from jaxsched.training.evolved.state import STATE_FILE
 
-    card = read_card(folder, what)
-    config: EvolvedConfig = converted(EvolvedConfig, card.get("config", {}), f"{what} {folder}: {CARD_FILE}: config")
+    card = files.read_card(folder)
+    config: EvolvedConfig = converted(EvolvedConfig, card.config, f"{files.WHAT} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
-    resume, command = (out / STATE_FILE).is_file(), card.get("commands", {}).get("train", "")
+    resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:
         say_if_compiling(display)
         report = reporter(display, config.generations)
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
-    again = read_card(policy, what)
-    same = all(card[name] == again[name] for name in ("numbers", "levels", "margin") if name in card)
+    same = files.load_policy(folder).options == files.load_policy(policy).options
     print(f"what is learned is {'the same' if same else 'not the same as in the card'}")
-    return card, policy, []
+    return Known(card.versions, card.figures), policy, []
 
 
 def _evaluated(entry: dict, old: str, new: str) -> list[tuple[str, float | None, float | None]]:

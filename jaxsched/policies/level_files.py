@@ -4,15 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from jaxsched import cards
 from jaxsched.cards import CARD_FILE
 from jaxsched.env.level_table import LevelTable
 from jaxsched.policies.base import Policy
+from jaxsched.policies.evolved_card import EvolvedCard
 from jaxsched.policies.registry import hand_written, options_of
-from jaxsched.schema import Count, Text, converted
+from jaxsched.schema import converted
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
 WHAT = "levels"  # what its card says that the folder holds
@@ -22,21 +22,11 @@ Level = Annotated[int, Meta(ge=-HIGHEST_LEVEL, le=HIGHEST_LEVEL)]
 Row = Annotated[tuple[Level, ...], Meta(min_length=RUN_BINS, max_length=RUN_BINS)]
 
 
-class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the card of a table holds. The rest is there where it was learned here."""
+class Card(EvolvedCard):
+    """What the card of a table holds."""
 
     levels: Annotated[tuple[Row, ...], Meta(min_length=WIDTH_CLASSES, max_length=WIDTH_CLASSES)]
     margin: Annotated[int, Meta(ge=0, le=HIGHEST_LEVEL)]
-    what: str
-    schema: int
-    versions: dict[str, str]
-    learned_from: dict[str, Any] = {}
-    config: dict[str, Any] = {}
-    generation: Count = 0
-    curve: list[tuple[Count, float]] = []
-    commands: dict[str, Text] = {}
-    figures: list[dict[str, Any]] = []
-    limits: Text = ""
 
 
 def save_levels(folder: Path, table: LevelTable, card: dict[str, Any]) -> None:
@@ -44,9 +34,14 @@ def save_levels(folder: Path, table: LevelTable, card: dict[str, Any]) -> None:
     cards.write_card(folder, WHAT, {"levels": table.levels, "margin": table.margin} | card)
 
 
+def read_card(folder: str | Path) -> Card:
+    """The card of a table's folder. UserError if there is none, or one that is not as it should be."""
+    return converted(Card, cards.read_card(Path(folder), WHAT), f"{WHAT} {folder}: {CARD_FILE}")
+
+
 def read_levels(folder: str | Path) -> LevelTable:
     """The table of a folder. UserError if it does not hold one."""
-    card: Card = converted(Card, cards.read_card(Path(folder), WHAT), f"{WHAT} {folder}: {CARD_FILE}")
+    card = read_card(folder)
     return LevelTable(card.levels, card.margin)
 
 

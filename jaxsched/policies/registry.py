@@ -94,8 +94,9 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
 def _from_folder(folder: Path, name: str) -> Policy:
     from jaxsched.policies import level_files, seek_files
 
+    what = what_of(folder)
     for files in (level_files, seek_files):
-        if what_of(folder) == files.WHAT:
+        if what == files.WHAT:
             return files.load_policy(folder, name)
     from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 

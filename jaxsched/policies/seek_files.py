@@ -4,15 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from jaxsched import cards
 from jaxsched.cards import CARD_FILE
 from jaxsched.policies.base import Policy
+from jaxsched.policies.evolved_card import EvolvedCard
 from jaxsched.policies.registry import hand_written, options_of
 from jaxsched.policies.seek_weights import COUNT, LARGEST, SeekWeights
-from jaxsched.schema import Count, Text, converted
+from jaxsched.schema import converted
 
 WHAT = "seeking"  # what its card says that the folder holds
 PLAYED = "greedy-wait:sjf+spread+lifetime+reserve"  # all of such a policy but the numbers
@@ -20,20 +20,10 @@ PLAYED = "greedy-wait:sjf+spread+lifetime+reserve"  # all of such a policy but t
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 
 
-class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the card holds. The rest is there where it was learned here."""
+class Card(EvolvedCard):
+    """What the card of such a policy holds."""
 
     numbers: Annotated[tuple[Number, ...], Meta(min_length=COUNT, max_length=COUNT)]
-    what: str
-    schema: int
-    versions: dict[str, str]
-    learned_from: dict[str, Any] = {}
-    config: dict[str, Any] = {}
-    generation: Count = 0
-    curve: list[tuple[Count, float]] = []
-    commands: dict[str, Text] = {}
-    figures: list[dict[str, Any]] = []
-    limits: Text = ""
 
 
 def save_seeking(folder: Path, weights: SeekWeights, card: dict[str, Any]) -> None:
@@ -41,10 +31,14 @@ def save_seeking(folder: Path, weights: SeekWeights, card: dict[str, Any]) -> No
     cards.write_card(folder, WHAT, {"numbers": weights.numbers} | card)
 
 
+def read_card(folder: str | Path) -> Card:
+    """The card of a folder. UserError if there is none, or one that is not as it should be."""
+    return converted(Card, cards.read_card(Path(folder), WHAT), f"{WHAT} {folder}: {CARD_FILE}")
+
+
 def read_seeking(folder: str | Path) -> SeekWeights:
     """The numbers of a folder. UserError if it does not hold any."""
-    card: Card = converted(Card, cards.read_card(Path(folder), WHAT), f"{WHAT} {folder}: {CARD_FILE}")
-    return SeekWeights(card.numbers)
+    return SeekWeights(read_card(folder).numbers)
 
 
 def load_policy(folder: str | Path, name: str | None = None) -> Policy:

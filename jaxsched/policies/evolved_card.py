@@ -1,0 +1,22 @@
+"""What the cards of policies of a few numbers have in common, whatever the numbers are."""
+
+from typing import Any
+
+import msgspec
+
+from jaxsched.schema import Count, Text
+
+
+class EvolvedCard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the card of such a policy holds beside its numbers; after `versions` only what was learned here has."""
+
+    what: str
+    schema: int
+    versions: dict[str, str]
+    learned_from: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    generation: Count = 0
+    curve: list[tuple[Count, float]] = []  # generations, and mean completion times over the rule's
+    commands: dict[str, Text] = {}
+    figures: list[dict[str, Any]] = []
+    limits: Text = ""
