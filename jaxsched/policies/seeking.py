@@ -31,10 +31,11 @@ def seeking(act: Act, queue: Discipline) -> Act:
 
     def sought(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         action = act(key, state, params, weights)
-        looked = _looked_at(queue, params, state, action)
+        starts = (action.kind == PLACE) & ~state.waited
+        waits = (action.kind == WAIT) & ~state.waited & (state.queue >= 0).any(-1) & news(params, state)
         slot, target, sent = lax.cond(
-            looked.wanted.any(),
-            lambda: _sent(queue, params, state, looked, jnp.asarray(weights)),
+            (starts | waits).any(),
+            lambda: _sent(params, state, _looked_at(queue, params, state, starts, waits, action), jnp.asarray(weights)),
             lambda: _nobody(state),
         )
         return action.replace(
@@ -53,19 +54,27 @@ class Looked(NamedTuple):
     slots: Int32[Array, "P S"]  # of the queue
     wanted: Bool[Array, "P S"]  # the others do not count
     starts: Bool[Array, "P"]  # the first would be placed
+    may_start: Bool[Array, "P S P"]  # now, in each partition
 
 
-def _looked_at(queue: Discipline, params: EnvParams, state: State, action: Action) -> Looked:
+def _looked_at(
+    queue: Discipline,
+    params: EnvParams,
+    state: State,
+    starts: Bool[Array, "P"],
+    waits: Bool[Array, "P"],
+    action: Action,
+) -> Looked:
+    """Of schedulers that would place a job that job, of those that wait the first of their queues."""
     keys, p = order_keys(queue, state, params), jnp.arange(state.queue.shape[0])
     in_order = jnp.lexsort((state.queue, keys), axis=-1)[:, :SEEK_JOBS].astype(jnp.int32)
-    starts, waits = (action.kind == PLACE) & ~state.waited, (action.kind == WAIT) & ~state.waited & news(params, state)
     slots = in_order.at[:, 0].set(jnp.where(starts, action.slot, in_order[:, 0]))
     row = state.queue[p[:, None], slots]
     can_start = feasible(state, params.cluster if queue.consolidate else None)[p[:, None], slots]
     first = jnp.arange(slots.shape[1]) == 0
     wanted = jnp.where(starts[:, None], first, waits[:, None] & ~can_start)
     wanted &= (row >= 0) & (state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards)
-    return Looked(keys, slots, wanted, starts)
+    return Looked(keys, slots, wanted, starts, may_start_at(queue, params, state, keys, slots))
 
 
 def news(params: EnvParams, state: State) -> Bool[Array, ""]:
@@ -78,16 +87,15 @@ def news(params: EnvParams, state: State) -> Bool[Array, ""]:
 
 
 def _sent(
-    queue: Discipline, params: EnvParams, state: State, looked: Looked, weights: Float32[Array, "numbers"]
+    params: EnvParams, state: State, looked: Looked, weights: Float32[Array, "numbers"]
 ) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]:
     """The queue slot of the job that each scheduler sends away, where to, and whether there is one."""
     p = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[p[:, None], looked.slots], 0)
-    may_start = may_start_at(queue, params, state, looked.keys, looked.slots)
-    index = _on_grid(_index(weights, _inputs(params, state, looked, may_start)))
+    index = _on_grid(_index(weights, _inputs(params, state, looked)))
     takes = (queue_room(state) > 0) & (p != p[:, None])[:, None]
     takes &= could_hold(params.cluster, state.jobs.workers[row], state.jobs.gpus_per_worker[row])
-    takes &= may_start | ~looked.starts[:, None, None]
+    takes &= looked.may_start | ~looked.starts[:, None, None]
     here = index[p, :, p]
     there = jnp.where(takes, index, jnp.iinfo(jnp.int32).min)
     better = looked.wanted & (there.max(-1) > here)
@@ -101,9 +109,7 @@ def _nobody(state: State) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Ar
     return nothing, nothing, nothing > 0
 
 
-def _inputs(
-    params: EnvParams, state: State, looked: Looked, may_start: Bool[Array, "P S P"]
-) -> Float32[Array, "P S P inputs"]:
+def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "P S P inputs"]:
     """What the index is of, for every job that is looked at and every partition."""
     p = jnp.arange(state.queue.shape[0])
     queued_row = jnp.maximum(state.queue, 0)
@@ -126,11 +132,11 @@ def _inputs(
         last = freed.shape[-1] - 1
         wait_s = jnp.take_along_axis(jnp.broadcast_to(end_s, (len(row), *end_s.shape)), jnp.minimum(short, last), -1)
         wait_s = jnp.where(short <= last, jnp.minimum(wait_s, SEEK_LONGEST_S), SEEK_LONGEST_S)[..., 0]
-        wait_s = jnp.where(may_start[here], 0.0, wait_s)
+        wait_s = jnp.where(looked.may_start[here], 0.0, wait_s)
         left = jnp.minimum(params.max_forwards - state.records.forwards[jnp.maximum(row, 0)], SEEK_MOST)[:, None]
         inputs = (
             jnp.log((wait_s + SEEK_S) / estimate_s),
-            may_start[here],
+            looked.may_start[here],
             free,
             jnp.minimum(ahead / total, SEEK_MOST),
             jnp.minimum(queued / total, SEEK_MOST),
