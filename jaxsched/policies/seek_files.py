@@ -11,8 +11,9 @@ from jaxsched.cards import CARD_FILE
 from jaxsched.policies.base import Policy
 from jaxsched.policies.evolved_card import EvolvedCard
 from jaxsched.policies.registry import hand_written, options_of
-from jaxsched.policies.seek_weights import COUNT, LARGEST, SeekWeights
+from jaxsched.policies.seek_weights import LARGEST, SeekWeights
 from jaxsched.schema import converted
+from jaxsched.semantics import SEEK_INPUTS
 
 WHAT = "seeking"  # what its card says that the folder holds
 PLAYED = "greedy-wait:sjf+spread+lifetime+reserve"  # all of such a policy but the numbers
@@ -23,7 +24,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 class Card(EvolvedCard):
     """What the card of such a policy holds."""
 
-    numbers: Annotated[tuple[Number, ...], Meta(min_length=COUNT, max_length=COUNT)]
+    numbers: Annotated[tuple[Number, ...], Meta(min_length=SEEK_INPUTS, max_length=SEEK_INPUTS)]
 
 
 def save_seeking(folder: Path, weights: SeekWeights, card: dict[str, Any]) -> None:

@@ -6,18 +6,19 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.env.estimates import outlived
 from jaxsched.env.queues import Discipline, feasible, order_keys
-from jaxsched.env.reservations import freed_in_turn, gang_gpus, may_start_at
+from jaxsched.env.reservations import freed_in_turn, gang_gpus, held_gpus, may_start_at
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, Action, EnvParams, State, could_hold, queue_room
 from jaxsched.policies.base import Act
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,
-    SEEK_HIDDEN,
-    SEEK_INPUTS,
+    SEEK_DOUBT,
     SEEK_JOBS,
     SEEK_LONGEST_S,
     SEEK_MOST,
+    SEEK_MOST_DOUBT,
     SEEK_S,
     SEEK_WIDTH,
 )
@@ -26,7 +27,7 @@ from jaxsched.semantics import (
 def seeking(act: Act, queue: Discipline) -> Act:
     """What acts as `act`, with jobs sent to other partitions by an index whose numbers are its weights.
 
-    Args: `queue`: of `act`. The weights are `float32[COUNT]`, see `policies.seek_weights`.
+    Args: `queue`: of `act`. The weights are `float32[6]`, see `policies.seek_weights`.
     """
 
     def sought(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
@@ -73,7 +74,7 @@ def _looked_at(
     can_start = feasible(state, params.cluster if queue.consolidate else None)[p[:, None], slots]
     first = jnp.arange(slots.shape[1]) == 0
     wanted = jnp.where(starts[:, None], first, waits[:, None] & ~can_start)
-    wanted &= (row >= 0) & (state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards)
+    wanted &= (row >= 0) & (_forwards_left(params, state, row) > 0)
     return Looked(keys, slots, wanted, starts, may_start_at(queue, params, state, keys, slots))
 
 
@@ -92,7 +93,8 @@ def _sent(
     """The queue slot of the job that each scheduler sends away, where to, and whether there is one."""
     p = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[p[:, None], looked.slots], 0)
-    index = _on_grid(_index(weights, _inputs(params, state, looked)))
+    index = jnp.matmul(_inputs(params, state, looked), weights, precision=lax.Precision.HIGHEST)
+    index = jnp.floor(GRID * index + GRID_OFFSET).astype(jnp.int32)
     takes = (queue_room(state) > 0) & (p != p[:, None])[:, None]
     takes &= could_hold(params.cluster, state.jobs.workers[row], state.jobs.gpus_per_worker[row])
     takes &= looked.may_start | ~looked.starts[:, None, None]
@@ -112,9 +114,8 @@ def _nobody(state: State) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Ar
 def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "P S P inputs"]:
     """What the index is of, for every job that is looked at and every partition."""
     p = jnp.arange(state.queue.shape[0])
-    queued_row = jnp.maximum(state.queue, 0)
-    waiting = jnp.where(state.queue >= 0, gang_gpus(state, queued_row), 0)
-    work_s = waiting * state.jobs.estimate_s[queued_row]
+    waiting = jnp.where(state.queue >= 0, gang_gpus(state, jnp.maximum(state.queue, 0)), 0)
+    doubt = _doubt(state)
     end_s, freed = freed_in_turn(state)
     total = params.cluster.group_gpus.sum((1, 2))
     free = state.free.sum((1, 2)) / total
@@ -126,38 +127,34 @@ def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "
         estimate_s = state.jobs.estimate_s[jnp.maximum(row, 0)][:, None] + SEEK_S
         before = (looked.keys < key) | ((looked.keys == key) & (state.queue < job))
         ahead = jnp.where(before, waiting, 0).sum(-1)
-        work = jnp.where(before, work_s, 0.0).sum(-1)
         queued = jnp.where(state.queue != job, waiting, 0).sum(-1)
         short = (freed < jnp.minimum(gpus + ahead, total)[..., None]).sum(-1, keepdims=True)  # ends that are too early
-        last = freed.shape[-1] - 1
-        wait_s = jnp.take_along_axis(jnp.broadcast_to(end_s, (len(row), *end_s.shape)), jnp.minimum(short, last), -1)
-        wait_s = jnp.where(short <= last, jnp.minimum(wait_s, SEEK_LONGEST_S), SEEK_LONGEST_S)[..., 0]
+        latest = freed.shape[-1] - 1
+        wait_s = jnp.take_along_axis(jnp.broadcast_to(end_s, (len(row), *end_s.shape)), jnp.minimum(short, latest), -1)
+        wait_s = jnp.where(short <= latest, jnp.minimum(wait_s, SEEK_LONGEST_S), SEEK_LONGEST_S)[..., 0]
         wait_s = jnp.where(looked.may_start[here], 0.0, wait_s)
-        left = jnp.minimum(params.max_forwards - state.records.forwards[jnp.maximum(row, 0)], SEEK_MOST)[:, None]
+        last = (p == here) & (_forwards_left(params, state, row)[:, None] == 1)
         inputs = (
             jnp.log((wait_s + SEEK_S) / estimate_s),
-            looked.may_start[here],
             free,
-            jnp.minimum(ahead / total, SEEK_MOST),
+            free * jnp.log(gpus / total) / SEEK_WIDTH,
             jnp.minimum(queued / total, SEEK_MOST),
-            jnp.log(gpus / total) / SEEK_WIDTH,
             p == here,
-            left / SEEK_MOST,
-            jnp.log((work / total + SEEK_S) / estimate_s),
+            jnp.where(last, doubt, 0.0),
         )
         return jnp.stack([jnp.broadcast_to(one, ahead.shape).astype(jnp.float32) for one in inputs], -1)
 
     return lax.map(of_partition, p)
 
 
-def _index(weights: Float32[Array, "numbers"], x: Float32[Array, "*places inputs"]) -> Float32[Array, "*places"]:
-    linear, hidden = weights[:SEEK_INPUTS], weights[SEEK_INPUTS:].reshape(SEEK_HIDDEN, SEEK_INPUTS + 2)
-    inner, bias, outer = hidden[:, :SEEK_INPUTS], hidden[:, SEEK_INPUTS], hidden[:, SEEK_INPUTS + 1]
-    units = jnp.tanh(jnp.matmul(x, inner.T, precision=lax.Precision.HIGHEST) + bias)
-    return jnp.matmul(x, linear, precision=lax.Precision.HIGHEST) + jnp.matmul(
-        units, outer, precision=lax.Precision.HIGHEST
-    )
+def _doubt(state: State) -> Float32[Array, ""]:
+    """How little the estimates are to be trusted."""
+    if state.history is not None:
+        return jnp.float32(SEEK_MOST_DOUBT)
+    held = held_gpus(state)
+    late = jnp.where(outlived(state), held, 0).sum() / jnp.maximum(held.sum(), 1)
+    return jnp.minimum(SEEK_DOUBT * late, SEEK_MOST_DOUBT)
 
 
-def _on_grid(index: Float32[Array, "*places"]) -> Int32[Array, "*places"]:
-    return jnp.floor(GRID * index + GRID_OFFSET).astype(jnp.int32)
+def _forwards_left(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+    return params.max_forwards - state.records.forwards[jnp.maximum(row, 0)]

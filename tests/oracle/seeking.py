@@ -7,25 +7,26 @@ from collections.abc import Callable, Sequence
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,
-    SEEK_HIDDEN,
+    SEEK_DOUBT,
     SEEK_INPUTS,
     SEEK_JOBS,
     SEEK_LONGEST_S,
     SEEK_MOST,
+    SEEK_MOST_DOUBT,
     SEEK_S,
     SEEK_WIDTH,
 )
 from tests.oracle.failures import room
 from tests.oracle.state import State
 
-BY_HAND = (-1.0, 0.0, -0.5, 0.0, 0.0, 0.0, 0.1, *[0.0] * 90)  # `+seek`
+BY_HAND = (-1.0, -0.5, 0.0, -0.3, 0.2, 1.0)  # `+seek`
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
     """What a policy that seeks knows besides the state of a round."""
 
-    numbers: Sequence[float]  # a_0..a_8, then of each hidden unit w_h0..w_h8, b_h and v_h
+    numbers: Sequence[float]  # a_0..a_5
     may_start: Callable[[int, int], bool]  # of a partition and a job
     rank: Callable[[int], tuple[float, int]]  # (key, row) of a job
     slowdowns: Callable[[], dict[int, float]]  # of the running jobs
@@ -47,35 +48,36 @@ def wait_s(state: State, view: View, t: int, j: int, ahead: int) -> float:
     return min([*enough, SEEK_LONGEST_S])
 
 
+def doubt(state: State) -> float:
+    """From 0, no job has run for longer than estimated, to 10."""
+    if state.history:
+        return SEEK_MOST_DOUBT
+    whole = [r for running in state.running for r in running if not state.jobs[r.job].fraction]
+    done = {r.job: state.jobs[r.job].duration_s - r.remaining_s for r in whole}
+    late = sum(gpus(state, j) for j in done if state.estimate_s(j) - done[j] <= 0)
+    return min(SEEK_DOUBT * late / sum(gpus(state, j) for j in done), SEEK_MOST_DOUBT) if done else 0.0
+
+
 def inputs(state: State, view: View, p: int, t: int, j: int) -> list[float]:
     """What is known of partition `t` for a job in the queue of partition `p`."""
-    total, longer = int(state.hw.gpus[t].sum()), state.estimate_s(j) + SEEK_S
+    total = int(state.hw.gpus[t].sum())
     others = [i for i in state.queue[t] if i != j]
-    before = [i for i in others if view.rank(i) < view.rank(j)]
-    queued, ahead = (sum(gpus(state, i) for i in some) for some in (others, before))
-    work = sum(gpus(state, i) * state.estimate_s(i) for i in before)
+    ahead = sum(gpus(state, i) for i in others if view.rank(i) < view.rank(j))
+    free = int(state.free(t).sum()) / total
     return [
-        math.log((wait_s(state, view, t, j, ahead) + SEEK_S) / longer),
-        float(view.may_start(t, j)),
-        int(state.free(t).sum()) / total,
-        min(ahead / total, SEEK_MOST),
-        min(queued / total, SEEK_MOST),
-        math.log(gpus(state, j) / total) / SEEK_WIDTH,
+        math.log((wait_s(state, view, t, j, ahead) + SEEK_S) / (state.estimate_s(j) + SEEK_S)),
+        free,
+        free * math.log(gpus(state, j) / total) / SEEK_WIDTH,
+        min(sum(gpus(state, i) for i in others) / total, SEEK_MOST),
         float(t == p),
-        min(forwards_left(state, j), SEEK_MOST) / SEEK_MOST,
-        math.log((work / total + SEEK_S) / longer),
+        doubt(state) if t == p and forwards_left(state, j) == 1 else 0.0,
     ]
 
 
 def index_of(numbers: Sequence[float], x: Sequence[float]) -> int:
     """The index of these inputs, as it is compared."""
-    assert len(numbers) == SEEK_INPUTS + SEEK_HIDDEN * (SEEK_INPUTS + 2)
-    a, rest = numbers[:SEEK_INPUTS], numbers[SEEK_INPUTS:]
-    index = math.fsum(w * y for w, y in zip(a, x, strict=True))
-    for h in range(SEEK_HIDDEN):
-        *w, b, v = rest[h * (SEEK_INPUTS + 2) : (h + 1) * (SEEK_INPUTS + 2)]
-        index += v * math.tanh(b + math.fsum(c * y for c, y in zip(w, x, strict=True)))
-    return math.floor(GRID * index + GRID_OFFSET)
+    assert len(numbers) == SEEK_INPUTS
+    return math.floor(GRID * math.fsum(a * y for a, y in zip(numbers, x, strict=True)) + GRID_OFFSET)
 
 
 def index(state: State, view: View, p: int, t: int, j: int) -> int:

@@ -13,7 +13,9 @@ from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse
 from jaxsched.policies.seek_files import PLAYED, policy_of, read_seeking, save_seeking
-from jaxsched.policies.seek_weights import BY_HAND, COUNT, SeekWeights
+from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.semantics import SEEK_INPUTS as COUNT
+from tests.oracle import seeking
 
 DRAWN = SeekWeights(tuple(np.random.default_rng(0).normal(size=COUNT).astype(np.float32).tolist()))
 
@@ -36,7 +38,7 @@ def test_by_hand_is_an_option_of_rules():
     rule, plain = parse(f"{PLAYED}+seek"), parse(PLAYED)
     assert rule.options == dataclasses.replace(plain.options, seek=BY_HAND) and plain.options.seek is None
     assert rule.is_rule and parse("pack:fifo+backfill+spread+seek").needs == ESTIMATES
-    assert [i for i, number in enumerate(BY_HAND.numbers) if number] == [0, 2, 6]
+    assert BY_HAND.numbers == seeking.BY_HAND
 
 
 def test_folder_and_rule_are_played_beside_what_does_not_seek(folder):

@@ -19,7 +19,7 @@ from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import MATCH, hand_written, options_of, parse
 from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
-from jaxsched.semantics import RUN_BINS, SEEK_INPUTS, WIDTH_CLASSES
+from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
 from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_cluster, random_case, random_jobs
@@ -188,10 +188,9 @@ def random_table(seed: int) -> LevelTable:
 
 
 def random_seek(seed: int) -> SeekWeights:
-    """Numbers that 32-bit floats hold; some seeds leave out the hidden units, some stay near those by hand."""
+    """Numbers that 32-bit floats hold; some seeds stay near those by hand."""
     rng = np.random.default_rng(seed)
     numbers = rng.normal(0, 1, len(BY_HAND.numbers)) * rng.choice([0.2, 1.0])
-    numbers[SEEK_INPUTS:] *= rng.random() < 0.7
     numbers += np.array(BY_HAND.numbers) * (rng.random() < 0.5)
     return SeekWeights(tuple(map(float, numbers.astype(np.float32))))
 

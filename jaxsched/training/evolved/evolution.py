@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float64
 
-PAIRS = 12  # candidates on both sides of the point
 SMALLEST = 1e-3  # as Adam's
 KEPT = 0.9  # of the average, per generation
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How far candidates are from the point, and how it moves: Adam's step and decays."""
+    """How many pairs of candidates there are, how far from the point, and how it moves: Adam's step and decays."""
 
+    pairs: int
     sigma: float
     step: float
     momentum: float
@@ -40,7 +40,7 @@ def candidates(
     search: Search, rng: np.random.Generator, pace: Pace
 ) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
     """Directions, and the points on both sides: `+` and `-` of the first, of the second, ..."""
-    directions = rng.normal(size=(PAIRS, len(search.point)))
+    directions = rng.normal(size=(pace.pairs, len(search.point)))
     points = [search.point + sign * pace.sigma * one for one in directions for sign in (1.0, -1.0)]
     return directions, points
 
@@ -53,7 +53,7 @@ def moved(
 ) -> Search:
     """The next point, away from the candidates that cost most; only their order on each list counts."""
     rank = costs.argsort(kind="stable").argsort(kind="stable") / (costs.shape[-1] - 1) - 0.5
-    plus, minus = rank.mean(0).reshape(PAIRS, 2).T
+    plus, minus = rank.mean(0).reshape(pace.pairs, 2).T
     slope = ((plus - minus)[:, None] * directions).mean(0)
     momentum = pace.momentum * search.momentum + (1.0 - pace.momentum) * slope
     squares = pace.squares * search.squares + (1.0 - pace.squares) * slope**2

@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 
+from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
 
 BLOCKS = 24  # of equal time, from which a list is drawn
 LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
+ERRORS = (0.25, 1.5)  # of estimates: sigma of the logarithm of their ratio to run times
 SHORTER = (0.125, 1.0)  # factors of all times of a list
 
 
@@ -33,6 +35,11 @@ def shortened(jobs: JobList, rng: np.random.Generator) -> JobList:
     """The jobs with all their times a random factor shorter, so that intervals are longer beside them."""
     factor = float(np.exp(rng.uniform(*np.log(SHORTER))))
     return dataclasses.replace(jobs, submit_s=jobs.submit_s * factor, duration_s=jobs.duration_s * factor)
+
+
+def misjudged(jobs: JobList, rng: np.random.Generator) -> JobList:
+    """The jobs with wrong estimates of their run times."""
+    return with_estimates(jobs, rng.uniform(*ERRORS), int(rng.integers(2**31)))
 
 
 def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:

@@ -18,7 +18,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.evolved import evolution
 from jaxsched.training.evolved.config import EvolvedConfig, limits, scenario_of, statistics, world_of
-from jaxsched.training.evolved.lists import at_about, drawn, shortened
+from jaxsched.training.evolved.lists import at_about, drawn, misjudged, shortened
 from jaxsched.training.evolved.plays import Plays, costs
 from jaxsched.training.evolved.state import STATE_FILE, EvolvedState, restore, save
 from jaxsched.training.json_lines import append, read_rows, truncate
@@ -72,20 +72,25 @@ def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: S
     setting, rule = Setting(config, cluster, jobs, settings, []), parse(config.subject.rule)
     for number in range(config.subject.judges):
         rng = np.random.default_rng((config.seed, number, JUDGING))
-        part, of = _list(setting, rng), _settings(setting, number)
+        part, of = _list(setting, rng, number), _settings(setting, number)
         setting.judges.append((_plays(setting, part, of), Plays(rule, cluster, part, of).mean_jct_s()))
     return setting
 
 
-def _list(setting: Setting, rng: np.random.Generator) -> JobList:
-    """Jobs to play: new ones of a synthetic workload, or stretches of the past, at about the load asked for."""
-    config = setting.config
+def _list(setting: Setting, rng: np.random.Generator, number: int) -> JobList:
+    """The jobs of a list of that number, at about the load asked for.
+
+    They are new ones of a synthetic workload, or stretches of the past. If it is learned so, all times are a random
+    factor shorter, and two of four lists have wrong estimates.
+    """
+    config, subject = setting.config, setting.config.subject
     if config.workload in SYNTHETIC:
         new = scenario_of(config, int(rng.integers(2**31))).jobs[0]
         jobs = at_about(new, rng, setting.gpus, config.load)
     else:
         jobs = drawn(setting.jobs, rng, setting.gpus, config.load)
-    return shortened(jobs, rng) if config.subject.shorter else jobs
+    jobs = shortened(jobs, rng) if subject.shorter else jobs
+    return misjudged(jobs, rng) if subject.misjudged and number % 4 >= 2 else jobs
 
 
 def _settings(setting: Setting, number: int) -> Settings:
@@ -97,8 +102,7 @@ def _settings(setting: Setting, number: int) -> Settings:
 
 def _plays(setting: Setting, jobs: JobList, settings: Settings) -> Plays:
     subject = setting.config.subject
-    any_numbers = subject.begin(np.random.default_rng(0))  # every candidate has its own
-    return Plays(subject.policy_of(any_numbers), setting.cluster, jobs, settings)
+    return Plays(subject.policy_of(subject.begin), setting.cluster, jobs, settings)
 
 
 def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None, command: str) -> None:
@@ -106,7 +110,7 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
     if resume:
         state, command = restore(run_dir, digest)
     else:
-        point = config.subject.begin(np.random.default_rng(config.seed))
+        point = config.subject.begin
         state = _judged(setting, EvolvedState(evolution.begin(point), point))[0]
         save(run_dir, state, config, digest, command)
     for name in (METRICS_FILE, TIMING_FILE):
@@ -131,7 +135,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     config, subject, search = setting.config, setting.config.subject, state.search
     rng = np.random.default_rng((config.seed, search.generation))
     directions, points = evolution.candidates(search, rng, subject.pace)
-    plays = [_plays(setting, _list(setting, rng), _settings(setting, number)) for number in range(subject.lists)]
+    plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(subject.lists)]
     found = costs(plays, [subject.policy_of(point) for point in points], _threads())
     search = evolution.moved(search, directions, found, subject.pace)
     means = found.mean(0)

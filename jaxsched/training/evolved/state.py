@@ -72,7 +72,7 @@ def _read(run_dir: Path) -> _Saved:
     saved: _Saved = converted(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
     if saved.schema != SCHEMA:
         raise UserError(f"{where}: schema {saved.schema}, this version reads schema {SCHEMA}")
-    count = SUBJECTS[saved.config.learn].count
+    count = len(SUBJECTS[saved.config.learn].begin)
     for name in (*ARRAYS, "best"):
         if len(getattr(saved, name)) != count:
             raise UserError(f"{where}: {name} has {len(getattr(saved, name))} numbers, should have {count}")

@@ -13,8 +13,7 @@ from jaxsched.policies import level_files, seek_files, seek_weights
 from jaxsched.policies.base import Policy
 from jaxsched.policies.level_files import save_levels
 from jaxsched.policies.seek_files import save_seeking
-from jaxsched.policies.seek_weights import HOME, WAIT, SeekWeights, linear
-from jaxsched.semantics import SEEK_HIDDEN, SEEK_INPUTS
+from jaxsched.policies.seek_weights import DOUBT, HOME, WAIT, SeekWeights, only
 from jaxsched.training.evolved import level_numbers
 from jaxsched.training.evolved.evolution import Pace
 from jaxsched.training.evolved.level_numbers import table_of
@@ -28,8 +27,7 @@ class Subject:
 
     name: str
     rule: str  # whose mean completion times are those of numbers held against
-    count: int
-    begin: Callable[[np.random.Generator], Numbers]  # where learning starts
+    begin: Numbers  # where learning starts
     policy_of: Callable[[Numbers], Policy]
     save: Callable[[Path, Numbers, dict[str, Any]], None]  # as a policy's folder, with more for its card
     knows: str  # of run times
@@ -40,14 +38,7 @@ class Subject:
     pace: Pace
     shorter: bool  # all times of a list are made shorter by a random factor
     fewer_forwards: bool  # every other list is played with no more forwards than is usual
-
-
-def _least_wait(rng: np.random.Generator) -> Numbers:
-    """Numbers that go by the wait alone, and hidden units that do nothing yet but look at something."""
-    numbers = np.array(linear({WAIT: -1.0, HOME: 0.1}).numbers)
-    units = numbers[SEEK_INPUTS:].reshape(SEEK_HIDDEN, SEEK_INPUTS + 2)
-    units[:, :-1] = rng.normal(0.0, 0.5, units[:, :-1].shape)
-    return numbers
+    misjudged: bool  # two of four lists have wrong estimates
 
 
 def _weights(numbers: Numbers) -> SeekWeights:
@@ -58,8 +49,7 @@ def _weights(numbers: Numbers) -> SeekWeights:
 LEVELS = Subject(
     name="levels",
     rule=level_files.PLAYED.format(order="mlfq"),
-    count=level_numbers.COUNT,
-    begin=lambda rng: np.zeros(level_numbers.COUNT),
+    begin=np.zeros(level_numbers.COUNT),
     policy_of=lambda numbers: level_files.policy_of(table_of(numbers), "levels"),
     save=lambda folder, numbers, card: save_levels(folder, table_of(numbers), card),
     knows=NOTHING,
@@ -67,24 +57,25 @@ LEVELS = Subject(
     generations=25,
     lists=1,
     judges=8,
-    pace=Pace(sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
+    pace=Pace(pairs=12, sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
     shorter=False,
     fewer_forwards=False,
+    misjudged=False,
 )
 SEEKING = Subject(
     name="seeking",
     rule=seek_files.PLAYED,
-    count=seek_weights.COUNT,
-    begin=_least_wait,
+    begin=np.array(only({WAIT: -1.0, HOME: 0.1, DOUBT: 1.0}).numbers),  # by the wait alone
     policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
-    generations=60,
-    lists=10,
+    generations=40,
+    lists=12,
     judges=24,
-    pace=Pace(sigma=0.15, step=0.05, momentum=0.9, squares=0.99),
+    pace=Pace(pairs=8, sigma=0.2, step=0.08, momentum=0.8, squares=0.95),
     shorter=True,
     fewer_forwards=True,
+    misjudged=True,
 )
 SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}

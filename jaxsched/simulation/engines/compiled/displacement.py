@@ -15,7 +15,7 @@ from jaxsched.semantics import (
     SERVICE_BINS,
     STOP_TOLERANCE,
 )
-from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, remaining_s
+from jaxsched.simulation.engines.compiled.estimates import left_by_estimate_s, outlived, remaining_s
 from jaxsched.simulation.engines.compiled.history import bin_of
 from jaxsched.simulation.engines.compiled.jit import compiled, inlined
 from jaxsched.simulation.engines.compiled.levels import (
@@ -284,7 +284,7 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
     """At least so many seconds pass before a queued job may displace a running one of that measure."""
     j = t.running[p, i].job
     if w.order == SRTF or w.order == SRSF:  # falls until it has outlived the estimate
-        overdue = remaining_s(t, p, i) + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
+        overdue = outlived(w, j, remaining_s(t, p, i))
         seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
         if w.history:  # once it has run for half of its estimate that grows
             seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))

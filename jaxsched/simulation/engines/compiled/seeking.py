@@ -5,14 +5,16 @@ import numpy as np
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,
-    SEEK_HIDDEN,
+    SEEK_DOUBT,
     SEEK_INPUTS,
     SEEK_JOBS,
     SEEK_LONGEST_S,
     SEEK_MOST,
+    SEEK_MOST_DOUBT,
     SEEK_S,
     SEEK_WIDTH,
 )
+from jaxsched.simulation.engines.compiled.estimates import outlived, remaining_s
 from jaxsched.simulation.engines.compiled.jit import compiled
 from jaxsched.simulation.engines.compiled.openings import awaited, feasible, gang_gpus, may_start
 from jaxsched.simulation.engines.compiled.queues import comes_before, room
@@ -25,12 +27,12 @@ def seek(w: World, t: Tables, p: int) -> None:
     partition = t.partitions[p]
     if partition.target == p:
         j = t.queue[p, partition.chosen]
-        if _has_forwards(w, t, j):
+        if _forwards_left(w, t, j) > 0:
             partition.target = _best(w, t, p, j, partition.chosen, True)
     elif partition.target == -1 and t.numbers[NEWS] == t.numbers[BOUNDARY]:
         for place in range(min(partition.queued, SEEK_JOBS)):
             j = t.queue[p, place]
-            if not _has_forwards(w, t, j) or feasible(w, t, p, j):
+            if _forwards_left(w, t, j) <= 0 or feasible(w, t, p, j):
                 continue
             q = _best(w, t, p, j, place, False)
             if q != p:
@@ -49,8 +51,8 @@ def note_arrivals(w: World, t: Tables) -> None:
 
 
 @compiled
-def _has_forwards(w: World, t: Tables, j: int) -> bool:
-    return t.records[j].forwards < w.max_forwards
+def _forwards_left(w: World, t: Tables, j: int) -> int:
+    return w.max_forwards - t.records[j].forwards
 
 
 @compiled
@@ -94,13 +96,6 @@ def _index(w: World, t: Tables, p: int, q: int, j: int, place: int) -> int:
     index = 0.0
     for i in range(SEEK_INPUTS):
         index += weights[i] * x[i]
-    at = SEEK_INPUTS
-    for _ in range(SEEK_HIDDEN):
-        unit = weights[at + SEEK_INPUTS]
-        for i in range(SEEK_INPUTS):
-            unit += weights[at + i] * x[i]
-        index += weights[at + SEEK_INPUTS + 1] * np.tanh(unit)
-        at += SEEK_INPUTS + 2
     return int(np.floor(GRID * index + GRID_OFFSET))
 
 
@@ -108,8 +103,8 @@ def _index(w: World, t: Tables, p: int, q: int, j: int, place: int) -> int:
 def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, place: int) -> None:
     """What the index is of: `Tables.inputs`."""
     partition, x = t.partitions[q], t.inputs
-    gpus, estimate_s, total = gang_gpus(w, j), w.jobs[j].estimate_s + SEEK_S, w.partition_gpus[q]
-    queued, ahead, work_s = 0, 0, 0.0
+    gpus, total = gang_gpus(w, j), w.partition_gpus[q]
+    queued, ahead = 0, 0
     for at in range(partition.queued):
         i = t.queue[q, at]
         if i == j:
@@ -117,15 +112,26 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, place: int) -> Non
         queued += gang_gpus(w, i)
         if comes_before(w, t, i, j):
             ahead += gang_gpus(w, i)
-            work_s += gang_gpus(w, i) * w.jobs[i].estimate_s
-    starts = _may_start(w, t, q, j, place)
-    wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
-    x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / estimate_s)
-    x[1] = 1.0 if starts else 0.0
-    x[2] = partition.free_gpus / total
-    x[3] = min(ahead / total, SEEK_MOST)
-    x[4] = min(queued / total, SEEK_MOST)
-    x[5] = np.log(gpus / total) / SEEK_WIDTH
-    x[6] = 1.0 if q == p else 0.0
-    x[7] = min(float(w.max_forwards - t.records[j].forwards), SEEK_MOST) / SEEK_MOST
-    x[8] = np.log((work_s / total + SEEK_S) / estimate_s)
+    wait_s = 0.0 if _may_start(w, t, q, j, place) else _wait_s(w, t, q, min(gpus + ahead, total))
+    free = partition.free_gpus / total
+    x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
+    x[1] = free
+    x[2] = free * np.log(gpus / total) / SEEK_WIDTH
+    x[3] = min(queued / total, SEEK_MOST)
+    x[4] = 1.0 if q == p else 0.0
+    x[5] = _doubt(w, t) if q == p and _forwards_left(w, t, j) == 1 else 0.0
+
+
+@compiled
+def _doubt(w: World, t: Tables) -> float:
+    """How little the estimates are to be trusted."""
+    if w.history:
+        return SEEK_MOST_DOUBT
+    busy, late = 0, 0
+    for p in range(len(t.partitions)):
+        for i in range(t.partitions[p].running):
+            j = t.running[p, i].job
+            busy += gang_gpus(w, j)
+            if outlived(w, j, remaining_s(t, p, i)):
+                late += gang_gpus(w, j)
+    return min(SEEK_DOUBT * late / busy, SEEK_MOST_DOUBT) if busy > 0 else 0.0
