@@ -119,7 +119,7 @@ def _unwritable(folder: Path, what: str, error: OSError) -> UserError:
 def _missing(folder: Path, what: str, name: str, error: UserError) -> UserError:
     if "no such file" not in str(error) and "Not a directory" not in str(error):
         return UserError(f"{what} {error}")
-    return UserError(f"{what} {folder}: no file {name}; name a folder that holds {CARD_FILE} and {WEIGHTS_FILE}")
+    return UserError(f"{what} {folder}: no file {name}; name a folder that has one")
 
 
 def _one_line(error: Exception) -> str:

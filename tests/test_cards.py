@@ -39,7 +39,7 @@ def test_the_same_content_gives_the_same_bytes(folder, tmp_path):
 def test_refused(folder, tmp_path):
     with pytest.raises(UserError, match=r"other .*: card\.json is of 'toy', should be of 'other'"):
         cards.read(folder, "other")
-    with pytest.raises(UserError, match=r"toy .*: no file card\.json; name a folder that holds"):
+    with pytest.raises(UserError, match=r"toy .*: no file card\.json; name a folder that has one"):
         cards.update(tmp_path, "toy", rows=1)
     (folder / WEIGHTS_FILE).unlink()
     with pytest.raises(UserError, match=r"toy .*: no file weights\.msgpack"):

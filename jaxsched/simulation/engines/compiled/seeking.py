@@ -57,14 +57,18 @@ def _forwards_left(w: World, t: Tables, j: int) -> int:
 
 @compiled
 def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
-    """The partition with the largest index for the job at that place of its queue; `starts`: where it may start now."""
-    best, most = p, _index(w, t, p, p, j, place)
+    """The partition with the largest index for the job at that place of its queue.
+
+    `starts`: it may start in its own, and others are those where it may, too; else it may not.
+    """
+    best, most = p, _index(w, t, p, p, j, starts)
     for q in range(len(t.partitions)):
         if q == p or room(w, t, q) <= 0 or not _could_hold(w, t, q, j):
             continue
-        if starts and not _may_start(w, t, q, j, place):
+        there = _may_start(w, t, q, j, place)
+        if starts and not there:
             continue
-        index = _index(w, t, p, q, j, place)
+        index = _index(w, t, p, q, j, there)
         if index > most:
             best, most = q, index
     return best
@@ -89,10 +93,10 @@ def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
 
 
 @compiled
-def _index(w: World, t: Tables, p: int, q: int, j: int, place: int) -> int:
-    """Of a partition, for a job at that place of the queue of `p`; on the grid."""
+def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
+    """Of a partition, for a job in the queue of `p` that `starts` there now, or may not; on the grid."""
     x, weights = t.inputs, w.seek
-    _fill_inputs(w, t, p, q, j, place)
+    _fill_inputs(w, t, p, q, j, starts)
     index = 0.0
     for i in range(SEEK_INPUTS):
         index += weights[i] * x[i]
@@ -100,7 +104,7 @@ def _index(w: World, t: Tables, p: int, q: int, j: int, place: int) -> int:
 
 
 @compiled
-def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, place: int) -> None:
+def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> None:
     """What the index is of: `Tables.inputs`."""
     partition, x = t.partitions[q], t.inputs
     gpus, total = gang_gpus(w, j), w.partition_gpus[q]
@@ -112,7 +116,7 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, place: int) -> Non
         queued += gang_gpus(w, i)
         if comes_before(w, t, i, j):
             ahead += gang_gpus(w, i)
-    wait_s = 0.0 if _may_start(w, t, q, j, place) else _wait_s(w, t, q, min(gpus + ahead, total))
+    wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
     free = partition.free_gpus / total
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = free
