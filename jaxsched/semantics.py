@@ -17,11 +17,10 @@ CAPS = (1024, 2, 1)  # the first is no limit
 GPUS, OPENED = 20, 4  # shared and free GPUs that `match` looks at for a fraction
 
 # Seeking: partitions are compared for a job by an index, the weighted sum of so many inputs.
-SEEK_INPUTS = 6
+SEEK_INPUTS = 4
 SEEK_JOBS = 16  # of a queue, that are looked at
 SEEK_S, SEEK_LONGEST_S = 60.0, 1e7  # added to times whose logarithm is taken; the longest wait
 SEEK_MOST = 4.0  # of GPUs that wait over those of a partition
-SEEK_WIDTH = 3.0  # by which the logarithm of a width is divided
 SEEK_DOUBT, SEEK_MOST_DOUBT = 100.0, 10.0  # times the share of busy GPUs whose jobs have outlived their estimates
 
 # Preemption. Jobs are compared by levels, so many per factor e of what is left or received (at least SMALLEST seconds).

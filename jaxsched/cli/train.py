@@ -57,7 +57,7 @@ class Train:
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
     generations: Annotated[int | None, optional("N")] = None
-    """With --workload: how often candidates are compared (default: 25 for levels, 40 for seeking)."""
+    """With --workload: how often candidates are compared (default: 25 for levels, 30 for seeking)."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None

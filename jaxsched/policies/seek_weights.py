@@ -7,7 +7,6 @@ from jaxsched.errors import UserError
 from jaxsched.semantics import SEEK_INPUTS
 
 LARGEST = 1e4  # so that indices stay far within the grid on which they are compared
-WAIT, FREE, QUEUED, HOME, DOUBT = 0, 1, 3, 4, 5  # of the inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +23,4 @@ class SeekWeights:
             raise UserError(f"seek: should be numbers from -{LARGEST:g} to {LARGEST:g}")
 
 
-def only(of: dict[int, float]) -> SeekWeights:
-    """Numbers by input; those of all others are 0."""
-    return SeekWeights(tuple(of.get(i, 0.0) for i in range(SEEK_INPUTS)))
-
-
-BY_HAND = only({WAIT: -1.0, FREE: -0.5, QUEUED: -0.3, HOME: 0.2, DOUBT: 1.0})
+BY_HAND = SeekWeights((-1.0, -0.3, 0.2, 1.0))

@@ -20,14 +20,13 @@ from jaxsched.semantics import (
     SEEK_MOST,
     SEEK_MOST_DOUBT,
     SEEK_S,
-    SEEK_WIDTH,
 )
 
 
 def seeking(act: Act, queue: Discipline) -> Act:
     """What acts as `act`, with jobs sent to other partitions by an index whose numbers are its weights.
 
-    Args: `queue`: of `act`. The weights are `float32[6]`, see `policies.seek_weights`.
+    Args: `queue`: of `act`. The weights are `float32[4]`, see `policies.seek_weights`.
     """
 
     def sought(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
@@ -118,7 +117,6 @@ def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "
     doubt = _doubt(state)
     end_s, freed = freed_in_turn(state)
     total = params.cluster.group_gpus.sum((1, 2))
-    free = state.free.sum((1, 2)) / total
 
     def of_partition(here: Array) -> Array:
         row, key = state.queue[here, looked.slots[here]], looked.keys[here, looked.slots[here]]
@@ -136,8 +134,6 @@ def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "
         last = (p == here) & (_forwards_left(params, state, row)[:, None] == 1)
         inputs = (
             jnp.log((wait_s + SEEK_S) / estimate_s),
-            free,
-            free * jnp.log(gpus / total) / SEEK_WIDTH,
             jnp.minimum(queued / total, SEEK_MOST),
             p == here,
             jnp.where(last, doubt, 0.0),

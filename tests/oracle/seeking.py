@@ -14,19 +14,18 @@ from jaxsched.semantics import (
     SEEK_MOST,
     SEEK_MOST_DOUBT,
     SEEK_S,
-    SEEK_WIDTH,
 )
 from tests.oracle.failures import room
 from tests.oracle.state import State
 
-BY_HAND = (-1.0, -0.5, 0.0, -0.3, 0.2, 1.0)  # `+seek`
+BY_HAND = (-1.0, -0.3, 0.2, 1.0)  # `+seek`
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
     """What a policy that seeks knows besides the state of a round."""
 
-    numbers: Sequence[float]  # a_0..a_5
+    numbers: Sequence[float]  # a_0..a_3
     may_start: Callable[[int, int], bool]  # of a partition and a job
     rank: Callable[[int], tuple[float, int]]  # (key, row) of a job
     slowdowns: Callable[[], dict[int, float]]  # of the running jobs
@@ -63,11 +62,8 @@ def inputs(state: State, view: View, p: int, t: int, j: int) -> list[float]:
     total = int(state.hw.gpus[t].sum())
     others = [i for i in state.queue[t] if i != j]
     ahead = sum(gpus(state, i) for i in others if view.rank(i) < view.rank(j))
-    free = int(state.free(t).sum()) / total
     return [
         math.log((wait_s(state, view, t, j, ahead) + SEEK_S) / (state.estimate_s(j) + SEEK_S)),
-        free,
-        free * math.log(gpus(state, j) / total) / SEEK_WIDTH,
         min(sum(gpus(state, i) for i in others) / total, SEEK_MOST),
         float(t == p),
         doubt(state) if t == p and forwards_left(state, j) == 1 else 0.0,

@@ -17,13 +17,13 @@ from tests.oracle.state import Running, State
 
 EIGHTS = make_cluster([[[8]]] * 3)
 HOUR = 3600.0
-LEAST_WAIT = (-1.0, 0.0, 0.0, 0.0, 0.1, 0.0)
+LEAST_WAIT = (-1.0, 0.0, 0.1, 0.0)
 seeker = functools.partial(make_policy, "pack", backfill=True, forward="spread", seek=LEAST_WAIT)
 
 
 def numbers(**given: float) -> list[float]:
-    """`a0`..`a5` as given, all others 0."""
-    return [given.get(f"a{i}", 0.0) for i in range(6)]
+    """`a0`..`a3` as given, all others 0."""
+    return [given.get(f"a{i}", 0.0) for i in range(4)]
 
 
 def make_state(cluster, *rows, interval_s=60.0, **slots) -> State:
@@ -57,9 +57,9 @@ def busy(home: int, hours: float, gpus: int = 8) -> dict:
 
 
 def test_where_the_numbers_stand():
-    x = [2.0, 0, 0, 0, 0, 3.0]
-    assert index_of(numbers(a0=1.5, a5=-1), x) == 0
-    assert index_of(numbers(a0=1.5, a5=-1.0004), x) == -2, "-1.2 + 0.123, rounded down"
+    x = [2.0, 0, 0, 3.0]
+    assert index_of(numbers(a0=1.5, a3=-1), x) == 0
+    assert index_of(numbers(a0=1.5, a3=-1.0004), x) == -2, "-1.2 + 0.123, rounded down"
     assert [index_of(numbers(a0=a), x) for a in (4e-4, 4.4e-4)] == [0, 1], "0.8 and 0.88"
     with pytest.raises(AssertionError):
         index_of([*numbers(), 0.0], x)
@@ -77,9 +77,8 @@ def test_inputs_of_partitions():
         {"home": 0, "g": 1, "duration": 60},
     )
     at = [inputs(state, view(state), 0, t, 2) for t in range(2)]
-    close(at[0], [math.log(60 / 500), 1, 0, 1 / 8, 1, 0])
-    close(at[1], [math.log(2), 1 / 2, 0, 6 / 8, 0, 0])
-    close(inputs(state, view(state), 0, 1, 4)[2], math.log(1 / 8) / 6)
+    close(at[0], [math.log(60 / 500), 1 / 8, 1, 0])
+    close(at[1], [math.log(2), 6 / 8, 0, 0])
 
 
 def test_doubt_is_how_many_gpus_have_jobs_that_have_outlived_their_estimates():
@@ -94,18 +93,18 @@ def test_doubt_is_how_many_gpus_have_jobs_that_have_outlived_their_estimates():
     state.running[1][0].remaining_s = 100.0
     assert seeking.doubt(state) == 10, "7 of 11 GPUs"
     state.forwards[3] = 1
-    assert [inputs(state, view(state), 0, t, 3)[5] for t in range(3)] == [10, 0, 0], "in its own partition"
+    assert [inputs(state, view(state), 0, t, 3)[3] for t in range(3)] == [10, 0, 0], "in its own partition"
     state.forwards[3] = 0
-    assert inputs(state, view(state), 0, 0, 3)[5] == 0, "it has two forwards left"
+    assert inputs(state, view(state), 0, 0, 3)[3] == 0, "it has two forwards left"
     state.history, state.forwards[3] = True, 1
-    assert inputs(state, view(state), 0, 0, 3)[5] == 10
+    assert inputs(state, view(state), 0, 0, 3)[3] == 10
     assert seeking.doubt(make_state(EIGHTS, {"g": 8})) == 0
 
 
 def test_who_doubts_keeps_the_last_forward():
     rows = busy(0, 2), busy(1, 1), busy(2, 3, 7), busy(2, 1, 1) | {"ratio": 0.5}, {"g": 8}
     state = make_state(EIGHTS, *rows)
-    policy = seeker(seek=(-1.0, 0.0, 0.0, 0.0, 0.1, 1.0))
+    policy = seeker(seek=(-1.0, 0.0, 0.1, 1.0))
     state.forwards[4] = 1
     assert policy(state, 0) == ("forward", 4, 1)
     state.running[2][1].remaining_s = 1000.0
@@ -117,13 +116,13 @@ def test_who_doubts_keeps_the_last_forward():
 def test_a_job_that_is_held_back_waits_for_the_next_end():
     state = make_state(EIGHTS, busy(1, 1, 4), {"home": 0, "g": 4, "duration": 3540})
     held_back = dataclasses.replace(view(state), may_start=lambda t, j: False)
-    assert inputs(state, view(state), 0, 1, 1)[:2] == [math.log(1 / 60), 1 / 2]
-    close(inputs(state, held_back, 0, 1, 1)[:2], [math.log(3660 / 3600), 1 / 2])
+    assert inputs(state, view(state), 0, 1, 1)[0] == math.log(1 / 60)
+    close(inputs(state, held_back, 0, 1, 1)[0], math.log(3660 / 3600))
 
 
 def test_what_the_inputs_are_clipped_to():
     state = make_state(EIGHTS, *[{"home": 1, "g": 8}] * 6, {"home": 0, "duration": 40})
-    assert inputs(state, view(state), 0, 1, 6)[3] == 4
+    assert inputs(state, view(state), 0, 1, 6)[1] == 4
     # Nothing runs at 1 whose end could make room for gangs that do not fit: one of 4 GPUs does not, since its GPUs lie
     # in no group of four.
     torn = make_cluster([[[2], [2]], [[4], [0]]])
@@ -185,7 +184,7 @@ def test_no_forwards_left_no_room_and_no_hope():
     assert seeker()(make_state(EIGHTS, *rows, queue_slots=1), 0) == ("forward", 3, 2)
     # Partition 1 could not hold it.
     state = make_state(make_cluster([[[8]], [[4]]]), busy(0, 2), busy(1, 1, 4), {"g": 8})
-    assert seeker(seek=numbers(a4=-1))(state, 0) == ("wait",)
+    assert seeker(seek=numbers(a2=-1))(state, 0) == ("wait",)
 
 
 def test_the_first_that_gains_goes_and_few_are_looked_at():
@@ -206,7 +205,7 @@ def test_a_job_that_fits_but_is_held_back_stays():
     rows = busy(0, 1, 4), busy(1, 2), {"g": 8, "duration": 2 * HOUR}, {"g": 4, "duration": 6 * HOUR}
     state = make_state(make_cluster([[[8]]] * 2), *rows)
     assert not state.feasible(0, 2) and state.feasible(0, 3)
-    policy = seeker(order="sjf", reserve=True, seek=numbers(a4=-1))
+    policy = seeker(order="sjf", reserve=True, seek=numbers(a2=-1))
     state.forwards[2] = 2
     assert policy(state, 0) == ("wait",)
     state.forwards[2] = 0
@@ -244,25 +243,26 @@ def test_nothing_moves_without_news():
 # ------------------------------------------------------------------------------------------------------ before a start
 
 
-def test_a_job_that_could_start_goes_to_a_fuller_partition():
+def test_a_job_that_could_start_goes_where_fewer_wait():
     rows = busy(0, 1, 2), busy(1, 1, 6), busy(2, 1, 7), {"g": 2}
-    fullest = seeker(seek=numbers(a1=-1))
-    state = make_state(EIGHTS, *rows)
-    assert fullest(state, 0) == ("forward", 3, 1)
+    shortest = seeker(seek=numbers(a1=-1))
+    state = make_state(EIGHTS, *rows, {"g": 8})
+    assert shortest(state, 0) == ("forward", 3, 1)
     assert seeker()(state, 0)[:2] == ("place", 3), "it waits nowhere, and 0.1 speaks for its own"
     state.boundary = 3
-    assert fullest(state, 0) == ("forward", 3, 1), "no news is needed"
+    assert shortest(state, 0) == ("forward", 3, 1), "no news is needed"
     state.forwards[3] = 2
-    assert fullest(state, 0)[:2] == ("place", 3)
+    assert shortest(state, 0)[:2] == ("place", 3)
     # A full queue.
-    full = make_state(EIGHTS, *rows, {"home": 1, "g": 8}, queue_slots=1)
-    assert fullest(full, 0)[:2] == ("place", 3)
+    away, waits = seeker(seek=numbers(a2=-1)), {"home": 1, "g": 8}
+    assert away(make_state(EIGHTS, *rows, waits), 0) == ("forward", 3, 1)
+    assert away(make_state(EIGHTS, *rows, waits, queue_slots=1), 0)[:2] == ("place", 3)
 
 
 def test_a_scheduler_that_has_waited_starts_what_comes_at_the_next_boundary():
     two, jobs = make_cluster([[[8]]] * 2), make_jobs({"g": 2})
     for max_forwards, start_s, there in ((0, 0, 0), (1, 60, 1), (2, 120, 0)):
-        away = run(two, jobs, make_profiles({}), seeker(seek=numbers(a4=-1)), max_forwards=max_forwards)
+        away = run(two, jobs, make_profiles({}), seeker(seek=numbers(a2=-1)), max_forwards=max_forwards)
         assert (away.start_s[0], away.partition[0]) == (start_s, there)
 
 

@@ -13,7 +13,7 @@ from jaxsched.policies import level_files, seek_files, seek_weights
 from jaxsched.policies.base import Policy
 from jaxsched.policies.level_files import save_levels
 from jaxsched.policies.seek_files import save_seeking
-from jaxsched.policies.seek_weights import DOUBT, HOME, WAIT, SeekWeights, only
+from jaxsched.policies.seek_weights import SeekWeights
 from jaxsched.training.evolved import level_numbers
 from jaxsched.training.evolved.evolution import Pace
 from jaxsched.training.evolved.level_numbers import table_of
@@ -65,12 +65,12 @@ LEVELS = Subject(
 SEEKING = Subject(
     name="seeking",
     rule=seek_files.PLAYED,
-    begin=np.array(only({WAIT: -1.0, HOME: 0.1, DOUBT: 1.0}).numbers),  # by the wait alone
+    begin=np.array([-1.0, 0.0, 0.1, 1.0]),  # by the wait alone
     policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
-    generations=40,
+    generations=30,
     lists=12,
     judges=24,
     pace=Pace(pairs=8, sigma=0.2, step=0.08, momentum=0.8, squares=0.95),

@@ -12,7 +12,6 @@ from jaxsched.semantics import (
     SEEK_MOST,
     SEEK_MOST_DOUBT,
     SEEK_S,
-    SEEK_WIDTH,
 )
 from jaxsched.simulation.engines.compiled.estimates import outlived, remaining_s
 from jaxsched.simulation.engines.compiled.jit import compiled
@@ -117,13 +116,10 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> N
         if comes_before(w, t, i, j):
             ahead += gang_gpus(w, i)
     wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
-    free = partition.free_gpus / total
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
-    x[1] = free
-    x[2] = free * np.log(gpus / total) / SEEK_WIDTH
-    x[3] = min(queued / total, SEEK_MOST)
-    x[4] = 1.0 if q == p else 0.0
-    x[5] = _doubt(w, t) if q == p and _forwards_left(w, t, j) == 1 else 0.0
+    x[1] = min(queued / total, SEEK_MOST)
+    x[2] = 1.0 if q == p else 0.0
+    x[3] = _doubt(w, t) if q == p and _forwards_left(w, t, j) == 1 else 0.0
 
 
 @compiled
