@@ -96,6 +96,8 @@ _Loader.yaml_implicit_resolvers = {  # a date is text, and so are `=` and `<<`
     first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in ("int", "float", "bool", "null")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# YAML 1.1 has no 1e9, which everybody else reads.
+_Loader.add_implicit_resolver(_TAG + "float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), [*"-+0123456789"])
 
 
 def read_yaml(path: str | Path, example: str) -> Any:

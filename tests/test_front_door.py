@@ -48,6 +48,8 @@ def test_a_policy_is_put_together_from_a_rule_and_a_queue():
         jaxsched.policy("pack", forward="far")
     with pytest.raises(UserError, match="should be one of first-fit"):
         jaxsched.policy("greedy-wait", order=lambda state, params: -state.queue)
+    assert jaxsched.policy("match", backfill=True).options == jaxsched.policy("match").options, "by its own order"
+    assert jaxsched.policy("greedy-wait", order="fifo").name == "greedy-wait:fifo"
 
 
 def test_a_comparison_by_names_prints_a_table():
@@ -57,7 +59,7 @@ def test_a_comparison_by_names_prints_a_table():
     assert found.config["workload"] == "philly-like" and found.config["cluster"] == "leaf-spine-2"
     with pytest.raises(TypeError, match="num_jobs"):
         jaxsched.compare("leaf-spine-2", found.rows[0].outcomes[0].jobs, ["pack"], num_jobs=30)
-    again = jaxsched.compare("leaf-spine-2", found.rows[0].outcomes[0].jobs, ["pack"])
+    again = jaxsched.compare("leaf-spine-2", found.rows[0].outcomes[0].jobs, "pack")
     np.testing.assert_array_equal(again.rows[0].outcomes[0].finish_s, found.rows[0].outcomes[0].finish_s)
 
 

@@ -79,3 +79,9 @@ def test_what_is_plain_is_read(tmp_path):
     assert read_yaml(tmp_path / "a.yaml", "") == {"a": [1, -0.0025, True, None, "2001-01-01", "x"], 1: True}
     (tmp_path / "a.json").write_text('{"a": [1, -2.5e-3, true, null, "\\u00e9"]}')
     assert read_json(tmp_path / "a.json") == {"a": [1, -0.0025, True, None, "é"]}
+
+
+def test_numbers_of_yaml_may_be_powers_of_ten(tmp_path):
+    (tmp_path / "a.yaml").write_text("[1e2, 1.5E+3, -2e-3, 1.0e2, 1, 1.5, 1e, e2, 1e2x]")
+    read = read_yaml(tmp_path / "a.yaml", "good.yaml")
+    assert read == [100.0, 1500.0, -0.002, 100.0, 1, 1.5, "1e", "e2", "1e2x"]

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from jaxsched.errors import DoubtfulFile, UserError
 
 EXIT_MISTAKE = 2
+AGAIN_S = 0.05  # after which a stop that was ignored comes once more
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
 # What the system says when there is no room, no right, or no such place: nothing that a traceback could explain.
 _SYSTEM = (
@@ -53,7 +54,7 @@ def mistakes() -> Iterator[None]:
     user's files are one line each, too.
     """
     try:
-        with _terminable(), _plain_warnings():
+        with _terminable(), _heard(), _plain_warnings():
             try:
                 yield
             finally:
@@ -82,21 +83,44 @@ def _mute() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _terminate(number: int, frame: object) -> NoReturn:
+    signal.signal(number, lambda *_: os._exit(EXIT_TERMINATED))
+    raise Terminated
+
+
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number: int, frame: object) -> NoReturn:
-        signal.signal(number, lambda *_: os._exit(EXIT_TERMINATED))
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """A stop is heard where Python ignores exceptions, too: in callbacks of the garbage collector, such as JAX's."""
+    usual = sys.unraisablehook
+
+    def hook(what: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            return usual(what)
+        number = signal.SIGTERM if issubclass(what.exc_type, Terminated) else signal.SIGINT
+        if number == signal.SIGTERM:
+            signal.signal(number, _terminate)
+        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ OPTIONS of a policy: what else
                            running ones; hX: only of those that exceed them by the share X
   faster                   with preempt: jobs go, and running ones move, to GPUs on which they run 1.5 times as fast
   forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
-  seek                     with spread: jobs wait where they wait least, and start where least is free; best with
+  seek                     with spread: jobs go where they wait least, and where fewer wait; best with
                            --max-forwards 20
   tX, pX, lifetime         of greedy-wait and match: threshold, patience, and whether placements are charged with the
                            seconds by which their servers would be wholly free later

@@ -37,8 +37,9 @@ def learn(options: "Train") -> None:
 
     from jaxsched.cli.progress import Display
     from jaxsched.files import check_folder
-    from jaxsched.training.evolved.loop import train_evolved
+    from jaxsched.training.evolved.loop import METRICS_FILE, train_evolved
     from jaxsched.training.evolved.state import STATE_FILE, saved_config
+    from jaxsched.training.json_lines import read_rows
 
     folder = options.out if options.resume is None else options.resume
     config = config_of(options) if options.resume is None else saved_config(options.resume)
@@ -57,6 +58,8 @@ def learn(options: "Train") -> None:
     except KeyboardInterrupt as stop:
         there = (folder / STATE_FILE).is_file()
         raise type(stop)(*[f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] * there) from None
+    if read_rows(folder / METRICS_FILE)[-1]["best_generation"] == 0:
+        print("nothing better than where learning starts was found, so that is the policy; learn for longer")
     print(f"the best policy on the jobs it was learned from is in {policy}; judge it by others:")
     print(f"  {judging(config, policy)}")
 
@@ -105,7 +108,7 @@ def reporter(display: "Display", generations: int) -> Callable[[dict[str, float]
     best, first = [float("inf")], []
 
     def report(row: dict[str, float]) -> None:
-        best[0] = min(best[0], row.get("ratio_to_rule", best[0]))
+        best[0] = row.get("best_ratio", best[0])
         note = f"(mean JCT {best[0]:.3f} of the rule's)" if best[0] < float("inf") else ""
         done = int(row["generation"])
         if not first:

@@ -126,7 +126,7 @@ class Comparison:
 def compare(
     cluster: str | Cluster,
     jobs: str | JobList | Sequence[JobList],
-    policies: Sequence[str | Path | Rule | Policy],
+    policies: str | Sequence[str | Path | Rule | Policy],
     settings: Settings | None = None,
     *,
     config: Mapping[str, Any] | None = None,
@@ -139,7 +139,7 @@ def compare(
     Args:
         cluster: a name or file, see `get_cluster`, or a cluster.
         jobs: one job list, several (one per seed), or with a cluster's name the name or file of a workload.
-        policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s; see `parse`.
+        policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s, see `parse`; or one name.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
         play: what plays the runs; `simulation.elsewhere.Elsewhere` does it on other machines.
@@ -148,7 +148,7 @@ def compare(
     UserError on an unknown policy, or if no job fits the cluster.
     """
     settings = settings or Settings()
-    policies = parse_all(policies)
+    policies = parse_all([policies] if isinstance(policies, str) else policies)
     if isinstance(jobs, str):
         if not isinstance(cluster, str):
             raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
@@ -167,7 +167,8 @@ def compare(
     bounds = np.array(
         [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=stopped) for jobs in job_lists]
     )
-    rows = [_row(policy, results[policy.name], gpus, bounds) for policy in policies]
+    seeds = (config or {}).get("seeds", range(len(job_lists)))
+    rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
     return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions())
@@ -184,7 +185,9 @@ def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
     return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
 
 
-def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[np.ndarray, "seeds"]) -> PolicyResult:
+def _row(
+    policy: Policy, outcomes: list[Outcome], seeds: Sequence[int], gpus: int, bounds_s: Float64[np.ndarray, "seeds"]
+) -> PolicyResult:
     """The policy's figures; the ratios come later."""
     by_seed = [metrics(result, gpus) for result in outcomes]
     figures = Metrics(*np.mean([dataclasses.astuple(seed) for seed in by_seed], axis=0).tolist())
@@ -214,7 +217,7 @@ def _row(policy: Policy, outcomes: list[Outcome], gpus: int, bounds_s: Float64[n
         gap=float(np.mean([seed.jct_mean_s for seed in by_seed] / bounds_s)),
         jobs=total,
         rejections=lost,
-        notes=notes(outcomes),
+        notes=notes(outcomes, seeds),
         shares={} if cut else mean_of([tenant_shares(result) for result in outcomes]),
         ends={name: mean_of(found) for name in ENDS if (found := [end[name] for end in ends if name in end])},
         outcomes=outcomes,

@@ -10,7 +10,7 @@ from jaxsched.env.state import FINISHED, RUNNING, WAITING
 from jaxsched.evaluation.usage import finish_time_fairness, goodput, over_arrivals
 from jaxsched.simulation.outcome import REJECTED, Outcome
 
-UNSTABLE_SHARE = 0.1
+UNSTABLE_SHARE, UNSTABLE_JOBS = 0.1, 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,30 +118,32 @@ def unstable(result: Outcome) -> str | None:
     """Why the policy did not keep up with the arrivals, if so.
 
     A queue that grows as long as jobs arrive gives a mean JCT that says more about the trace's length than about the
-    policy. Our test of it: more than 10% of the jobs waited when the last one arrived, and more than 1.5 times as many
-    as when half of them had.
+    policy. Our test of it: more than 10% of the jobs, and more than 10 jobs, waited when the last one arrived, and more
+    than 1.5 times as many as when half of them had.
     """
     submit = result.jobs.submit_s
     last, half = waiting_at(result, submit[-1]), waiting_at(result, submit[(len(submit) - 1) // 2])
-    if last <= UNSTABLE_SHARE * len(submit) or last <= 1.5 * half:
+    if last <= max(UNSTABLE_SHARE * len(submit), UNSTABLE_JOBS) or last <= 1.5 * half:
         return None
     return f"{last:,} of {len(submit):,} jobs were waiting when the last one arrived ({half:,} at half time)"
 
 
-def notes(outcomes: Sequence[Outcome]) -> list[str]:
-    """What a reader must know beside a policy's figures; `outcomes` has one entry per seed."""
+def notes(outcomes: Sequence[Outcome], seeds: Sequence[int]) -> list[str]:
+    """What a reader must know beside a policy's figures; there is one outcome per seed."""
 
-    def which(seeds: Sequence[int]) -> str:
-        return "" if len(outcomes) == 1 else f" on {len(seeds)} of {len(outcomes)} seeds ({', '.join(map(str, seeds))})"
+    def which(some: Sequence[int]) -> str:
+        return "" if len(outcomes) == 1 else f" on {len(some)} of {len(outcomes)} seeds ({', '.join(map(str, some))})"
 
     found = []
-    cut = {seed: result for seed, result in enumerate(outcomes) if result.cut_off is not None}
+    cut = {seed: result for seed, result in zip(seeds, outcomes, strict=True) if result.cut_off is not None}
     if cut:
         counts = [job_counts(result) for result in cut.values()]
         left = sum(count.arrived - count.finished - count.rejected for count in counts)
+        later = sum(len(result.jobs) for result in cut.values()) - sum(count.arrived for count in counts)
+        still = f"{left:,} jobs had not finished" + (f" and {later:,} had not arrived" if later else "")
         why = next(iter(cut.values())).cut_off
-        found.append(f"cut off{which([*cut])} {why}: {left:,} jobs had not finished, so there are no averages")
-    growing = {seed: why for seed, result in enumerate(outcomes) if seed not in cut and (why := unstable(result))}
+        found.append(f"cut off{which([*cut])} {why}: {still}, so there are no averages")
+    growing = {seed: why for seed, result in zip(seeds, outcomes) if seed not in cut and (why := unstable(result))}
     if growing:
         found.append(f"unstable{which([*growing])}: {next(iter(growing.values()))}")
     illegal = sum(result.stats.illegal for result in outcomes)

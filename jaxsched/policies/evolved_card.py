@@ -15,7 +15,8 @@ class EvolvedCard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     versions: dict[str, str]
     learned_from: dict[str, Any] = {}
     config: dict[str, Any] = {}
-    generation: Count = 0
+    generation: Count = 0  # 0: where learning starts
+    ratio: float | None = None  # mean completion times over the rule's, on the lists by which it was chosen
     curve: list[tuple[Count, float]] = []  # generations, and mean completion times over the rule's
     commands: dict[str, Text] = {}
     figures: list[dict[str, Any]] = []

@@ -83,6 +83,8 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
     folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
     if folder is not None:
         return _from_folder(folder, spec)
+    if spec.endswith(".py"):
+        raise UserError(f"policy {shortened(spec)!r}: say which rule of the file, as in {shortened(spec)}:NAME")
     if "/" in spec:
         raise UserError(
             f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
@@ -124,7 +126,7 @@ def policy(
     rule: str | Path | Rule,
     *,
     name: str | None = None,
-    order: Order = "fifo",
+    order: Order | None = None,
     backfill: bool = False,
     reserve: bool = False,
     forward: str = STAY,
@@ -135,7 +137,8 @@ def policy(
         rule: a function `(key, view, job) -> workers` of one partition, or a name (then all else stands in the name,
             as in `pack:sjf+backfill`, unless an `order` or a switch is given here).
         name: in tables; by default the function's, or what the arguments amount to.
-        order: a queue order's name, or a function `(state, params) -> float32[P, Q]`; the lowest comes first.
+        order: a queue order's name, or a function `(state, params) -> float32[P, Q]`; the lowest comes first. None: the
+            rule's own, `fifo` of most.
         backfill, reserve: see `Discipline`.
         forward: how blocked jobs go to other schedulers: `stay`, `forward` (to idle ones), `spread`.
 
@@ -143,10 +146,10 @@ def policy(
     """
     if forward not in FORWARDS:
         raise UserError(f"forward: {forward!r} should be one of {', '.join(FORWARDS)}")
-    queue = Discipline(order=order, backfill=backfill, reserve=reserve)
-    plain = queue == FIFO and forward == STAY
-    if isinstance(rule, str | Path) and (plain or (isinstance(order, str) and rule in NAMES)):
-        options = [order, *(switch for switch in SWITCHES if getattr(queue, switch))]
+    queue = Discipline(order=FIFO.order if order is None else order, backfill=backfill, reserve=reserve)
+    plain = order is None and queue == FIFO and forward == STAY
+    if isinstance(rule, str | Path) and (plain or (not callable(order) and rule in NAMES)):
+        options = [*([] if order is None else [order]), *(switch for switch in SWITCHES if getattr(queue, switch))]
         options += [] if forward == STAY else [forward]
         found = parse(rule if plain else f"{rule}:{'+'.join(options)}")
         return found if name is None else dataclasses.replace(found, name=name)
@@ -223,8 +226,12 @@ def options_of(spec: str) -> Options:
     of = Options(name, _LOOKED_AT, TO_IDLE) if looks else Options(name, FIFO)
     if name == MATCH:
         of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=WINDOW))
-    queue, given = {}, [option for option in rest.split("+") if option]
+    queue, seen, given = {}, {}, [option for option in rest.split("+") if option]
     for option in given:
+        kind = _kind(option)
+        if kind in seen:
+            raise UserError(f"policy {spec!r}: {option!r} after {seen[kind]!r}: give one of the two")
+        seen[kind] = option
         if option in ORDERS:
             queue["order"] = option
         elif option in SWITCHES:
@@ -259,6 +266,10 @@ def options_of(spec: str) -> Options:
         of.forward != TO_ANY or queue.get("preempt") or name == RANDOM or not (looks or "backfill" in queue)
     ):
         raise UserError(f"policy {spec!r}: {SEEK!r} needs {TO_ANY!r}, 'backfill' and an order, and no 'preempt'")
+    if "hysteresis" in queue and not queue.get("preempt"):
+        raise UserError(f"policy {spec!r}: {seen[NUMBERS['h']]!r} says whom a job may displace, which needs 'preempt'")
+    if "quantum" in queue and queue.get("order") != "tiresias":
+        raise UserError(f"policy {spec!r}: {seen[NUMBERS['q']]!r} is the threshold of the order 'tiresias'")
     if name == RANDOM and "backfill" not in queue:
         queue["backfill"] = True  # it draws among all jobs that may start
     if looks and queue.get("preempt"):
@@ -268,6 +279,16 @@ def options_of(spec: str) -> Options:
     if greedy and queue.get("preempt"):
         of = dataclasses.replace(of, queue=dataclasses.replace(of.queue, window=1))
     return dataclasses.replace(of, queue=dataclasses.replace(of.queue, **queue))
+
+
+def _kind(option: str) -> str:
+    """What an option settles: of a kind there is at most one."""
+    if option in ORDERS:
+        return "order"
+    if option in FORWARDS:
+        return "forward"
+    number = option[1:2].isdigit() and option[0] in (*NUMBERS, "t", "p")
+    return NUMBERS.get(option[0], option[0]) if number else option
 
 
 def _number(spec: str, option: str, lowest: float) -> float:

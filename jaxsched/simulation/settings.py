@@ -240,7 +240,9 @@ def drawn_span_s(cluster: Cluster, job_lists: Sequence[JobList], settings: Setti
 
 def at_horizon(params: EnvParams, settings: Settings) -> str:
     """Why a run ended there."""
-    return f"at the horizon of {int(params.horizon) * settings.interval_s:,.0f} s"
+    seconds = int(params.horizon) * settings.interval_s
+    asked = settings.horizon_s is not None and seconds > settings.horizon_s
+    return f"at the horizon of {seconds:,.0f} s" + (f" ({settings.horizon_s:g} s in whole intervals)" if asked else "")
 
 
 def shared_gpus(cluster: Cluster, job_lists: Sequence[JobList]) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import re
 import types
 import typing
 from pathlib import Path
@@ -22,7 +21,6 @@ from jaxsched.yaml_file import read_yaml
 
 T = TypeVar("T")
 AUTO = "auto"
-_POWER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][-+]?[0-9]{1,3}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,8 +181,6 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
 def _checked(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = str  # a name or a function: a file can only hold the name
-    if hint is float and isinstance(value, str) and _POWER.fullmatch(value):
-        raise UserError(f"{where}: YAML reads {value} as text; write it with a point and a sign, for instance 1.0e-3")
     return converted(hint, value, where)
 
 

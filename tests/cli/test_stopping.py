@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the backg
 with mistakes():
     try:
         print("at work", flush=True)
-        time.sleep(60)
+        {}
     finally:
         {}
 """
 STUBBORN = "print('once more', flush=True); time.sleep(60)"
 
 
-def started(work: str) -> subprocess.Popen:
+def started(at_the_end: str, work: str = "time.sleep(60)") -> subprocess.Popen:
     running = subprocess.Popen(
-        [sys.executable, "-c", WORK.format(work)],
+        [sys.executable, "-c", WORK.format(work, at_the_end)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -40,6 +41,23 @@ def started(work: str) -> subprocess.Popen:
 )
 def test_a_signal_is_one_line(number, code, line):
     running = started("pass")
+    running.send_signal(number)
+    assert running.communicate(timeout=30) == ("", line) and running.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGTERM, 143, "jaxsched: terminated\n"), (signal.SIGINT, 130, "jaxsched: interrupted\n")],
+)
+def test_a_signal_is_heard_while_garbage_is_collected(number, code, line):
+    """Python ignores what is raised there, and JAX has a callback there."""
+    collecting = (
+        "import gc; gc.callbacks.append(lambda *_: (gc.callbacks.clear(), time.sleep(60))); "
+        "print('collects', flush=True); gc.collect(); time.sleep(60)"
+    )
+    running = started("pass", collecting)
+    assert running.stdout is not None and running.stdout.readline() == "collects\n"
+    time.sleep(0.2)
     running.send_signal(number)
     assert running.communicate(timeout=30) == ("", line) and running.returncode == code
 

@@ -52,8 +52,8 @@ def test_account_of_a_run_that_was_cut_off():
     counts = job_counts(result)
     assert counts.arrived == counts.finished + counts.running + counts.queued + counts.rejected == 4
     assert all(math.isnan(value) for value in dataclasses.astuple(metrics(result, 8)))
-    (note,) = notes([result])
-    assert "at the horizon of 200 s" in note and "2 jobs had not finished" in note
+    (note,) = notes([result], [0])
+    assert "at the horizon of 200 s" in note and "2 jobs had not finished and 1 had not arrived" in note
 
 
 def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
@@ -63,5 +63,12 @@ def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
     assert waiting_at(growing, 99.0) == 50  # jobs 50..99 start after 99 s
     assert unstable(steady) is None
     assert unstable(growing) is not None
-    assert notes([growing])[0].startswith("unstable: 50 of 100 jobs")
-    assert notes([steady, growing])[0].startswith("unstable on 1 of 2 seeds (1): ")
+    assert notes([growing], [7])[0].startswith("unstable: 50 of 100 jobs")
+    assert notes([steady, growing], [4, 5])[0].startswith("unstable on 1 of 2 seeds (5): ")
+
+
+def test_few_jobs_are_not_called_a_growing_queue():
+    submit = np.arange(20.0)
+    few = make(submit, [1.0] * 20, [1] * 20, [FINISHED] * 20, submit + np.arange(20) / 2, submit + 30)
+    assert waiting_at(few, 19.0) == 7 and waiting_at(few, 9.0) == 3
+    assert unstable(few) is None

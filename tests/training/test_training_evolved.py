@@ -200,7 +200,7 @@ def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     config = seeking(gangs)
     folder = train_evolved(config, tmp_path / "run", command="as typed")
     rows = read_rows(tmp_path / "run" / METRICS_FILE)
-    assert len(rows) == 3 and rows[-1]["ratio_to_rule"] < 0.99  # by the numbers by hand already
+    assert len(rows) == 3 and rows[-1]["best_ratio"] < 1.0  # by the wait alone already
     assert what_is(folder) == "a policy that seeks" and "learns seeking from" in what_is(tmp_path / "run")
     cluster, jobs, settings = world_of(config)
     learned, rule = (
@@ -272,3 +272,19 @@ def test_what_was_learned_is_learned_anew_by_its_card(gangs, tmp_path, capsys):
     main.main(["reproduce", str(folder), "--out", str(tmp_path / "again")])
     said = capsys.readouterr().out
     assert "what is learned is the same" in said and said.count(" 1.0000") == 2
+
+
+@pytest.mark.parametrize(("option", "value"), [("--schedulers", "1"), ("--max-forwards", "0")])
+def test_where_jobs_wait_needs_several_schedulers_that_forward(gangs, tmp_path, capsys, option, value):
+    options = ["--workload", str(gangs), "--learn", "seeking", "--cluster", "leaf-spine-2", "--schedulers", "2"]
+    with pytest.raises(SystemExit) as end:
+        main.main(["train", *options, "--out", str(tmp_path / "run"), option, value])
+    assert end.value.code == 2 and f"{option} {value}: should be more" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_finds_nothing_better_says_so(gangs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(loop, "costs", lambda plays, policies, _: np.ones((len(plays), len(policies))))
+    options = ["--workload", str(gangs), "--learn", "seeking", "--cluster", "leaf-spine-2", "--schedulers", "2"]
+    main.main(["train", *options, "--generations", "1", "--out", str(tmp_path / "run")])
+    assert "nothing better than where learning starts" in capsys.readouterr().out

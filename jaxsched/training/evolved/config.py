@@ -65,6 +65,9 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
     Of a synthetic workload the jobs are one list of as many as there are.
     """
     scenario = scenario_of(config, config.seed)
+    if config.subject.several and (config.max_forwards == 0 or scenario.cluster.shape[0] == 1):
+        wrong = "--max-forwards 0" if config.max_forwards == 0 else "--schedulers 1"
+        raise UserError(f"{wrong}: should be more to learn {config.learn}, where jobs are sent between schedulers")
     jobs = scenario.jobs[0]
     if len(jobs) < FEWEST_JOBS:
         raise UserError(

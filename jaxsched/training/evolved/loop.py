@@ -120,7 +120,8 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
         state, row = _generation(setting, state)
         if state.search.generation % JUDGED_EVERY == 0 or state.search.generation == config.generations:
             state, ratio = _judged(setting, state)
-            row["ratio_to_rule"] = ratio
+            assert state.best_ratio is not None
+            row |= {"ratio_to_rule": ratio, "best_ratio": state.best_ratio, "best_generation": state.best_generation}
         timing = {"generation": state.search.generation, "wall_s": time.perf_counter() - began_s}
         append(run_dir / METRICS_FILE, row)
         append(run_dir / TIMING_FILE, timing)
@@ -160,6 +161,7 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
         "learned_from": statistics(config, setting.cluster, setting.jobs),
         "config": dataclasses.asdict(config),
         "generation": state.best_generation,
+        "ratio": state.best_ratio,
         "curve": [[row["generation"], row["ratio_to_rule"]] for row in rows if "ratio_to_rule" in row],
         "commands": {"train": command} if command else {},
         "limits": limits(config),

@@ -32,6 +32,7 @@ class Subject:
     save: Callable[[Path, Numbers, dict[str, Any]], None]  # as a policy's folder, with more for its card
     knows: str  # of run times
     stops: bool  # schedulers stop jobs
+    several: bool  # it is about several schedulers that forward jobs
     generations: int
     lists: int  # that all candidates of a generation play
     judges: int  # lists by which the best point is chosen
@@ -54,6 +55,7 @@ LEVELS = Subject(
     save=lambda folder, numbers, card: save_levels(folder, table_of(numbers), card),
     knows=NOTHING,
     stops=True,
+    several=False,
     generations=25,
     lists=1,
     judges=8,
@@ -70,6 +72,7 @@ SEEKING = Subject(
     save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
+    several=True,
     generations=30,
     lists=12,
     judges=24,
