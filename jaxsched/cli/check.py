@@ -122,16 +122,19 @@ def _csv(path: Path) -> str:
         return f"what became of {len(table.rows):,} jobs"
     jobs, skipped = read_trace(path)
     left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
-    return f"a {detect_format(table).name} trace of {len(jobs):,} jobs{left}"
+    return f"jobs of a trace, format {detect_format(table).name}: {len(jobs):,}{left}"
 
 
 def _yaml(path: Path) -> str:
     from jaxsched.cluster.cluster_file import read_cluster_file
+    from jaxsched.errors import UserError
     from jaxsched.training.config import load_config
     from jaxsched.training.sweep_file import load_sweep
     from jaxsched.yaml_file import read_yaml
 
     content = read_yaml(path, "configs/quickstart.yaml")
+    if content is None:
+        raise UserError(f"{path}: is empty; see configs/quickstart.yaml for an example")
     keys = set(content) if isinstance(content, dict) else set()
     if "servers" in keys:
         return f"a cluster of {len(read_cluster_file(path).servers):,} servers"

@@ -21,6 +21,7 @@ HELP = """Run one policy and write what became of every job.
                     same servers) + network_s (jobs on the same network) + restarts_s + lost_s (work done twice)
   slowdown          run time over ideal_s
   placement         the last one: server:group:gpus joined by +; servers are numbered as in the cluster's inventory
+
 The columns stops, failures, restarts_s and lost_s are there where jobs may be stopped (--preemption on, --failures,
 --outages).
 

@@ -5,6 +5,7 @@ none), seconds from the start of the simulation.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Rates:
 def parse_rates(text: str) -> Rates:
     """The rates of `MTBF_H,MTTR_H`. UserError unless these are two positive numbers."""
     found = [plain_number(part.strip()) for part in text.split(",")]
-    if len(found) != 2:
+    if len(found) != 2 or any(map(math.isnan, found)):
         raise UserError(
             f"failures: {shortened(text)!r} should be MTBF,MTTR: mean hours up and mean hours out, such as 1000,4"
         )

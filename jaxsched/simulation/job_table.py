@@ -102,7 +102,9 @@ def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataF
 
 
 def check_jobs_file(path: Path | None) -> None:
-    """UserError if a table of jobs is to become Parquet, and nothing is there that writes it."""
+    """UserError if the name of a table of jobs does not say how it is written, or nothing is there that writes it."""
+    if path is not None and path.suffix not in (".csv", PARQUET) and (path.is_file() or not path.exists()):
+        raise UserError(f"{path}: should end in .csv or {PARQUET}")
     if path is not None and path.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
         raise UserError(
             f"{path}: Parquet needs pyarrow; install the extra, pip install 'jaxsched[tables]', or take .csv"

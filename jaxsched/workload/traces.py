@@ -232,7 +232,8 @@ def read_trace(
             )
         jobs.append(job)
     if not jobs:
-        raise UserError(f"{path}: no job in the file (skipped: {dict(skipped)}), should have at least one")
+        left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
+        raise UserError(f"{path}: no job in the file{left}, should have at least one")
     return _job_list(jobs, form, np.random.default_rng(seed), ps_fraction, get_mix(mix, catalogue)), dict(skipped)
 
 

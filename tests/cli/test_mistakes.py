@@ -98,6 +98,8 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["check"], "name at least one file"),
         (["check", "pyproject.toml"], "is of no known kind"),
         (["simulate", "--jobs-out", "."], "is a folder"),
+        (["simulate", "--jobs-out", "jobs.txt"], "jobs.txt: should end in .csv or .parquet"),
+        (["simulate", "--failures", "a,b"], "failures: 'a,b' should be MTBF,MTTR"),
         (["evaluate", "--figure", "figure.xyz"], "should end in .png"),
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
         (["train"], "give --out FOLDER"),

@@ -168,7 +168,7 @@ ROW_ERRORS = [
     (MURI + "0,1,0,1,bert,1,-1,0,0,0,0,0,0\n", r"line 2, duration: '-1' should be"),
     (OPENB + "a,1,1,x,460,,LS,Running,100,160,110\n", r"line 2, num_gpu: 'x' should be a whole number >= 0"),
     (OPENB + "a,1,1,1,460,,LS,Running,1,9,2\na,1,1,1,460,,LS,Running,1,9,2\n", r"line 3, name: 'a' stands in line 2"),
-    (OPENB + "a,1,1,0,0,,LS,Running,1,9,2\n", r"no job in the file \(skipped: \{'no GPU': 1\}\)"),
+    (OPENB + "a,1,1,0,0,,LS,Running,1,9,2\n", r"no job in the file, 1 rows left out \(no GPU\)"),
     (NATIVE, r"no job in the file"),
     ("", r"the file is empty, should start with a line of column names"),
     ("id,when,gpus\n1,2,3\n", r"line 1: the header 'id,when,gpus' is of no known trace format: native \(job_id,.*muri"),

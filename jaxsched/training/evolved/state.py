@@ -70,6 +70,8 @@ def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, c
 def _read(run_dir: Path) -> _Saved:
     where = f"run {run_dir}: {STATE_FILE}"
     saved: _Saved = converted(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
+    if min(saved.squares, default=0.0) < 0.0:
+        raise UserError(f"{where}: squares has {min(saved.squares):g}, should be at least 0")
     if saved.schema != SCHEMA:
         raise UserError(f"{where}: schema {saved.schema}, this version reads schema {SCHEMA}")
     count = len(SUBJECTS[saved.config.learn].begin)
