@@ -122,7 +122,7 @@ def _csv(path: Path) -> str:
         return f"what became of {len(table.rows):,} jobs"
     jobs, skipped = read_trace(path)
     left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
-    return f"jobs of a trace, format {detect_format(table).name}: {len(jobs):,}{left}"
+    return f"a trace, format {detect_format(table).name}, of {len(jobs):,} jobs{left}"
 
 
 def _yaml(path: Path) -> str:

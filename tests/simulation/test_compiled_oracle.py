@@ -60,12 +60,12 @@ SEEKING = st.builds(
 PREEMPTIVE = st.builds(
     spec_of,
     st.sampled_from(POLICIES),
-    st.sampled_from(preemption.ORDERS) | st.integers(0, 1000).map("table{}".format),
+    st.sampled_from((*preemption.ORDERS, "tiresias+q700", "tiresias+q5000"))
+    | st.integers(0, 1000).map("table{}".format),
     st.sampled_from(("", "backfill")),
     FORWARDS,
     st.sampled_from(("preempt", "preempt+consolidate")),
     st.sampled_from(("", "h0.2", "h1")),
-    st.sampled_from(("", "q700", "q5000")),
     st.sampled_from(("", "faster")),
 )
 
