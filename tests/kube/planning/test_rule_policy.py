@@ -58,7 +58,11 @@ def drawn_pods(draw: random.Random) -> tuple[list[dict], list[dict]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", few(["pack:area+backfill+reserve+forward"], ["greedy-wait", "pack:area+backfill+reserve+forward"])
+    "name",
+    few(
+        ["pack:area+backfill+reserve+forward", "pack:sjf+backfill+spread+seek"],
+        ["greedy-wait", "pack:area+backfill+reserve+forward", "pack:sjf+backfill+spread+seek", "seeking"],
+    ),
 )
 def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
     planner = Planner(CompiledPolicy("pack", SETTINGS), SETTINGS)

@@ -11,7 +11,7 @@ from jaxsched.simulation.engines.compiled.occupancy import recount
 from jaxsched.simulation.engines.compiled.queues import enqueue
 from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.engines.compiled.seated import Seat, seat
-from jaxsched.simulation.engines.compiled.world import NEXT_JOB
+from jaxsched.simulation.engines.compiled.world import BOUNDARY, NEWS, NEXT_JOB
 
 
 class Round(NamedTuple):
@@ -39,6 +39,8 @@ class Moment:
                 for job in queue:
                     if run.home[job] >= 0:
                         enqueue(w, t, partition, int(job))
+                        if w.jobs[job].arrival == t.numbers[BOUNDARY]:
+                            t.numbers[NEWS] = t.numbers[BOUNDARY]
         self._run = run
 
     def decide(self, free: Int[np.ndarray, "P NK"]) -> Round:
