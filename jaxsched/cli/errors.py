@@ -15,8 +15,8 @@ from typing import Any, NoReturn, TypeVar
 from jaxsched.errors import DoubtfulFile, UserError
 
 EXIT_MISTAKE = 2
-AGAIN_S = 0.05  # after which a stop that was ignored comes once more
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
+AGAIN_S = 0.05  # after which a stop that was ignored comes once more
 # What the system says when there is no room, no right, or no such place: nothing that a traceback could explain.
 _SYSTEM = (
     errno.ENOSPC,

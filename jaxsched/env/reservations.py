@@ -100,13 +100,16 @@ def freed_in_turn(state: State) -> tuple[Float32[Array, "P R"], Int32[Array, "P 
 
 def _ends(state: State, left_s: Float32[Array, "R"], p: Array) -> tuple[Float32[Array, "R"], Int32[Array, "R"]]:
     """Seconds until the jobs of a partition end by the estimates, and the GPUs that are free then; infinite if none."""
-    held = held_gpus(state)[p]
+    held = _whole_gpus(state, state.running.job[p])
     return jnp.where(held > 0, left_s * state.running.slowdown[p], jnp.inf), held
 
 
 def held_gpus(state: State) -> Int32[Array, "P R"]:
     """GPUs that are free when running jobs end; 0 in free slots."""
-    running = state.running.job
+    return _whole_gpus(state, state.running.job)
+
+
+def _whole_gpus(state: State, running: Int32[Array, "*slots"]) -> Int32[Array, "*slots"]:
     return jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
 
 

@@ -167,7 +167,9 @@ def compare(
     bounds = np.array(
         [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=stopped) for jobs in job_lists]
     )
-    seeds = (config or {}).get("seeds", range(len(job_lists)))
+    seeds = (config or {}).get("seeds")
+    if not isinstance(seeds, list) or len(seeds) != len(job_lists):  # further entries may be anything
+        seeds = range(len(job_lists))
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}

@@ -29,12 +29,16 @@ def remaining_s(t: Tables, p: int, i: int) -> float:
 @compiled
 def left_by_estimate_s(w: World, j: int, remaining_s: float) -> float:
     """Ideal seconds that a job has left by its estimate, of which so many are truly left."""
-    if outlived(w, j, remaining_s):
-        return OVERDUE * (w.jobs[j].duration_s - remaining_s)
-    return remaining_s + (w.jobs[j].estimate_s - w.jobs[j].duration_s)
+    left_s = _up_to_estimate_s(w, j, remaining_s)
+    return left_s if left_s > 0.0 else OVERDUE * (w.jobs[j].duration_s - remaining_s)
 
 
 @compiled
 def outlived(w: World, j: int, remaining_s: float) -> bool:
     """Whether a job of which so many ideal seconds are truly left has run for longer than its estimate."""
-    return remaining_s + (w.jobs[j].estimate_s - w.jobs[j].duration_s) <= 0.0
+    return _up_to_estimate_s(w, j, remaining_s) <= 0.0
+
+
+@compiled
+def _up_to_estimate_s(w: World, j: int, remaining_s: float) -> float:
+    return remaining_s + (w.jobs[j].estimate_s - w.jobs[j].duration_s)
