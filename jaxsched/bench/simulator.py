@@ -101,9 +101,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0
-    while (
-        float((playing if isinstance(playing, State) else playing.state).clock.mean()) < WARM_INTERVALS
-    ):  # clusters fill
+    while float(_state_of(playing).clock.mean()) < WARM_INTERVALS:  # clusters fill
         playing, _, _ = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         calls += 1
 
