@@ -138,32 +138,46 @@ def of_parts(
     parts: PyTree,
     needed: Bool[Array, "P *S"],
     compute: Callable[..., T],
-    nothing: T,
+    otherwise: T,
+    *,
+    share: float = SHARE,
+    least: int = 0,
 ) -> T:
-    """`compute(part, *index)` where `needed`, else `nothing`, stacked; `part` is of `parts` the one at `index[0]`.
+    """`compute(part, *index)` where `needed`, else `otherwise`; `part` is of `parts` the one at `index[0]`.
 
-    Under `vmap` on an accelerator only what is needed anywhere is computed, `SHARE` of all at a time. Parts of one
-    environment are read where they lie.
+    Under `vmap` on an accelerator only what is needed anywhere is computed, `share` of all places at a time. Parts of
+    one environment are read where they lie.
+
+    Args:
+        otherwise: leaves [P, *S, ...].
+        least: of fewer places side by side all are computed.
     """
+
+    def here(parts: PyTree, needed: Array, otherwise: T, call: Callable[..., T]) -> T:
+        mine = lambda *index: jax.tree.map(lambda leaf: leaf[index], otherwise)
+        return only_where(needed, lambda *index: call(_part(parts, index[0]), *index), mine)
+
     if on_cpu():
-        return only_where(needed, lambda *index: compute(_part(parts, index[0]), *index), lambda *index: nothing)
+        return here(parts, needed, otherwise, compute)
     zeros = (jnp.int32(0),) * needed.ndim
     call, constants = _explicit(compute, _part(parts, zeros[0]), *zeros)
 
     # What a function with its own batching rule closes over would leak from the trace that it is made in.
     @jax.custom_batching.custom_vmap
-    def run(constants: list[Array], parts: PyTree, needed: Array, nothing: T) -> T:
-        return only_where(
-            needed, lambda *index: call(constants, _part(parts, index[0]), *index), lambda *index: nothing
-        )
+    def run(constants: list[Array], parts: PyTree, needed: Array, otherwise: T) -> T:
+        return here(parts, needed, otherwise, functools.partial(call, constants))
 
     @run.def_vmap
     def side_by_side(
-        size: int, batched: tuple, constants: list[Array], parts: PyTree, needed: Array, nothing: T
+        size: int, batched: tuple, constants: list[Array], parts: PyTree, needed: Array, otherwise: T
     ) -> tuple:
         lanes = needed if batched[2] else jnp.broadcast_to(needed, (size, *needed.shape))
         flat = lanes.reshape(-1)
-        count = math.ceil(flat.size * SHARE)
+        if flat.size < least:
+            axes = jax.tree.map(lambda some: 0 if some else None, batched)
+            every = jax.vmap(run.fun, in_axes=tuple(axes))(constants, parts, needed, otherwise)
+            return every, jax.tree.map(lambda _: True, every)
+        count = math.ceil(flat.size * share)
 
         def one(lane: Array, *index: Array) -> T:
             own = [leaf[lane] if some else leaf for leaf, some in zip(constants, batched[0], strict=True)]
@@ -180,15 +194,19 @@ def of_parts(
 
         def spread(leaf: Array, some: bool) -> Array:
             whole = leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            places = jnp.repeat(whole[:, None], flat.size // size, 1)
-            return places.reshape(flat.size, *whole.shape[1:])
+            return whole.reshape(flat.size, *whole.shape[lanes.ndim :])
 
-        start = jax.tree.map(spread, nothing, batched[3])
+        start = jax.tree.map(spread, otherwise, batched[3])
         _, results = lax.while_loop(lambda carry: carry[0].any(), some, (flat, start))
         results = jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
         return results, jax.tree.map(lambda _: True, results)
 
-    return run(constants, parts, needed, nothing)
+    return run(constants, parts, needed, otherwise)
+
+
+def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:
+    """`one` at every place: leaves [P, *S, ...]."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*needed.shape, *jnp.shape(leaf))), one)
 
 
 def _part(parts: PyTree, index: Array) -> PyTree:

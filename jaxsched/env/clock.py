@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int8, Int32
 
-from jaxsched.dynamics.batching import only_where, with_shared
+from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.env.failures import next_changes
@@ -95,12 +95,14 @@ def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> St
     old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)
 
     def run(
-        footprints_of: Callable, params: EnvParams, active: Array, changed: Array, old: Load, sharers: Sharers | None
-    ) -> Load:
-        return load_of(params, footprints_of, active, changed, old, sharers, shared_gpus)
+        footprints: Footprint | Callable, params: EnvParams, active: Array, changed: Array, old: Load,
+        sharers: Sharers | None,
+    ) -> Load:  # fmt: skip
+        return load_of(params, footprints, active, changed, old, sharers, shared_gpus)
 
     sharers = None if shared is None else sharers_of(params, state)
-    load = with_shared(run)(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers)
+    play = with_shared(run) if on_cpu() else run
+    load = play(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers)
     running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
     return state.replace(own=load.own, total=load.total, running=running)
 

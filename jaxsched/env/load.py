@@ -1,5 +1,6 @@
 """How busy everything is at a moment, and how slow that makes the running jobs (docs/semantics.md, section 5)."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -8,7 +9,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics import batching
-from jaxsched.dynamics.batching import only_where
+from jaxsched.dynamics.batching import of_parts, only_where
 from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
@@ -18,6 +19,8 @@ from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 
 FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
+CHANGED = 3 / 8  # of all partitions side by side that are looked at together; in a turn a third has changed
+MANY = 8192  # partitions side by side from which on those that have changed are picked out
 
 
 class Load(Pytree):
@@ -41,7 +44,7 @@ def sharers_of(params: EnvParams, state: State) -> Sharers:
 
 def load_of(
     params: EnvParams,
-    footprints_of: Callable[[Int32[Array, ""]], Footprint],
+    footprints: Footprint | Callable[[Int32[Array, ""]], Footprint],
     active: Bool[Array, "P R"],
     changed: Bool[Array, "P R"],
     old: Load,
@@ -51,7 +54,7 @@ def load_of(
     """The load when the jobs `active` run.
 
     Args:
-        footprints_of: from a partition to the footprints in its running slots, slots last.
+        footprints: in the running slots, slots last: leaves [P, ...], or from a partition to its own.
         changed: jobs that came or went since the load was `old`. Partitions in which nothing has changed,
             links that other partitions use included, keep what they had; so do, on a CPU, jobs of a partition with more
             than `FEW` slots, if nothing that they use has changed.
@@ -59,7 +62,12 @@ def load_of(
     """
     interference = params.interference
     here = changed.any(-1)
-    own = only_where(here, lambda p: own_use(footprints_of(p).use, active[p]), lambda p: old.own[p])
+    side_by_side = functools.partial(of_parts, share=CHANGED, least=MANY)
+    if isinstance(footprints, Footprint):
+        own = side_by_side((footprints.use, active), here, lambda part, _: own_use(*part), old.own)
+    else:
+        of_partition = footprints
+        own = only_where(here, lambda p: own_use(of_partition(p).use, active[p]), lambda p: old.own[p])
     total = totals(params.cluster, own)
 
     stretch, old_stretch = None, old.stretch
@@ -73,17 +81,24 @@ def load_of(
 
         stretch = only_where(here, stretch_in, lambda p: old_stretch[p])
 
-    def slowdown_in(p: Array) -> Array:
-        rows, on_gpu = footprints_of(p), None if stretch is None else stretch[p]
+    def slowdown_in(part: tuple[Footprint, Array, Array, Array | None], _) -> Array:
+        rows, total, active, on_gpu = part
+        return jnp.where(active, slowdown(interference, rows, total[:, None], on_gpu), 1.0)
+
+    stale = here | (total != old.total).any(-1)
+    if isinstance(footprints, Footprint):
+        rate = side_by_side((footprints, total, active, stretch), stale, slowdown_in, old.slowdown)
+        return Load(own=own, total=total, slowdown=rate, stretch=stretch)
+
+    def slowdown_at(p: Array) -> Array:
+        rows, on_gpu = footprints(p), None if stretch is None else stretch[p]
         if active.shape[-1] <= FEW or not batching.on_cpu():
-            rate = slowdown(interference, rows, total[p, :, None], on_gpu)
-        else:
-            stale = changed[p] | users_of(rows.use, total[p] != old.total[p])
-            if stretch is not None and old_stretch is not None:
-                stale |= stretch[p] != old_stretch[p]
-            before = old.slowdown[p]
-            rate = slowdown_of_some(interference, rows, total[p], stale & active[p], before, on_gpu)
+            return slowdown_in((rows, total[p], active[p], on_gpu), p)
+        some = changed[p] | users_of(rows.use, total[p] != old.total[p])
+        if stretch is not None and old_stretch is not None:
+            some |= stretch[p] != old_stretch[p]
+        rate = slowdown_of_some(interference, rows, total[p], some & active[p], old.slowdown[p], on_gpu)
         return jnp.where(active[p], rate, 1.0)
 
-    rate = only_where(here | (total != old.total).any(-1), slowdown_in, lambda p: old.slowdown[p])
+    rate = only_where(stale, slowdown_at, lambda p: old.slowdown[p])
     return Load(own=own, total=total, slowdown=rate, stretch=stretch)

@@ -26,14 +26,21 @@ def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: I
     """
     if key.shape[0] > PAIRS:
         return _fill_by_bisection(key, capacity, need)
-    before = jnp.where(ahead(key), capacity, 0).sum(-1)
+    index = jnp.arange(key.shape[0])
+    # Written out: a reduction over pairs takes a GPU up to 20 times as long (docs/performance.md).
+    before = sum(jnp.where(_first(key[j], j, key, index), capacity[j], 0) for j in range(key.shape[0]))
     return jnp.clip(need - before, 0, capacity)
 
 
 def ahead(key: Int32[Array, "K"]) -> Bool[Array, "K K"]:
     """Whether the second comes before the first in ascending order of (key, index)."""
     index = jnp.arange(key.shape[0])
-    return (key < key[:, None]) | ((key == key[:, None]) & (index < index[:, None]))
+    return _first(key, index, key[:, None], index[:, None])
+
+
+def _first(key: Array, index: Array | int, other: Array, place: Array) -> Bool[Array, "*K"]:
+    """Whether (key, index) comes before (other, place)."""
+    return (key < other) | ((key == other) & (index < place))
 
 
 def _fill_by_bisection(

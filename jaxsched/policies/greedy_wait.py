@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.dynamics.batching import lane_by_lane, of_parts, on_cpu
+from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts, on_cpu
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
@@ -67,7 +67,7 @@ def _choose(
         return good[choice] & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once
-        accepted, options = of_parts(here, scene.some, best_offer, nothing)
+        accepted, options = of_parts(here, scene.some, best_offer, everywhere(nothing, scene.some))
         taken, window = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
         workers = jnp.take_along_axis(options, window[:, None, None], 1)[:, 0]
         return taken, jnp.where(taken, window, 0), jnp.where(taken[:, None], workers, 0)
@@ -75,7 +75,8 @@ def _choose(
     def consider(carry: tuple[Array, Array, Array], w: Array) -> tuple[tuple[Array, Array, Array], None]:
         taken, window, workers = carry
         best = lambda part, p: best_offer(part, p, w)
-        accepted, option = of_parts(here, scene.some[:, w] & ~taken, best, nothing)
+        some = scene.some[:, w] & ~taken
+        accepted, option = of_parts(here, some, best, everywhere(nothing, some))
         window = jnp.where(accepted, w, window)
         return (taken | accepted, window, jnp.where(accepted[:, None], option, workers)), None
 

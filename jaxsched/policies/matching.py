@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.dynamics.batching import lane_by_lane, of_parts
+from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
@@ -81,7 +81,8 @@ def _choose(
         score = jnp.where((good & on.valid)[choice], score, _NEVER)
         return score, on.workers[choice], jnp.int32(-1) if on.gpu is None else on.gpu[choice]
 
-    score, workers, gpu = of_parts((by_partition(params, scene), relative), scene.some, best, nothing)
+    here = by_partition(params, scene), relative
+    score, workers, gpu = of_parts(here, scene.some, best, everywhere(nothing, scene.some))
     window = jnp.argmin(score, 1).astype(jnp.int32)
     pick = functools.partial(jnp.take_along_axis, axis=1)
     placed = pick(score, window[:, None])[:, 0] < _NEVER

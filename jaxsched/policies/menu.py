@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int32
 
-from jaxsched.dynamics.batching import lane_by_lane, of_parts
+from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.observation import Observation
@@ -39,7 +39,7 @@ def _build(params: EnvParams, scene: Scene) -> Menu:
     first = jax.tree.map(lambda leaf: leaf[0], here)
     shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    menus = of_parts(here, scene.some, of_job, blank)
+    menus = of_parts(here, scene.some, of_job, everywhere(blank, scene.some))
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(_compacted)(menus)
 

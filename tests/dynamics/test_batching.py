@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from jaxsched.dynamics import batching
-from jaxsched.dynamics.batching import ACCELERATOR, lane_by_lane, of_parts, only_where, traced_for, with_shared
+from jaxsched.dynamics.batching import (
+    ACCELERATOR,
+    everywhere,
+    lane_by_lane,
+    of_parts,
+    only_where,
+    traced_for,
+    with_shared,
+)
 from jaxsched.env.environment import transition
 from jaxsched.policies.registry import parse
 from tests.support import strategies
@@ -25,15 +33,17 @@ def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
     np.testing.assert_array_equal(jax.jit(lambda needed: run(needed))(needed), alone)
 
 
+@pytest.mark.parametrize("least", [0, 49])
 @pytest.mark.parametrize("needed", [0.0, 0.1, 1.0])
-def test_of_parts_of_many_environments_is_that_of_each(needed):
+def test_of_parts_of_many_environments_is_that_of_each(needed, least):
     drawn = np.random.default_rng(3)
     parts, scale = drawn.random((6, 2, 5)).astype(np.float32), drawn.random(6).astype(np.float32)
-    wanted = drawn.random((6, 2, 4)) < needed  # of 48 places 9 at a time
+    wanted = drawn.random((6, 2, 4)) < needed  # of 48 places 9 at a time, or all
 
     def run(parts, scale, wanted):
         compute = lambda part, p, w: (scale * part.sum() + p, part[w] * w)
-        return of_parts(parts, wanted, compute, (jnp.float32(-1.0), jnp.float32(-2.0)))
+        otherwise = everywhere((jnp.float32(-1.0), jnp.float32(-2.0)), wanted)
+        return of_parts(parts, wanted, compute, otherwise, least=least)
 
     one_by_one = [jax.jit(run)(*one) for one in zip(parts, scale, wanted, strict=True)]
     with traced_for(ACCELERATOR):
