@@ -1,15 +1,10 @@
 """What a GPU would run, seen without one: python benchmarks/accelerator.py [POLICY ...] [--envs N] [--json FILE]
 
 Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, or with the name `training` a chunk of training by
-the quickstart's configuration, counts kernels and bytes in the scheduled program (`jaxsched.bench.hlo`), and estimates
-decisions per second. In training a decision is a choice that a scheduler really had. The counts are exact and repeat to
-the last digit. The estimate is no measurement:
-
-    seconds per turn = bytes / (0.8 * 4.8 TB/s) + kernels * 2 to 5 us + looks of the host * 10 to 16 us
-
-0.8 is the share of the memory's bandwidth that such kernels reach. The host looks at the condition of a loop whose
-turns depend on data, before each turn and after the last. What that takes, and what a kernel takes to launch, are
-guesses, as is the share. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
+the quickstart's configuration, and counts kernels and bytes in the scheduled program (`jaxsched.bench.hlo`). In
+training a decision is a choice that a scheduler really had. The counts are exact and repeat to the last digit. They are
+no times: `benchmarks/kernels.py` takes those, on a GPU. The host looks at the condition of a loop whose turns depend on
+data, before each turn and after the last. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
 
     pip install --no-deps --target cuda jax-cuda12-plugin==$JAX jax-cuda12-pjrt==$JAX nvidia-cuda-nvcc-cu12
     PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait
@@ -56,8 +51,6 @@ CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
 SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
 TRAINING = "training"
 CHUNK_TURNS, SEEN_TRAINING_ENVS, WARM_CHUNKS, SEEN_CHUNKS = 96, 8, 4, 4
-BANDWIDTH, SHARE = 4.8e12, 0.8
-KERNEL_S, LOOK_S = (2e-6, 5e-6), (10e-6, 16e-6)
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
 H200 = """
 gpu_device_info {
@@ -154,7 +147,7 @@ def training_setting(envs: int) -> Setting:
 
 
 def training_row(envs: int) -> dict[str, Any]:
-    """Counts and estimate of a chunk of training."""
+    """Counts of a chunk of training."""
     few = training_setting(SEEN_TRAINING_ENVS)
     state, made = jax.jit(lambda: initial(few))(), 0
     with watched_places() as needed:
@@ -168,13 +161,13 @@ def training_row(envs: int) -> dict[str, Any]:
     setting = training_setting(envs)
     shapes = jax.eval_shape(lambda: initial(setting))
     program, compile_s = compiled_for_gpu(lambda state: chunk(setting, state), shapes)
-    return estimated(TRAINING, envs, total(program, loops), CHUNK_TURNS, decisions, compile_s) | {
+    return counts_row(TRAINING, envs, total(program, loops), CHUNK_TURNS, decisions, compile_s) | {
         "needed_places": round(float(np.mean(needed)), 3)
     }
 
 
 def row_of(name: str, envs: int) -> dict[str, Any]:
-    """Counts and estimate of one policy."""
+    """Counts of one policy."""
     policy = parse(name)
     config, cluster, params = environment_of(CLUSTER)
 
@@ -186,15 +179,14 @@ def row_of(name: str, envs: int) -> dict[str, Any]:
     program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
     made, needed = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
     counts = total(program, max(1, math.ceil(needed / batching.SHARE)))
-    return estimated(name, envs, counts, TURNS, made, compile_s) | {"needed_places": round(needed, 3)}
+    return counts_row(name, envs, counts, TURNS, made, compile_s) | {"needed_places": round(needed, 3)}
 
 
-def estimated(
+def counts_row(
     name: str, envs: int, counts: tuple[int, int, int], turns: int, made: float, compile_s: float
 ) -> dict[str, Any]:
     """The row of a program: `counts` of `total` for all its `turns`, `made` decisions per environment and turn."""
     kernels, size, looks = (count / turns for count in counts)
-    spans = [size / (SHARE * BANDWIDTH) + kernels * kernel + looks * look for kernel, look in zip(KERNEL_S, LOOK_S)]
     return {
         "policy": name,
         "environments": envs,
@@ -203,7 +195,6 @@ def estimated(
         "kB_per_environment_and_turn": round(size / envs / 1e3, 1),
         "decisions_per_environment_and_turn": round(made, 3),
         "kB_per_decision": round(size / envs / made / 1e3, 1),
-        "estimated_decisions_per_s": [round(envs * made / span) for span in reversed(spans)],
         "compile_s": round(compile_s, 1),
         "jax": jax.__version__,
     }

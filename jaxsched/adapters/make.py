@@ -28,6 +28,7 @@ def make(
     horizon_s: float | None = None,
     interference: str = "default",
     queue: Discipline = SHOWN,
+    in_turns: bool = False,
     **options: Any,
 ) -> MenuEnv:
     """An environment to learn in, ready to `reset`.
@@ -39,6 +40,7 @@ def make(
         interval_s: seconds between decisions.
         horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
         queue: which jobs schedulers are offered, and in which order.
+        in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
         options: further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     UserError on any mistake.
@@ -55,4 +57,4 @@ def make(
     tables = [pad_table(to_table(jobs, interval_s), size) for jobs in lists]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
     starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
-    return MenuEnv(config, MenuParams(env=params, starts=starts), queue)
+    return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns)

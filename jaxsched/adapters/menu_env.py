@@ -3,6 +3,9 @@
 The raw environment (`env.environment`) takes counts of tasks per GPU group. Here a scheduler is offered candidate
 placements of the first jobs of its queue, forwards of its first blocked job, and to wait: the choice that the learned
 policies of this project make. Episodes start and start again by themselves.
+
+A step is a decision round. Vmapped on a GPU, all environments wait in each step for the one in which most jobs end.
+With `in_turns` a step is a turn (`env.turns`): where an interval is still passing, schedulers can only wait.
 """
 
 import dataclasses
@@ -13,10 +16,11 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
 
 from jaxsched.adapters.spaces import Box, Discrete, Named
-from jaxsched.env.environment import SHOWN, is_finished, transition
+from jaxsched.env.environment import SHOWN, is_finished, small_parts, transition, with_large_parts
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, at_boundary, turn_with
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.learned import Choice, to_action
 from jaxsched.policies.menu import build_menu
@@ -34,11 +38,16 @@ class MenuParams(Pytree):
 
 
 class Turn(Pytree):
-    """The state of an episode, with what its schedulers were shown."""
+    """An episode at a step, with what its schedulers were shown."""
 
-    state: State
+    played: State | Playing  # in rounds, in turns
     observation: Observation
     menu: Menu
+
+    @property
+    def state(self) -> State:
+        """The state of the episode."""
+        return self.played.state if isinstance(self.played, Playing) else self.played
 
     def _repr_html_(self) -> str | None:
         """In a notebook: the state, drawn."""
@@ -50,18 +59,21 @@ class MenuEnv:
     """`reset` and `step` are pure, and jit and vmap; `params` are the default ones.
 
     `P` schedulers, `A` options of each: placements, one forward per scheduler, and last to wait. One step is one
-    decision round of all schedulers. When an episode ends the next one begins at once: the step's observation and state
-    are then those of its start, reward and flags those of the end.
+    decision round of all schedulers, or with `in_turns` one turn, which on GPUs is faster where many play. Rewards come
+    when an interval ends. When an episode ends the next one begins at once: the step's observation and state are then
+    those of its start, reward and flags those of the end.
     """
 
     config: EnvConfig
     params: MenuParams
     queue: Discipline = SHOWN
+    in_turns: bool = False
 
     def reset(self, key: PRNGKeyArray, params: MenuParams | None = None) -> tuple[Seen, Turn]:
         """The start of a random episode of `params.starts`."""
         params = self.params if params is None else params
-        turn = self._shown(params, _start(key, params.starts))
+        start = _start(key, params.starts)
+        turn = self._shown(params, at_boundary(start) if self.in_turns else start)
         return _seen(turn), turn
 
     def step(
@@ -69,18 +81,22 @@ class MenuEnv:
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
         """`(seen, turn, reward, terminated, truncated, info)`. An option that is not legal counts as waiting.
 
-        `terminated`: all jobs have finished; `truncated`: at the horizon. `info`, of the round that was played: the
-        boundary, jobs finished so far in the episode, and their mean completion time in seconds.
+        `terminated`: all jobs have finished; `truncated`: at the horizon. `info`, of what was played: the boundary,
+        jobs finished so far in the episode, and their mean completion time in seconds.
         """
         params = self.params if params is None else params
         waits = turn.menu.mask.shape[-1] + action.shape[0]
         choice = Choice(act=action < waits, option=jnp.minimum(action, waits - 1))
         act = to_action(turn.state, turn.observation, turn.menu, choice)
-        after, reward = transition(self.config, params.env, turn.state, act)
-        terminated, truncated = is_finished(after), after.clock >= params.env.horizon
-        info = _info(params.env, after)
-        following = lax.cond(terminated | truncated, lambda: _start(key, params.starts), lambda: after)
-        turn = self._shown(params, following)
+        if isinstance(turn.played, Playing):
+            after, reward = turn_with(self.config, params.env, turn.played, act, ALWAYS)
+            state, whole = after.state, after.intervals == 0
+        else:
+            state, reward = transition(self.config, params.env, turn.state, act)
+            after, whole = state, True
+        terminated, truncated = is_finished(state) & whole, state.clock >= params.env.horizon
+        info = _info(params.env, state)
+        turn = self._shown(params, _anew(key, params.starts, after, terminated | truncated))
         return _seen(turn), turn, reward, terminated, truncated, info
 
     def seen(self, turn: Turn) -> Seen:
@@ -105,14 +121,27 @@ class MenuEnv:
     def _example(self, params: MenuParams | None) -> Seen:
         return jax.eval_shape(lambda: self.reset(jax.random.key(0), params)[0])
 
-    def _shown(self, params: MenuParams, state: State) -> Turn:
+    def _shown(self, params: MenuParams, played: State | Playing) -> Turn:
+        state = played.to_decide if isinstance(played, Playing) else played
         observation = observe(self.queue, params.env, state)
-        return Turn(state=state, observation=observation, menu=build_menu(params.env, state, observation))
+        return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
 
 
 def _start(key: PRNGKeyArray, starts: State) -> State:
     index = jax.random.randint(key, (), 0, starts.clock.shape[0])
     return jax.tree.map(lambda leaf: leaf[index], starts)
+
+
+def _anew(key: PRNGKeyArray, starts: State, after: State | Playing, done: Bool[Array, ""]) -> State | Playing:
+    """`after`, or where it is `done` a start. Placements in free running slots stay: nothing reads them."""
+    state = after.state if isinstance(after, Playing) else after
+    start, rest = _start(key, small_parts(starts)), small_parts(state)
+    if isinstance(after, Playing):
+        start, rest = at_boundary(start), after.replace(state=rest)
+    begun = lax.cond(done, lambda: start, lambda: rest)
+    if isinstance(begun, Playing):
+        return begun.replace(state=with_large_parts(begun.state, state.running))
+    return with_large_parts(begun, state.running)
 
 
 def _seen(turn: Turn) -> Seen:

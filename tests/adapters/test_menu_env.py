@@ -1,5 +1,7 @@
 """The environment that `make` gives: spaces, whole episodes, and the next one by itself."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,28 @@ def test_a_mistake_is_told():
 
 
 @pytest.mark.slow
+def test_in_turns_as_in_rounds(env):
+    """Who always takes the first legal line has the same episode, however its steps are cut."""
+
+    def episode(env, steps):
+        def turn(carry, key):
+            seen, state = carry
+            seen, state, reward, terminated, _, info = env.step(key, state, jnp.argmax(seen["mask"], -1))
+            return (seen, state), (reward, terminated, info)
+
+        reset = lambda key: env.reset(
+            key, env.params.replace(starts=jax.tree.map(lambda leaf: leaf[:1], env.params.starts))
+        )
+        _, (reward, terminated, info) = jax.jit(lambda: jax.lax.scan(turn, reset(jax.random.key(0)), _keys(steps)))()
+        end = int(np.argmax(terminated))
+        assert terminated[end]
+        return float(reward[: end + 1].sum()), int(info["finished"][end]), float(info["jct_mean_s"][end])
+
+    turns = dataclasses.replace(env, in_turns=True)
+    assert episode(turns, 400) == pytest.approx(episode(env, 200), rel=1e-5)
+
+
+@pytest.mark.slow
 def test_episodes_end_with_all_jobs_done_and_begin_again(env):
     space, seen_space = env.action_space(), env.observation_space()
 
@@ -50,3 +74,7 @@ def test_episodes_end_with_all_jobs_done_and_begin_again(env):
     assert (info["finished"][ends] == 6).all() and (info["jct_mean_s"][ends] > 60).all()
     assert (clock[ends] <= 1).all() and (clock[ends - 1] > 1).all()  # at once at the start of the next one
     assert np.isfinite(reward).all() and (reward <= 0).all()
+
+
+def _keys(count):
+    return jax.random.split(jax.random.key(0), count)

@@ -1,0 +1,140 @@
+"""Where the time goes on a GPU: python benchmarks/kernels.py [POLICY ...] [--envs N ...] [--json FILE]
+
+Plays the decision turns of `jaxsched bench` on 64 servers on the accelerator that JAX finds, or with the name
+`training` chunks of training by the quickstart's configuration. Prints decisions per second and milliseconds per turn,
+compilation apart, then the kernels that took longest in one more call, as JAX's profiler saw them. A POLICY may be a
+folder with a checkpoint. In training a decision is a choice that a scheduler really had.
+
+    python benchmarks/kernels.py pack greedy-wait quickstart training --envs 1024 4096
+
+Needs JAX for the accelerator, and nothing else beside jaxsched.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from accelerator import CHUNK_TURNS, CLUSTER, POOL, TRAINING, TURNS, training_setting
+
+from jaxsched.bench.programs import program_of_turns
+from jaxsched.bench.simulator import LEAST_WALL_S, WARM_INTERVALS, device_name, memory_bytes
+from jaxsched.bench.worlds import environment_of, start_states
+from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env.turns import at_boundary
+from jaxsched.machine import loop_options
+from jaxsched.policies.registry import parse
+from jaxsched.training.chunk import chunk, initial
+
+LONGEST = 12  # kernels that are listed
+WARM_CHUNKS = 2
+
+
+class Playing:
+    """A compiled program and its state."""
+
+    def __init__(self, name: str, envs: int) -> None:
+        begin = time.perf_counter()
+        self.calls, self.training = 0, name == TRAINING
+        with traced_for(ACCELERATOR):
+            self.turns, self.state, self.fixed, step = _training(envs) if self.training else _turns(name, envs)
+            step = jax.jit(step, donate_argnums=0)
+            self.step = step.lower(self.state, self.fixed, jax.random.key(0)).compile(loop_options())
+        self.compile_s = time.perf_counter() - begin
+
+    def call(self) -> int:
+        """Plays on; returns the decisions that were made."""
+        self.state, made = self.step(self.state, self.fixed, jax.random.key(self.calls))
+        self.calls += 1
+        return int(made)
+
+    def warm_up(self) -> None:
+        """Until clusters have filled."""
+        while self.calls < WARM_CHUNKS or (not self.training and self.state.state.clock.mean() < WARM_INTERVALS):
+            self.call()
+
+
+def _turns(name: str, envs: int) -> tuple[int, Any, Any, Callable]:
+    config, cluster, params = environment_of(CLUSTER)
+    pool = start_states(cluster, config, params, POOL)
+    run = program_of_turns(config, parse(name), TURNS)
+    playing = jax.jit(jax.vmap(at_boundary))(start_states(cluster, config, params, envs))
+    return TURNS, playing, (params, pool), lambda playing, fixed, key: run(playing, fixed[0], fixed[1], key)[:2]
+
+
+def _training(envs: int) -> tuple[int, Any, Any, Callable]:
+    setting = training_setting(envs)
+
+    def step(state: Any, _fixed: Any, _key: Any) -> tuple[Any, Any]:
+        after, metrics = chunk(setting, state)
+        return after, metrics["decisions"]
+
+    return CHUNK_TURNS, jax.jit(lambda: initial(setting))(), None, step
+
+
+def kernels_of(playing: Playing) -> list[dict[str, Any]]:
+    """What the accelerator ran in one call, kernel by kernel, the longest first; empty on a CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            playing.call()
+        file = next(Path(folder).rglob("*.xplane.pb"))
+        took, launches = Counter(), Counter()
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines if plane.name.startswith("/device:") else ():
+                for event in line.events if line.name.startswith("Stream") else ():
+                    took[event.name] += event.duration_ns / 1e3
+                    launches[event.name] += 1
+    return [
+        {"kernel": name, "us_per_turn": us / playing.turns, "per_turn": launches[name] / playing.turns}
+        for name, us in took.most_common()
+    ]
+
+
+def row_of(name: str, envs: int) -> dict[str, Any]:
+    """Measurement of one program."""
+    playing = Playing(name, envs)
+    playing.warm_up()
+    made, calls, begin = 0, 0, time.perf_counter()
+    while time.perf_counter() - begin < LEAST_WALL_S:
+        made, calls = made + playing.call(), calls + 1
+    wall_s = time.perf_counter() - begin
+    return {
+        "policy": name,
+        "environments": envs,
+        "decisions_per_s": round(made / wall_s),
+        "ms_per_turn": round(1e3 * wall_s / (calls * playing.turns), 3),
+        "compile_s": round(playing.compile_s, 1),
+        "memory_bytes": memory_bytes(playing.step),
+        "device": device_name(),
+        "jax": jax.__version__,
+        "kernels": kernels_of(playing),
+    }
+
+
+def main() -> None:
+    """Print the measurements, and the longest kernels of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("policies", nargs="*", default=["pack"], metavar="POLICY")
+    parser.add_argument("--envs", type=int, nargs="+", default=[1024])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows = []
+    for name in args.policies:
+        for envs in args.envs:
+            row = row_of(name, envs)
+            rows.append(row)
+            print(json.dumps({key: value for key, value in row.items() if key != "kernels"}), flush=True)
+            for one in row["kernels"][:LONGEST]:
+                print(f"  {one['us_per_turn']:9.1f} us per turn, {one['per_turn']:5.1f} times  {one['kernel']}")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
