@@ -2,8 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import PRNGKeyArray, PyTree
+from jax import Array, lax
+from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
@@ -26,7 +26,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         p = jnp.arange(state.queue.shape[0])
         job_key, group_key = jax.random.split(key)
         drawn = rule == "random"
-        keys = jax.random.uniform(job_key, state.queue.shape) if drawn else order_keys(queue, state, params)
+        keys = _drawn(job_key, state.queue) if drawn else order_keys(queue, state, params)
         can_start, open_to = openings(queue, params, state, keys)
         slot, starts = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
@@ -41,6 +41,12 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
         return preempting(queue, forward, params, state, keys, action) if queue.preempt else action
 
     return act
+
+
+def _drawn(key: PRNGKeyArray, queue: Int32[Array, "P Q"]) -> Float32[Array, "P Q"]:
+    """A random number for each queued job, whichever slot it is in: 24 bits of what its index is folded to."""
+    folded = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))(key, queue)
+    return (jax.random.key_data(folded)[..., 0] >> 8) * jnp.float32(2.0**-24)
 
 
 def _on_fastest(rule: Rule) -> Rule:

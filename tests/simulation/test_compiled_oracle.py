@@ -146,7 +146,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", strategies.SHAPES)
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_some_policies_orders_and_options(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)

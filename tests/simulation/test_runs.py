@@ -62,6 +62,19 @@ def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, c
         np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_is_drawn_does_not_depend_on_the_lists_beside(cluster, batched, monkeypatch):
+    """The second list needs larger tables, and at other times."""
+    monkeypatch.setattr(rules, "SMALLEST_QUEUE", 8)
+    first, second = (dataclasses.replace(some_jobs(1, n), submit_s=np.arange(n) * 10.0) for n in (40, 120))
+    beside = compare(cluster, [first, second], ["random"], Settings(batched=batched)).rows[0].outcomes[0]
+    alone = compare(cluster, [first], ["random"]).rows[0].outcomes[0]
+    assert beside.stats.queue_slots != alone.stats.queue_slots or not batched
+    np.testing.assert_array_equal(beside.start_s, alone.start_s)
+    np.testing.assert_allclose(beside.finish_s, alone.finish_s, rtol=1e-6)
+
+
 def test_times_are_those_of_the_jobs(comparison):
     for row in comparison.rows:
         for result in row.outcomes:

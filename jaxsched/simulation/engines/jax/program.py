@@ -52,9 +52,10 @@ class ChunkSummary(Pytree):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A compiled chunk: `run(state, params, key, weights) -> state, ChunkSummary`; the state is donated.
+    """A compiled chunk: `run(state, params, key, step, weights) -> state, ChunkSummary`; the state is donated.
 
-    `key` is `[S]` of a batch; `weights` are the policy's.
+    `key` is `[S]` of a batch, and the run's; `step` counts from its start, so that what is drawn does not depend on where
+    chunks end. `weights` are the policy's.
     """
 
     run: jax.stages.Compiled
@@ -83,7 +84,9 @@ class Program:
         with self._lock:
             return list(self._chunks.values())
 
-    def chunk(self, slots: Slots, state: State, params: EnvParams, key: Key[Array, "..."]) -> Chunk:
+    def chunk(
+        self, slots: Slots, state: State, params: EnvParams, key: Key[Array, "..."], step: Int32[Array, ""]
+    ) -> Chunk:
         """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
         with self._lock:
             if slots not in self._chunks:
@@ -93,7 +96,7 @@ class Program:
                 if self.checks:
                     function = checkify.checkify(function)
                 function = jax.jit(function, donate_argnums=0)
-                run = function.lower(state, params, key, self.policy.weights).compile(loop_options())
+                run = function.lower(state, params, key, step, self.policy.weights).compile(loop_options())
                 self._chunks[slots] = Chunk(run, time.perf_counter() - begin)
             return self._chunks[slots]
 
@@ -133,7 +136,7 @@ class Program:
         changing, log_full = over_batch(changing, (0, None)), over_batch(log_full)
 
         def chunk(
-            state: State, params: EnvParams, key: Key[Array, "..."], weights: PyTree
+            state: State, params: EnvParams, key: Key[Array, "..."], first: Int32[Array, ""], weights: PyTree
         ) -> tuple[State, ChunkSummary]:
             policy = dataclasses.replace(self.policy, weights=weights)
             step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
@@ -153,7 +156,7 @@ class Program:
             state = begin(state)
             peak = Collector(running(state).max(-1), jnp.maximum)
             state, peak_running, steps = play_while(
-                going, play, state, lambda index: fold_in(key, index), CHUNK_STEPS, peak
+                going, play, state, lambda index: fold_in(key, first + index), CHUNK_STEPS, peak
             )
             done, queue_full, running_full = signals(state, params)
             status, home = state.records.status, state.jobs.home

@@ -106,9 +106,8 @@ class _Run:
         state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states) if batched else states[0]
         self._state: State = jax.tree.map(jnp.copy, state)  # donated, and some of its leaves are the cluster's
         self._key = jnp.stack(keys) if batched else keys[0]
-        self._fold = jax.vmap(jax.random.fold_in, (0, None)) if batched else jax.random.fold_in
         self._fitting = Fitting(program.smallest, program.most_running)
-        self._steps, self._chunks = 0, 0
+        self._steps = 0
         self._logs: list[list[dict[str, np.ndarray]]] = [[] for _ in job_lists]  # of starts, per list and chunk
         self._compile_s, self._begin = 0.0, time.perf_counter()
 
@@ -119,11 +118,11 @@ class _Run:
 
     def chunk(self) -> ChunkSummary:
         """Runs one chunk, and fits the tables for the next. Returns its summary, NumPy leaves."""
-        key = self._fold(self._key, self._chunks)
+        key, step = self._key, jnp.int32(self._steps)
         begin = time.perf_counter()
-        chunk = self._program.chunk(self._fitting.sizes, self._state, self._player.params, key)
+        chunk = self._program.chunk(self._fitting.sizes, self._state, self._player.params, key, step)
         self._compile_s += time.perf_counter() - begin
-        result: Any = chunk.run(self._state, self._player.params, key, self._program.policy.weights)
+        result: Any = chunk.run(self._state, self._player.params, key, step, self._program.policy.weights)
         if self._program.checks:
             error, result = result
             if (found := error.get()) is not None:
@@ -132,7 +131,7 @@ class _Run:
                 raise UserError(f"debug check of {self._program.policy.name!r}: {said} ({first})")
         self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
-        self._steps, self._chunks = self._steps + int(summary.steps.max()), self._chunks + 1
+        self._steps += int(summary.steps.max())
         if self._state.starts is not None:
             self._read_starts(self._state.starts)
         resized = self._fitting.note(
