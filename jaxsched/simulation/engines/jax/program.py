@@ -54,8 +54,8 @@ class ChunkSummary(Pytree):
 class Chunk:
     """A compiled chunk: `run(state, params, key, step, weights) -> state, ChunkSummary`; the state is donated.
 
-    `key` is `[S]` of a batch, and the run's; `step` counts from its start, so that what is drawn does not depend on where
-    chunks end. `weights` are the policy's.
+    `key` is `[S]` of a batch, and the run's; `step` counts from its start, so that what is drawn does not depend on
+    where chunks end. `weights` are the policy's.
     """
 
     run: jax.stages.Compiled
