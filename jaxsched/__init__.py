@@ -1,6 +1,8 @@
 """jaxsched: GPU cluster scheduling as a pure JAX function.
 
-The names below are found when they are first used, so that `import jaxsched` opens nothing and answers at once.
+Names: `ClusterEnv`, `Comparison`, `Discipline`, `Policy`, `Settings`, `UserError`, `WorkloadOptions`, `capacity`,
+`compare`, `fill_in_order`, `get_cluster`, `get_workload`, `make`, `make_job_list` and `policy`. Each is found when it
+is first used, so that `import jaxsched` opens nothing and answers at once; `help(jaxsched.compare)` explains one.
 """
 
 import importlib

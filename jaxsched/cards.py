@@ -90,6 +90,13 @@ def what_of(folder: Path) -> str | None:
     return str(card["what"]) if isinstance(card, dict) and "what" in card else None
 
 
+def check_free(folder: Path, what: str, option: str) -> None:
+    """UserError if a folder that is to be written holds something else than a `what`."""
+    there = what_of(folder)
+    if there not in (None, what):
+        raise UserError(f"{option} {folder}: holds a {there}; choose another folder")
+
+
 def read_card(folder: Path, what: str) -> dict[str, Any]:
     """The card of a folder of `what`. UserError if there is none, or one of something else or of another schema."""
     try:

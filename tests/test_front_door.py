@@ -30,6 +30,7 @@ def test_every_name_is_where_the_stub_says():
     for name, module in said.items():
         assert getattr(jaxsched, name) is getattr(importlib.import_module(module), name)
     assert set(dir(jaxsched)) == {"__version__", *said}
+    assert all(f"`{name}`" in str(jaxsched.__doc__) for name in said)
     with pytest.raises(AttributeError, match="no attribute 'nix'; it has"):
         getattr(jaxsched, "nix")  # noqa: B009
 
@@ -75,6 +76,9 @@ def test_policies_from_a_file(tmp_path):
     assert parse(f"{ROOT}/examples/policy.py:mine").name == "mine"
     assert parse(f"{ROOT}/examples/policy.py:emptiest_first").options is None
     (tmp_path / "bad.py").write_text("1 / 0\n")
+    (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\n")
+    with pytest.raises(UserError, match=r"policy '.*wrong.py:mine': fails: TypeError"):
+        jaxsched.compare("leaf-spine-2", "philly-like", [f"{tmp_path}/wrong.py:mine"], num_jobs=5)
     for spec, words in {
         "none.py:mine": "no such file none.py",
         f"{ROOT}/examples/policy.py:nix": "has no function or Policy 'nix'; it has emptiest_first",

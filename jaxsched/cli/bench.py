@@ -64,6 +64,8 @@ class Bench:
         from jaxsched.training.config import AUTO
 
         compute_on_one_thread()
+        if not self.clusters or not self.num_envs:
+            raise UserError("--clusters, --num-envs: should name at least one each")
         check_outputs({"--json": self.json}, [*self.clusters, *self.policies, *self.simulate])
         if any(count < 1 for count in self.num_envs):
             raise UserError(f"--num-envs {' '.join(map(str, self.num_envs))}: should all be at least 1")

@@ -51,6 +51,8 @@ def what_is(path: Path) -> str:
 
     if path.is_dir():
         return _folder(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
     readers: dict[str, Callable[[Path], str]] = {
         ".csv": _csv,
         ".yaml": _yaml,
@@ -76,6 +78,7 @@ def _folder(path: Path) -> str:
     from jaxsched.training.json_lines import read_rows
     from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.training.state import saved_config
+    from jaxsched.training.sweep_plan import ROWS_FILE
 
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
@@ -83,6 +86,8 @@ def _folder(path: Path) -> str:
     if (path / STATE_FOLDER).is_dir():
         config = saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
+    if (path / ROWS_FILE).is_file():
+        return f"a sweep, {len(read_rows(path / ROWS_FILE)):,} finished points"
     if not (path / CARD_FILE).is_file():
         raise UserError(f"{path}: is a folder without {CARD_FILE} and without {STATE_FOLDER}, so nothing of ours")
     card: Any = read_json(path / CARD_FILE)
@@ -159,6 +164,11 @@ def _lines(path: Path) -> str:
     from jaxsched.kube.cluster.record import read_recording
     from jaxsched.training.json_lines import MOST_BYTES, read_rows
 
-    if '"chunk"' in read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]:
+    first = read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]
+    if '"baselines_jct_s"' in first:
+        return f"{len(read_rows(path)):,} rows of a sweep"
+    if '"jct_by_list_s"' in first:
+        return f"{len(read_rows(path)):,} measurements of a sweep's baselines"
+    if '"chunk"' in first:
         return f"a training run's log of {len(read_rows(path)):,} rows"
     return f"a recording of {sum(1 for _ in read_recording(path)):,} lines"

@@ -43,14 +43,16 @@ class Fit:
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.calibration.folders import provenance
-        from jaxsched.calibration.interference.files import save_model
+        from jaxsched.calibration.interference.files import WHAT, save_model
         from jaxsched.calibration.interference.fit import fit
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
         from jaxsched.calibration.interference.references import fit_references
         from jaxsched.calibration.interference.strength import best_curve
+        from jaxsched.cards import check_free
         from jaxsched.files import check_folder
 
         check_folder(self.out, "--out", parents=False)
+        check_free(self.out, WHAT, "--out")
         measured = read_measurements(self.data)
         parts = [(fit(part, self.seed), fit_references(part)) for part in measured]
         files = " ".join(path.name for path in self.data)
@@ -124,6 +126,8 @@ class Validate:
         if self.figure is not None:
             check_figure(self.figure)
         measured = _measured(self.data, self.json, self.figure)
+        if measured.rows < 2:
+            raise UserError("--data: has too few rows for folds, should have at least 2")
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
         predicted = out_of_fold(measured, self.folds, self.seed)

@@ -1,6 +1,7 @@
 """`jaxsched kube`: a policy schedules a Kubernetes cluster, or a recording of one is replayed."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -195,6 +196,7 @@ class Replay:
     def run(self) -> None:
         """Read, simulate, print. UserError on any mistake."""
         from jaxsched.cli.output import results, show, text
+        from jaxsched.errors import UserError
         from jaxsched.evaluation.compare import compare
         from jaxsched.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
@@ -205,6 +207,8 @@ class Replay:
 
         check_outputs({"--json": self.json}, [self.recording, *self.policies])
         policies = parse_all(self.policies)
+        if not 0.0 < self.interval_s < math.inf:
+            raise UserError(f"--interval-s {self.interval_s:g}: should be a number of seconds above 0")
         settings = PlanSettings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():

@@ -1,6 +1,7 @@
 """`jaxsched kube whatif`: when would the pending gangs start, and behind whom."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,6 +101,8 @@ class Whatif:
             write(self.json, text(json.dumps(said, indent=1) + "\n"))
             if history is not None:
                 print(f"others come like the {len(history.gangs)} gangs of the last {_words(history.span_s)} recorded")
+            if not found:
+                print(_nobody(shot, settings))
             for line in _lines(found, question.horizon_s):
                 print(line)
 
@@ -132,10 +135,18 @@ class Whatif:
         return recorded_snapshot(read_recording(self.recording), self.at_s)
 
 
+def _nobody(shot: "Snapshot", settings: "PlanSettings") -> str:
+    """That no gang waits; whose pods do, if others' do."""
+    waiting = [pod.scheduler for pod in shot.pods if not pod.node and pod.units(settings.gpu_resource)]
+    others = Counter(name for name in waiting if name != settings.scheduler_name)
+    if not others:
+        return "no gang is pending"
+    named = ", ".join(f"{count} of {name!r}" for name, count in others.most_common())
+    return f"no gang of the scheduler {settings.scheduler_name!r} is pending, but pods are: {named} (--scheduler-name)"
+
+
 def _lines(found: "Sequence[Answer]", horizon_s: float) -> Iterator[str]:
     """For people: a table for each policy."""
-    if not found:
-        yield "no gang is pending"
     names = {answer.gang.key: _name(answer.gang) for answer in found}
     for policy in dict.fromkeys(answer.policy for answer in found):
         yield f"under {policy}:"

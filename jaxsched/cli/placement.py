@@ -40,12 +40,17 @@ class Fit:
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.calibration.folders import provenance
-        from jaxsched.calibration.step_time.files import save_model
+        from jaxsched.calibration.step_time.files import WHAT, save_model
         from jaxsched.calibration.step_time.model import fit_step_times
         from jaxsched.calibration.step_time.validate import mean_step_s
+        from jaxsched.cards import check_free
+        from jaxsched.errors import UserError
         from jaxsched.files import check_folder
 
         check_folder(self.out, "--out", parents=False)
+        check_free(self.out, WHAT, "--out")
+        if self.max_nodes is not None and self.max_nodes < 1:
+            raise UserError(f"--max-nodes {self.max_nodes}: should be at least 1")
         times = _kept(_read(self.data), most=self.max_nodes)
         files = " ".join(path.name for path in self.data)
         limit = "" if self.max_nodes is None else f" --max-nodes {self.max_nodes}"
@@ -112,6 +117,8 @@ class Validate:
         check_report(self.json, *self.data)
         times = _read(self.data)
         placements = len(set(times.placement))
+        if placements < 2:
+            raise UserError("--data: has too few placements for folds, should have at least 2")
         if not 2 <= self.folds <= placements:
             raise UserError(f"--folds {self.folds}: should be 2 to {placements}, the number of placements")
         near = times.spread[0] <= self.max_nodes

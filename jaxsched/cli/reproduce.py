@@ -35,14 +35,20 @@ class Reproduce:
         """Train, evaluate, compare. UserError on any mistake."""
         from jaxsched import shipped
         from jaxsched.cards import what_of
+        from jaxsched.files import check_folder
         from jaxsched.policies import level_files, seek_files
         from jaxsched.training.card import beside_card
         from jaxsched.versions import versions
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
+        check_folder(out, "--out")
         evolved = {files.WHAT: files for files in (level_files, seek_files)}.get(what_of(folder) or "")
-        known, policy, lines = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
+        try:
+            anew = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
+        except KeyboardInterrupt as stop:
+            raise type(stop)("go on with the same command") from None
+        known, policy, lines = anew
         now = versions()
         for package, version in known.versions.items():
             if now.get(package, version) != version:

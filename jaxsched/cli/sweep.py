@@ -56,11 +56,16 @@ class Sweep(ExecutorOptions):
     def run(self) -> None:
         """Plan, train and measure, or print. UserError on any mistake."""
         from jaxsched.cli.output import results, text
+        from jaxsched.errors import UserError
         from jaxsched.files import check_folder, check_outputs
         from jaxsched.training import sweep_plan, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 
         check_outputs({"--markdown": self.markdown}, [self.file])
+        if self.memory and not self.plan:
+            raise UserError("--memory: is for --plan, give that, too")
+        if self.plan and self.table:
+            raise UserError("--plan, --table: give one of them")
         plan = load_sweep(self.file)
         if self.out is not None:
             plan = dataclasses.replace(plan, out=self.out)
@@ -70,13 +75,18 @@ class Sweep(ExecutorOptions):
             return
         if not self.table:
             check_folder(plan.out, f"{self.file}: out" if self.out is None else "--out")
-            self._sweep(plan)
+            try:
+                self._sweep(plan)
+            except KeyboardInterrupt as stop:
+                raise type(stop)("go on with the same command") from None
         rows = sweep_plan.rows_of(plan)
         print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep_plan.ROWS_FILE}")
         if rows:
             with results() as write:
                 write(self.markdown, text(sweep_table.markdown(rows)))
                 print(sweep_table.plain_text(rows))
+        elif self.markdown is not None:
+            raise UserError(f"{self.markdown}: is not written, no point is finished")
 
     def _sweep(self, plan: "Plan") -> None:
         """Trains and measures what has no row, with progress on stderr."""

@@ -89,13 +89,15 @@ def legend(comparison: Comparison) -> list[str]:
     """What the figures mean, where the jobs went, and what is wrong with some of the figures."""
     several = len(comparison.rows[0].outcomes) > 1
     spread = (
-        f"± 95% t interval over {len(comparison.rows[0].outcomes)} seeds"
+        f"± 95% t interval over {len(comparison.rows[0].outcomes)} seeds; "
         if several
-        else "± 95% interval by 20 batches of consecutive jobs (one seed: take it as a rough guide)"
+        else "± 95% interval by 20 batches of consecutive jobs (one seed: take it as a rough guide); "
+        if any(math.isfinite(end) for row in comparison.rows for end in row.jct_ci95_s)
+        else ""
     )
     unit, seconds = time_unit(comparison.rows)
     lines = [
-        f"{spread}; ratio: JCT over the best baseline's on the same jobs",
+        f"{spread}ratio: JCT over the best baseline's on the same jobs",
         f"to bound: JCT over a lower bound that no policy is under, {number(comparison.bound_s / seconds)} {unit}",
         *accounts(comparison),
     ]

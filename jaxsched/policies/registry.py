@@ -79,7 +79,8 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
         return dataclasses.replace(found, needs=HISTORY) if spec == QSSF else found
     if ".py:" in spec:
         found = from_file(spec)
-        return found if isinstance(found, Policy) else Policy(spec, heuristic(found))
+        found = found if isinstance(found, Policy) else Policy(spec, heuristic(found))
+        return found if found.options is not None else dataclasses.replace(found, act=_told(spec, found.act))
     folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
     if folder is not None:
         return _from_folder(folder, spec)
@@ -91,6 +92,21 @@ def parse(policy: str | Path | Rule | Policy) -> Policy:
         )
     known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
     raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+
+
+def _told(spec: str, act: Act) -> Act:
+    """`act` of a file, whose mistakes are the user's: told in one line."""
+
+    def told(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        try:
+            return act(key, state, params, weights)
+        except UserError:
+            raise
+        except Exception as error:
+            said = next(iter(str(error).splitlines()), "")
+            raise UserError(f"policy {spec!r}: fails: {type(error).__name__}: {said}") from error
+
+    return told
 
 
 def _from_folder(folder: Path, name: str) -> Policy:

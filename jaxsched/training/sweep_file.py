@@ -16,6 +16,7 @@ from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
 from jaxsched.training.config import EnvironmentConfig, TrainConfig, from_dict, load_config, to_dict, validate
+from jaxsched.workload.load import WORKLOADS, unknown_workload
 from jaxsched.yaml_file import read_yaml
 
 EXAMPLE = "configs/sweeps/ablations.yaml"
@@ -129,17 +130,29 @@ def load_sweep(path: str | Path) -> Sweep:
     for key, choices in axes.items():
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{path}: axes: {key}: {choices!r} should be a list of values")
+        if key == "seed":
+            raise UserError(f"{path}: axes: seed: seeds are listed under `seeds`")
     points = []
     for (variant, changes), values, seed in itertools.product(
         (variants or {"": {}}).items(), itertools.product(*axes.values()), top.seeds
     ):
         own = _mapping(changes, f"{path}: variants: {variant}")
+        if both := [key for key in ("seed", *axes) if key in own]:
+            other = "`seeds`" if both[0] == "seed" else "the axes"
+            raise UserError(f"{path}: variants: {variant}: {both[0]}: is set by {other}, too; leave one out")
         along = dict(zip(axes, values, strict=True))
         where = f"{path}: {f'variants: {variant}' if own else 'axes'}"
         points.append(Point(str(variant), along, changed(base, {**own, **along, "seed": seed}, where)))
     names = [point.name for point in points]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: the point {twice[0]!r} stands twice; name every value and seed once")
+    same: dict[str, str] = {}
+    for point in points:
+        first = same.setdefault(digest(to_dict(point.config)), point.name)
+        if first != point.name:
+            raise UserError(f"{path}: {first!r} and {point.name!r} are the same run; leave one of them out")
+    if top.evaluate.workload not in WORKLOADS and not Path(top.evaluate.workload).exists():
+        raise UserError(f"{path}: evaluate: {unknown_workload(top.evaluate.workload)}")
     for policy, point in itertools.product(parse_all(top.evaluate.policies), points):
         try:
             check_world(policy, settings_of(top.evaluate, point.config.env))

@@ -78,10 +78,15 @@ def check_memory(sweep: Sweep, most_bytes: int | None) -> None:
 
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """The rows of the sweep's points that are finished, in the order of the file."""
+    """The rows of the sweep's points that are finished, in the order of the file and by the names that it has now."""
     by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
-    wanted = [sweep.id_of(point) for point in sweep.points]
-    return [by_id[one] for one in wanted if one in by_id]
+    wanted = {sweep.id_of(point): point for point in sweep.points}
+    return [by_id[one] | names_of(point) for one, point in wanted.items() if one in by_id]
+
+
+def names_of(point: Point) -> dict[str, Any]:
+    """What a row says of its point."""
+    return {"point": point.name, "group": point.group, "variant": point.variant, "changes": point.changes}
 
 
 def _memory_mib(program: Program) -> float:

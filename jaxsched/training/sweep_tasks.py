@@ -23,7 +23,7 @@ from jaxsched.training.shards import provide_devices
 from jaxsched.training.shared_programs import SharedPrograms
 from jaxsched.training.state import has_step, saved_config
 from jaxsched.training.sweep_file import Point, Sweep, digest
-from jaxsched.training.sweep_plan import flat
+from jaxsched.training.sweep_plan import flat, names_of
 from jaxsched.versions import versions
 
 DONE_FILE, TOKEN_FILE, WORKING_FOLDER = "trained", ".token", "working"
@@ -153,10 +153,7 @@ def _measured(sweep: Sweep, point: Point) -> dict[str, Any]:
     ]
     return {
         "id": sweep.id_of(point),
-        "point": point.name,
-        "group": point.group,
-        "variant": point.variant,
-        "changes": point.changes,
+        **names_of(point),
         "seed": point.config.seed,
         "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
         "tests": tests,

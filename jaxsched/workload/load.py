@@ -60,6 +60,11 @@ DEFAULT_JOBS = 1000
 DEFAULT_LOAD = 0.8
 
 
+def unknown_workload(name: str) -> str:
+    """What is wrong with a name that is no workload's and no file's."""
+    return f"workload: unknown {shortened(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
+
+
 def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
     """(jobs, skipped rows by reason) of a named workload or a trace file; the first job is submitted at 0 s.
 
@@ -87,9 +92,7 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     elif os.path.exists(name_or_path) or "/" in name or "." in name:
         path = Path(name_or_path)
     else:
-        raise UserError(
-            f"workload: unknown {shortened(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
-        )
+        raise UserError(unknown_workload(name))
     jobs, skipped = read_trace(
         path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix, catalogue=options.catalogue
     )

@@ -67,6 +67,8 @@ def test_a_moment_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert "10 min (10 min to 10 min)" in said and "/h" not in said
     main(["kube", "whatif", path, "--at-s", "0"])
     assert capsys.readouterr().out == "no gang is pending\n"
+    main(["kube", "whatif", path, "--at-s", "400", "--scheduler-name", "other"])
+    assert "no gang of the scheduler 'other' is pending, but pods are: " in capsys.readouterr().out
     main(["kube", "whatif", path, "--policies", "pack", *SURE, "--horizon-s", "1000"])
     assert "not within 16 min: 2 pods x 8 GPUs, 0 fit now" in capsys.readouterr().out
 

@@ -17,6 +17,7 @@ from jaxsched.policies.base import FORWARDS
 from jaxsched.policies.registry import NAMES
 from tests.support.commands import refused
 
+QUICKSTART = str(Path(__file__).parents[2] / "checkpoints/quickstart")
 HEADER = "job_id,submit_time_s,num_gpus,duration_s,model\n"
 GOOD = HEADER + "a,0,1,60,vgg16\nb,30,2,60,vgg16\n"
 
@@ -51,6 +52,14 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
     ("arguments", "wanted"),
     [
         (["evaluate", "--workload", "missing.csv"], "missing.csv: no such file"),
+        (["check", "missing"], "missing: no such file or folder"),
+        (
+            ["placement", "fit", "--data", "missing.csv", "--out", QUICKSTART],
+            "holds a checkpoint; choose another folder",
+        ),
+        (["interference", "fit", "--data", "missing.csv", "--out", QUICKSTART], "holds a checkpoint; choose another"),
+        (["sweep", "missing.yaml", "--memory"], "--memory: is for --plan"),
+        (["bench", "--clusters", "--no-training"], "--clusters, --num-envs: should name at least one each"),
         (["evaluate", "--workload", "nix"], "unknown 'nix'"),
         (["evaluate", "--policies", "nix"], "unknown policy 'nix'"),
         (["evaluate", "--policies", "no/such/folder"], "no such folder"),

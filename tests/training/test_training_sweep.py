@@ -1,5 +1,6 @@
 """Sweeps: rows like single trainings, killed and resumed, in batches, planned; checkpoints trained anew."""
 
+import dataclasses
 import json
 import math
 import os
@@ -196,6 +197,15 @@ def test_runs_at_once_are_shared_out_among_devices(swept, write):
 
 
 @pytest.mark.long
+def test_rows_have_the_names_that_the_file_has_now(swept):
+    plan, _ = swept
+    other = {"plain": "bold", "bold": "plain"}
+    points = [dataclasses.replace(point, variant=other[point.variant]) for point in plan.points]
+    swapped = rows_of(dataclasses.replace(plan, points=tuple(points)))
+    assert [row["group"] for row in swapped] == ["bold", "bold", "plain", "plain"]
+
+
+@pytest.mark.long
 def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
     plan, rows = swept
     main(["sweep", str(plan.path), "--table", "--markdown", str(tmp_path / "table.md")])
@@ -294,6 +304,14 @@ MISTAKES = [  # content of the file, what the message must say
     ({"evaluate": {"policies": ["pack:gittins"]}}, ["evaluate", "'pack:gittins'", "knows = history"]),
     ({"evaluate": {"policies": ["themis"]}}, ["evaluate", "'themis'", "preemption on"]),
     ({"evaluate": {"lods": [0.5]}}, ["evaluate", "'lods'", "'loads'"]),
+    (dict(variants={"a": {}, "b": {"ppo.steps": 8}}), ("'a seed=0' and 'b seed=0' are the same run",)),
+    (
+        dict(axes={"ppo.gamma": [0.9, 0.8]}, variants={"a": {}, "b": {"ppo.gamma": 0.7}}),
+        ("variants: b: ppo.gamma: is set by the axes, too",),
+    ),
+    (dict(axes={"seed": [1, 2]}), ("axes: seed: seeds are listed under `seeds`",)),
+    (dict(variants={"a": {"seed": 3}}), ("variants: a: seed: is set by `seeds`, too",)),
+    (dict(evaluate=TESTS | {"workload": "distribted"}), ("evaluate: workload: unknown 'distribted'",)),
 ]
 
 
