@@ -163,9 +163,10 @@ def of_parts(
     call, constants = _explicit(compute, _part(parts, zeros[0]), *zeros)
 
     # What a function with its own batching rule closes over would leak from the trace that it is made in.
-    @jax.custom_batching.custom_vmap
-    def run(constants: list[Array], parts: PyTree, needed: Array, otherwise: T) -> T:
+    def alone(constants: list[Array], parts: PyTree, needed: Array, otherwise: T) -> T:
         return here(parts, needed, otherwise, functools.partial(call, constants))
+
+    run = jax.custom_batching.custom_vmap(alone)
 
     @run.def_vmap
     def side_by_side(
@@ -175,7 +176,7 @@ def of_parts(
         flat = lanes.reshape(-1)
         if flat.size < least:
             axes = jax.tree.map(lambda some: 0 if some else None, batched)
-            every = jax.vmap(run.fun, in_axes=tuple(axes))(constants, parts, needed, otherwise)
+            every = jax.vmap(alone, in_axes=tuple(axes))(constants, parts, needed, otherwise)
             return every, jax.tree.map(lambda _: True, every)
         count = math.ceil(flat.size * share)
 
