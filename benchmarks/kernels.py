@@ -36,7 +36,7 @@ LONGEST = 12  # kernels that are listed
 WARM_CHUNKS = 2
 
 
-class Playing:
+class Program:
     """A compiled program and its state."""
 
     def __init__(self, name: str, envs: int) -> None:
@@ -78,11 +78,11 @@ def _training(envs: int) -> tuple[int, Any, Any, Callable]:
     return CHUNK_TURNS, jax.jit(lambda: initial(setting))(), None, step
 
 
-def kernels_of(playing: Playing) -> list[dict[str, Any]]:
+def kernels_of(program: Program) -> list[dict[str, Any]]:
     """What the accelerator ran in one call, kernel by kernel, the longest first; empty on a CPU."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            playing.call()
+            program.call()
         file = next(Path(folder).rglob("*.xplane.pb"))
         took, launches = Counter(), Counter()
         for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
@@ -91,29 +91,29 @@ def kernels_of(playing: Playing) -> list[dict[str, Any]]:
                     took[event.name] += event.duration_ns / 1e3
                     launches[event.name] += 1
     return [
-        {"kernel": name, "us_per_turn": us / playing.turns, "per_turn": launches[name] / playing.turns}
+        {"kernel": name, "us_per_turn": us / program.turns, "per_turn": launches[name] / program.turns}
         for name, us in took.most_common()
     ]
 
 
 def row_of(name: str, envs: int) -> dict[str, Any]:
     """Measurement of one program."""
-    playing = Playing(name, envs)
-    playing.warm_up()
+    program = Program(name, envs)
+    program.warm_up()
     made, calls, begin = 0, 0, time.perf_counter()
     while time.perf_counter() - begin < LEAST_WALL_S:
-        made, calls = made + playing.call(), calls + 1
+        made, calls = made + program.call(), calls + 1
     wall_s = time.perf_counter() - begin
     return {
         "policy": name,
         "environments": envs,
         "decisions_per_s": round(made / wall_s),
-        "ms_per_turn": round(1e3 * wall_s / (calls * playing.turns), 3),
-        "compile_s": round(playing.compile_s, 1),
-        "memory_bytes": memory_bytes(playing.step),
+        "ms_per_turn": round(1e3 * wall_s / (calls * program.turns), 3),
+        "compile_s": round(program.compile_s, 1),
+        "memory_bytes": memory_bytes(program.step),
         "device": device_name(),
         "jax": jax.__version__,
-        "kernels": kernels_of(playing),
+        "kernels": kernels_of(program),
     }
 
 

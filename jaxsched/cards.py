@@ -94,7 +94,7 @@ def check_free(folder: Path, what: str, option: str) -> None:
     """UserError if a folder that is to be written holds something else than a `what`."""
     there = what_of(folder)
     if there not in (None, what):
-        raise UserError(f"{option} {folder}: holds a {there}; choose another folder")
+        raise UserError(f"{option} {folder}: holds something else, {there!r}; choose another folder")
 
 
 def read_card(folder: Path, what: str) -> dict[str, Any]:

@@ -76,9 +76,10 @@ def test_policies_from_a_file(tmp_path):
     assert parse(f"{ROOT}/examples/policy.py:mine").name == "mine"
     assert parse(f"{ROOT}/examples/policy.py:emptiest_first").options is None
     (tmp_path / "bad.py").write_text("1 / 0\n")
-    (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\n")
-    with pytest.raises(UserError, match=r"policy '.*wrong.py:mine': fails: TypeError"):
-        jaxsched.compare("leaf-spine-2", "philly-like", [f"{tmp_path}/wrong.py:mine"], num_jobs=5)
+    (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\ndef no(*_):\n    assert False\n")
+    for name, words in {"mine": "mine' fails: TypeError: ", "no": "no' fails in line 4: AssertionError"}.items():
+        with pytest.raises(UserError, match=words):
+            jaxsched.compare("leaf-spine-2", "philly-like", [f"{tmp_path}/wrong.py:{name}"], num_jobs=5)
     for spec, words in {
         "none.py:mine": "no such file none.py",
         f"{ROOT}/examples/policy.py:nix": "has no function or Policy 'nix'; it has emptiest_first",

@@ -34,7 +34,7 @@ class MenuParams(Pytree):
     """What may be swept: every leaf vmaps."""
 
     env: EnvParams
-    starts: State  # start states of episodes on a leading axis
+    starts: State  # start states of episodes on a leading axis; no job runs in them
 
 
 class Turn(Pytree):

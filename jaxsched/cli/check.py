@@ -83,11 +83,11 @@ def _folder(path: Path) -> str:
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
         return f"a run that learns {run.learn} from {run.workload}, {len(found)} of {run.generations} generations"
+    if (path / ROWS_FILE).is_file():  # before the state, which runs that were trained at once leave there
+        return f"a sweep, {len(read_rows(path / ROWS_FILE)):,} finished points"
     if (path / STATE_FOLDER).is_dir():
         config = saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
-    if (path / ROWS_FILE).is_file():
-        return f"a sweep, {len(read_rows(path / ROWS_FILE)):,} finished points"
     if not (path / CARD_FILE).is_file():
         raise UserError(f"{path}: is a folder without {CARD_FILE} and without {STATE_FOLDER}, so nothing of ours")
     card: Any = read_json(path / CARD_FILE)

@@ -137,12 +137,16 @@ class Whatif:
 
 def _nobody(shot: "Snapshot", settings: "PlanSettings") -> str:
     """That no gang waits; whose pods do, if others' do."""
-    waiting = [pod.scheduler for pod in shot.pods if not pod.node and pod.units(settings.gpu_resource)]
+    from jaxsched.kube.planning.objects import DONE_PHASES
+
+    there = [pod for pod in shot.pods if not pod.terminating and pod.phase not in DONE_PHASES]
+    waiting = [pod.scheduler for pod in there if not pod.node and pod.units(settings.gpu_resource)]
     others = Counter(name for name in waiting if name != settings.scheduler_name)
     if not others:
         return "no gang is pending"
     named = ", ".join(f"{count} of {name!r}" for name, count in others.most_common())
-    return f"no gang of the scheduler {settings.scheduler_name!r} is pending, but pods are: {named} (--scheduler-name)"
+    ours = f"no gang of the scheduler {settings.scheduler_name!r} is pending"
+    return f"{ours}, but pods are: {named}; name it with --scheduler-name"
 
 
 def _lines(found: "Sequence[Answer]", horizon_s: float) -> Iterator[str]:

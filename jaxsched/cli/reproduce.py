@@ -33,6 +33,12 @@ class Reproduce:
 
     def run(self) -> None:
         """Train, evaluate, compare. UserError on any mistake."""
+        try:
+            self._run()
+        except KeyboardInterrupt as stop:
+            raise type(stop)("go on with the same command") from None
+
+    def _run(self) -> None:
         from jaxsched import shipped
         from jaxsched.cards import what_of
         from jaxsched.files import check_folder
@@ -44,11 +50,7 @@ class Reproduce:
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         check_folder(out, "--out")
         evolved = {files.WHAT: files for files in (level_files, seek_files)}.get(what_of(folder) or "")
-        try:
-            anew = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
-        except KeyboardInterrupt as stop:
-            raise type(stop)("go on with the same command") from None
-        known, policy, lines = anew
+        known, policy, lines = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
         now = versions()
         for package, version in known.versions.items():
             if now.get(package, version) != version:

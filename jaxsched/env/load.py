@@ -20,7 +20,7 @@ from jaxsched.pytree import Pytree
 
 FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
 CHANGED = 3 / 8  # of all partitions side by side that are looked at together; in a turn a third has changed
-MANY = 8192  # partitions side by side from which on those that have changed are picked out
+MANY = 8192  # with fewer partitions side by side all are computed
 
 
 class Load(Pytree):

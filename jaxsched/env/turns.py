@@ -1,7 +1,7 @@
 """Many environments in step with each other, each at its own point of its own boundary: for accelerators.
 
 `env.environment.transition` runs a whole interval at once, completion by completion, and vmapped environments all wait
-for the one with most completions. Here every turn is the same for all, without a loop whose length depends on data. An
+for the one with most completions. Here every turn is the same for all, and no loop waits for a single environment. An
 environment at a boundary decides. One within an interval goes to its next completion. One to which more jobs have come
 than a turn admits admits the next ones. What happens in each is what `transition` does (docs/semantics.md, section 6).
 """

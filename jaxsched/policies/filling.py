@@ -27,7 +27,7 @@ def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: I
     if key.shape[0] > PAIRS:
         return _fill_by_bisection(key, capacity, need)
     index = jnp.arange(key.shape[0])
-    # Written out: a reduction over pairs takes a GPU up to 20 times as long (docs/performance.md).
+    # Written out: a reduction over pairs takes a GPU up to 20 times as long (docs/performance.md), a CPU no less time.
     before = sum(jnp.where(_first(key[j], j, key, index), capacity[j], 0) for j in range(key.shape[0]))
     return jnp.clip(need - before, 0, capacity)
 

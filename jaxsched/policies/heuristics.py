@@ -44,7 +44,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
 
 
 def _drawn(key: PRNGKeyArray, queue: Int32[Array, "P Q"]) -> Float32[Array, "P Q"]:
-    """A random number for each queued job, whichever slot it is in: 24 bits of what its index is folded to."""
+    """A random number for each queued job, drawn from the key and the job's index, whichever slot it is in."""
     folded = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))(key, queue)
     return (jax.random.key_data(folded)[..., 0] >> 8) * jnp.float32(2.0**-24)
 

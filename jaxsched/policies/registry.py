@@ -13,6 +13,7 @@ as published; `greedy-wait` and `match` always backfill, and have `forward` unle
 import dataclasses
 import functools
 import os
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,8 +104,12 @@ def _told(spec: str, act: Act) -> Act:
         except UserError:
             raise
         except Exception as error:
-            said = next(iter(str(error).splitlines()), "")
-            raise UserError(f"policy {spec!r}: fails: {type(error).__name__}: {said}") from error
+            file = os.path.abspath(spec.rpartition(":")[0])
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [at.lineno for at in frames if os.path.abspath(at.filename) == file]
+            where = f" in line {lines[-1]}" if lines else ""
+            said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+            raise UserError(f"policy {spec!r} fails{where}: {said}") from error
 
     return told
 

@@ -55,9 +55,9 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["check", "missing"], "missing: no such file or folder"),
         (
             ["placement", "fit", "--data", "missing.csv", "--out", QUICKSTART],
-            "holds a checkpoint; choose another folder",
+            "holds something else",
         ),
-        (["interference", "fit", "--data", "missing.csv", "--out", QUICKSTART], "holds a checkpoint; choose another"),
+        (["interference", "fit", "--data", "missing.csv", "--out", QUICKSTART], "holds something else"),
         (["sweep", "missing.yaml", "--memory"], "--memory: is for --plan"),
         (["bench", "--clusters", "--no-training"], "--clusters, --num-envs: should name at least one each"),
         (["evaluate", "--workload", "nix"], "unknown 'nix'"),

@@ -38,16 +38,16 @@ def test_only_where_computes_what_is_needed_and_keeps_the_rest(monkeypatch):
 def test_of_parts_of_many_environments_is_that_of_each(needed, least):
     drawn = np.random.default_rng(3)
     parts, scale = drawn.random((6, 2, 5)).astype(np.float32), drawn.random(6).astype(np.float32)
+    other = drawn.random((6, 2, 4)).astype(np.float32)
     wanted = drawn.random((6, 2, 4)) < needed  # of 48 places 9 at a time, or all
 
-    def run(parts, scale, wanted):
+    def run(parts, scale, wanted, other):
         compute = lambda part, p, w: (scale * part.sum() + p, part[w] * w)
-        otherwise = everywhere((jnp.float32(-1.0), jnp.float32(-2.0)), wanted)
-        return of_parts(parts, wanted, compute, otherwise, least=least)
+        return of_parts(parts, wanted, compute, (other, everywhere(jnp.float32(-2.0), wanted)), least=least)
 
-    one_by_one = [jax.jit(run)(*one) for one in zip(parts, scale, wanted, strict=True)]
+    one_by_one = [jax.jit(run)(*one) for one in zip(parts, scale, wanted, other, strict=True)]
     with traced_for(ACCELERATOR):
-        together = jax.jit(jax.vmap(lambda *args: run(*args)))(parts, scale, wanted)
+        together = jax.jit(jax.vmap(lambda *args: run(*args)))(parts, scale, wanted, other)
     for k, leaf in enumerate(together):
         np.testing.assert_allclose(leaf, np.stack([one[k] for one in one_by_one]), rtol=1e-6)
 

@@ -63,14 +63,13 @@ def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batched", [False, True])
-def test_what_is_drawn_does_not_depend_on_the_lists_beside(cluster, batched, monkeypatch):
+def test_what_is_drawn_does_not_depend_on_the_lists_beside(cluster, monkeypatch):
     """The second list needs larger tables, and at other times."""
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 8)
     first, second = (dataclasses.replace(some_jobs(1, n), submit_s=np.arange(n) * 10.0) for n in (40, 120))
-    beside = compare(cluster, [first, second], ["random"], Settings(batched=batched)).rows[0].outcomes[0]
+    beside = compare(cluster, [first, second], ["random"], Settings(batched=True)).rows[0].outcomes[0]
     alone = compare(cluster, [first], ["random"]).rows[0].outcomes[0]
-    assert beside.stats.queue_slots != alone.stats.queue_slots or not batched
+    assert beside.stats.queue_slots != alone.stats.queue_slots
     np.testing.assert_array_equal(beside.start_s, alone.start_s)
     np.testing.assert_allclose(beside.finish_s, alone.finish_s, rtol=1e-6)
 
