@@ -24,6 +24,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.fields import bad_field, check_mapping, check_positive, check_whole
+from jaxsched.inputs import shortened
 from jaxsched.workload.llm import MODELS as LLM
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 from jaxsched.yaml_file import read_yaml
@@ -53,7 +54,7 @@ class Catalogue:
     def index(self, name: str) -> int:
         """Place of a model; takes aliases, ignores case. UserError if there is no such model."""
         if not self.knows(name):
-            raise UserError(f"model: unknown model {name!r}; known models are {', '.join(self.names)}")
+            raise UserError(f"model: unknown model {shortened(name)!r}; known models are {', '.join(self.names)}")
         return self.places[name.strip().lower()]
 
     def knows(self, name: str) -> bool:

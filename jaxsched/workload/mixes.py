@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.workload.catalogue import MEASURED, Catalogue
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -70,5 +71,7 @@ def get_mix(mix: str | Mix | Mapping[str, float], catalogue: Catalogue = MEASURE
     if mix in MIXES:
         return dataclasses.replace(MIXES[mix], catalogue=catalogue)
     if "," not in mix and not catalogue.knows(mix):
-        raise UserError(f"mix: unknown mix {mix!r}; known mixes are {', '.join(MIXES)}, or models with commas between")
+        raise UserError(
+            f"mix: unknown mix {shortened(mix)!r}; known mixes are {', '.join(MIXES)}, or models with commas between"
+        )
     return Mix(mix, dict.fromkeys(mix.split(","), 1.0), catalogue)

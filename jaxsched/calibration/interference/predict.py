@@ -13,6 +13,7 @@ from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
 from jaxsched.calibration.interference.model import law_of, split
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
+from jaxsched.inputs import shortened
 from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, model_index
 
 # Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.
@@ -45,7 +46,9 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
         if name.lower() in MODEL_NAMES or _is_alias(name):
             return catalogue_item(fitted, model_index(name), hardware)
     names = sorted({item.name for item in fitted.items if item.hardware == hardware})
-    raise UserError(f"unknown model {name!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}")
+    raise UserError(
+        f"unknown model {shortened(name)!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}"
+    )
 
 
 def catalogue_item(
