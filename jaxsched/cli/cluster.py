@@ -68,11 +68,12 @@ class Draw:
         """Read, draw, write. UserError on any mistake."""
         from jaxsched.cli.output import results
         from jaxsched.cluster.presets import get_inventory
-        from jaxsched.cluster.topologies.drawing import check_picture, save
+        from jaxsched.cluster.topologies.drawing import save
+        from jaxsched.evaluation.figures import check_figure
         from jaxsched.files import check_outputs
 
         check_outputs({"--out": self.out}, [self.name])
-        check_picture(self.out)
+        check_figure(self.out)
         topology = get_inventory(self.name).topology
         with results() as write:
             write(self.out, lambda path: save(topology, Path(self.name).stem, path))

@@ -73,15 +73,10 @@ def draw(topology: Topology, title: str) -> "Figure":
     return figure
 
 
-def check_picture(path: Path) -> None:
-    """`UserError` if the suffix says no format of pictures."""
-    if path.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise UserError(f"{path}: pictures are written as .svg, .png or .pdf")
-
-
 def save(topology: Topology, title: str, path: Path) -> None:
     """`draw` into a file, whose suffix says the format: .svg, .png or .pdf. `UserError` for another."""
-    check_picture(path)
+    if path.suffix.lower() not in (".svg", ".png", ".pdf"):
+        raise UserError(f"{path}: pictures are written as .svg, .png or .pdf")
     figure = draw(topology, title)
     import matplotlib
 
