@@ -1,6 +1,6 @@
 """The environment as Gymnasium has it, for learners that are not written in JAX. Needs the extra `gym`.
 
-All schedulers are one agent: an action names one option for each of them, `features` and `mask` have one row for each.
+All schedulers are one agent: an action names one option for each of them, and what is seen has a row for each.
 The reward is the mean of theirs. `GymVectorEnv` plays many at once in one compiled program; learners in JAX are faster
 with `make` itself.
 """
@@ -21,15 +21,14 @@ from jaxsched.adapters.menu_env import MenuEnv
 
 def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
     actions, seen = env.action_space(), env.observation_space()
-    shown = {
-        "features": spaces.Box(-np.inf, np.inf, seen["features"].shape, np.float32),
-        "mask": spaces.MultiBinary(seen["mask"].shape),
-    }
-    return spaces.Dict(shown), spaces.MultiDiscrete(np.full(actions.shape, actions.n))
+    shown = {name: spaces.Box(-np.inf, np.inf, seen[name].shape, np.float32) for name in ("features", "options")}
+    return spaces.Dict(shown | {"mask": spaces.MultiBinary(seen["mask"].shape)}), spaces.MultiDiscrete(
+        np.full(actions.shape, actions.n)
+    )
 
 
 def _shown(seen: dict[str, Array]) -> dict[str, np.ndarray]:
-    return {"features": np.asarray(seen["features"]), "mask": np.asarray(seen["mask"], np.int8)}
+    return {name: np.asarray(part, np.int8 if name == "mask" else np.float32) for name, part in seen.items()}
 
 
 class GymEnv(gymnasium.Env):

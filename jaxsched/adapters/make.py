@@ -29,6 +29,7 @@ def make(
     interference: str = "default",
     queue: Discipline = SHOWN,
     in_turns: bool = False,
+    may_wait: bool = True,
     **options: Any,
 ) -> MenuEnv:
     """An environment to learn in, ready to `reset`.
@@ -41,6 +42,7 @@ def make(
         horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
+        may_wait: whether schedulers may wait while something else is legal. Simple learners get lost in waiting.
         options: further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     UserError on any mistake.
@@ -57,4 +59,4 @@ def make(
     tables = [pad_table(to_table(jobs, interval_s), size) for jobs in lists]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
     starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
-    return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns)
+    return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns, may_wait)

@@ -9,24 +9,27 @@ With `in_turns` a step is a turn (`env.turns`): where an interval is still passi
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree, Shaped
 
+from jaxsched.adapters.seen import Seen, seen_of
 from jaxsched.adapters.spaces import Box, Discrete, Named
 from jaxsched.env.environment import SHOWN, is_finished, small_parts, transition, with_large_parts
+from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, FINISHED, POSSIBLE, Action, EnvConfig, EnvParams, State, wait_action
 from jaxsched.env.turns import Playing, at_boundary, turn_with
 from jaxsched.networks.hierarchy import Menu
+from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Choice, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
 
-Seen = dict[str, Array]  # `features`: float32[P, F] and `mask`: bool[P, A] of the options that are legal
 Info = dict[str, Shaped[Array, ""]]
 
 
@@ -61,20 +64,21 @@ class MenuEnv:
     `P` schedulers, `A` options of each: placements, one forward per scheduler, and last to wait. One step is one
     decision round of all schedulers, or with `in_turns` one turn, which on GPUs is faster where many play. Rewards come
     when an interval ends. When an episode ends the next one begins at once: the step's observation and state are then
-    those of its start, reward and flags those of the end.
+    those of its start, reward and flags those of the end. Without `may_wait` waiting is legal only if nothing else is.
     """
 
     config: EnvConfig
     params: MenuParams
     queue: Discipline = SHOWN
     in_turns: bool = False
+    may_wait: bool = True
 
     def reset(self, key: PRNGKeyArray, params: MenuParams | None = None) -> tuple[Seen, Turn]:
         """The start of a random episode of `params.starts`."""
         params = self.params if params is None else params
         start = _start(key, params.starts)
         turn = self._shown(params, at_boundary(start) if self.in_turns else start)
-        return _seen(turn), turn
+        return self.seen(turn), turn
 
     def step(
         self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: MenuParams | None = None
@@ -85,9 +89,7 @@ class MenuEnv:
         jobs finished so far in the episode, and their mean completion time in seconds.
         """
         params = self.params if params is None else params
-        waits = turn.menu.mask.shape[-1] + action.shape[0]
-        choice = Choice(act=action < waits, option=jnp.minimum(action, waits - 1))
-        act = to_action(turn.state, turn.observation, turn.menu, choice)
+        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.menu, action))
         if isinstance(turn.played, Playing):
             after, reward = turn_with(self.config, params.env, turn.played, act, ALWAYS)
             state, whole = after.state, after.intervals == 0
@@ -97,11 +99,31 @@ class MenuEnv:
         terminated, truncated = is_finished(state) & whole, state.clock >= params.env.horizon
         info = _info(params.env, state)
         turn = self._shown(params, _anew(key, params.starts, after, terminated | truncated))
-        return _seen(turn), turn, reward, terminated, truncated, info
+        return self.seen(turn), turn, reward, terminated, truncated, info
 
     def seen(self, turn: Turn) -> Seen:
         """What the schedulers are shown in a turn."""
-        return _seen(turn)
+        return seen_of(turn.observation, turn.menu, self.may_wait)
+
+    def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
+        """What was learned here as a policy, for `compare`, for FILE.py:NAME on the command line, on any cluster.
+
+        Args: `act(key, seen, weights)` gives int32[P], an option for each scheduler. `weights` go to it as they are. To
+        play other clusters it must not hang on the length of `features`.
+        """
+
+        def decide(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+            observation = observe(self.queue, params, state)
+
+            def chosen() -> Action:
+                menu = build_menu(params, state, observation)
+                option = act(key, seen_of(observation, menu, self.may_wait), weights)
+                return to_action(state, observation, menu, _choice(menu, option))
+
+            something = observation.job_mask[:, :-1].any() | observation.forward_mask.any()
+            return lax.cond(something, chosen, lambda: wait_action(params.cluster))
+
+        return Policy(name, decide, weights, asked=POSSIBLE, needs=ESTIMATES)
 
     def action_space(self, params: MenuParams | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""
@@ -109,11 +131,12 @@ class MenuEnv:
         return Discrete(mask.shape[1], mask.shape[:1])
 
     def observation_space(self, params: MenuParams | None = None) -> Named:
-        """`features` (float32[P, F], without limits) and `mask` (bool[P, A])."""
+        """`features` (float32[P, F]), `options` (float32[P, A, O]), both without limits, and `mask` (bool[P, A])."""
         seen = self._example(params)
         return Named(
             {
                 "features": Box(-float("inf"), float("inf"), seen["features"].shape),
+                "options": Box(-float("inf"), float("inf"), seen["options"].shape),
                 "mask": Discrete(2, seen["mask"].shape, jnp.bool_),
             }
         )
@@ -125,6 +148,12 @@ class MenuEnv:
         state = played.to_decide if isinstance(played, Playing) else played
         observation = observe(self.queue, params.env, state)
         return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
+
+
+def _choice(menu: Menu, option: Int32[Array, "P"]) -> Choice:
+    """What the numbers of options say; the last of them is to wait."""
+    waits = menu.mask.shape[-1] + option.shape[0]
+    return Choice(act=option < waits, option=jnp.minimum(option, waits - 1))
 
 
 def _start(key: PRNGKeyArray, starts: State) -> State:
@@ -142,22 +171,6 @@ def _anew(key: PRNGKeyArray, starts: State, after: State | Playing, done: Bool[A
     if isinstance(begun, Playing):
         return begun.replace(state=with_large_parts(begun.state, state.running))
     return with_large_parts(begun, state.running)
-
-
-def _seen(turn: Turn) -> Seen:
-    """What a learner gets: all features of a scheduler in one row, and which options are legal."""
-    obs, menu = turn.observation, turn.menu
-    p = menu.mask.shape[0]
-    others = jnp.broadcast_to(obs.scheduler.mean(0), obs.scheduler.shape)
-    parts = [
-        obs.scheduler, others, obs.group * obs.group_mask[..., None], obs.server, obs.rack, obs.job,
-        obs.job_mask.astype(jnp.float32), menu.features, menu.rank / 4.0, menu.order / 8.0,
-    ]  # fmt: skip
-    waits = jnp.ones((p, 1), bool)
-    return {
-        "features": jnp.concatenate([part.reshape(p, -1) for part in parts], -1),
-        "mask": jnp.concatenate([menu.mask, obs.forward_mask, waits], -1),
-    }
 
 
 def _info(params: EnvParams, state: State) -> Info:

@@ -1,6 +1,8 @@
 """The environment that `make` gives: spaces, whole episodes, and the next one by itself."""
 
 import dataclasses
+import runpy
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 
 import jaxsched
 from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.adapters.seen import seen_of
 from jaxsched.adapters.spaces import Box, Discrete
 from jaxsched.errors import UserError
 
@@ -30,6 +33,80 @@ def test_spaces_draw_what_they_contain():
 def test_a_mistake_is_told():
     with pytest.raises(UserError, match="episodes: 0"):
         jaxsched.make(episodes=0)
+
+
+def test_options_are_what_they_stand_for():
+    """Of two schedulers with three placements each, numbers that were never computed."""
+    obs, menu = _made_up(jaxsched.make("leaf-spine-2", schedulers=2, num_jobs=6, episodes=1))
+    menu = jax.tree.map(lambda leaf: leaf[:, :3], menu)
+    menu = menu.replace(rank=jnp.array([[0, 1, 1], [0, 0, 2]]), order=jnp.array([[0, 0, 8], [0, 4, 0]]))
+    menu = menu.replace(mask=jnp.array([[True, True, True], [True, True, False]]), brief=menu.mask == 1)
+    obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
+    seen = seen_of(obs, menu)
+    assert seen["mask"].tolist() == [[1, 1, 1, 0, 1, 1], [1, 1, 0, 0, 0, 1]]
+    kinds, features, numbers, job, scheduler = _parts(seen["options"], 3, menu.features.shape[-1], 3, obs.job.shape[-1])
+    assert kinds[0].argmax(-1).tolist() == [0, 0, 0, 0, 1, 2]
+    np.testing.assert_array_equal(kinds.sum(-1), seen["mask"], "nothing is said of what is not legal")
+    np.testing.assert_array_equal(features[0, :3], menu.features[0])
+    np.testing.assert_array_equal(numbers[0, 2], [0.25, 1.0, float(menu.brief[0, 2])])
+    np.testing.assert_array_equal(job[0, :3], obs.job[0, jnp.array([0, 1, 1])])
+    np.testing.assert_array_equal(job[0, 4], obs.job[0, -1], "the blocked one")
+    np.testing.assert_array_equal(scheduler[0, 4], obs.scheduler[1], "who would get it")
+    for option in (0, 2, 5):
+        np.testing.assert_array_equal(scheduler[0, option], obs.scheduler[0])
+    assert not features[:, 3:].any() and not job[:, 5].any() and not seen["options"][1, 2:5].any()
+
+
+def test_who_may_not_wait_waits_where_nothing_else_is_legal():
+    obs, menu = _made_up(jaxsched.make("leaf-spine-2", schedulers=2, num_jobs=6, episodes=1))
+    menu = menu.replace(mask=jnp.zeros_like(menu.mask))
+    obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
+    assert seen_of(obs, menu)["mask"][:, -1].tolist() == [True, True]
+    assert seen_of(obs, menu, may_wait=False)["mask"][:, -1].tolist() == [False, True]
+
+
+@pytest.mark.slow
+def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
+    """Where it learned, and beside other policies on the same jobs."""
+    weights = jax.random.normal(jax.random.key(4), env.observation_space()["options"].shape[-1:])
+
+    def act(key, seen, weights):
+        return jnp.argmax(jnp.where(seen["mask"], seen["options"] @ weights, -jnp.inf), -1)
+
+    env = dataclasses.replace(env, may_wait=False)
+
+    def episode(start):
+        params = env.params.replace(starts=jax.tree.map(lambda leaf: leaf[None], start))
+
+        def round_of(carry, key):
+            seen, turn = carry
+            seen, turn, _, terminated, _, info = env.step(key, turn, act(key, seen, weights), params)
+            return (seen, turn), (terminated, info)
+
+        _, (terminated, info) = jax.lax.scan(round_of, env.reset(jax.random.key(0), params), _keys(200))
+        return terminated.any(), info["jct_mean_s"][jnp.argmax(terminated)]
+
+    ended, jct_s = jax.jit(jax.vmap(episode))(env.params.starts)
+    assert ended.all()
+    mine = env.policy("mine", act, weights)
+    options = {"schedulers": 1, "num_jobs": 6, "mean_duration_s": 300.0}
+    rows = jaxsched.compare("leaf-spine-1", "philly-like", ["pack", mine], seeds=2, **options).rows
+    assert not rows[1].baseline and rows[1].name == "mine"
+    assert rows[1].figures.jct_mean_s == pytest.approx(float(jct_s.mean()), rel=1e-5)
+
+
+@pytest.mark.long
+def test_the_example_learns_something_and_is_judged_like_a_rule(env, monkeypatch):
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples/ppo.py"))
+    for name, value in {"ENVS": 4, "STEPS": 64, "MINIBATCHES": 4}.items():
+        monkeypatch.setitem(example["train"].__globals__, name, value)
+    env = dataclasses.replace(env, may_wait=False)
+    weights = [example["train"](env, updates, jax.random.key(0))[1] for updates in (0, 3)]
+    before, after = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(one)]) for one in weights)
+    assert np.isfinite(after).all() and np.abs(after - before).max() > 1e-3
+    mine = example["policy"](env, example["Network"](), weights[1])
+    row = jaxsched.compare("leaf-spine-2", "philly-like", [mine], num_jobs=20, seeds=1).rows[0]
+    assert row.name == "ppo" and row.jobs.finished == 20, "on a cluster of another size, too"
 
 
 @pytest.mark.slow
@@ -74,6 +151,19 @@ def test_episodes_end_with_all_jobs_done_and_begin_again(env):
     assert (info["finished"][ends] == 6).all() and (info["jct_mean_s"][ends] > 60).all()
     assert (clock[ends] <= 1).all() and (clock[ends - 1] > 1).all()  # at once at the start of the next one
     assert np.isfinite(reward).all() and (reward <= 0).all()
+
+
+def _made_up(env):
+    """An observation and a menu of its shapes, full of numbers."""
+    turn = jax.eval_shape(lambda: env.reset(jax.random.key(0))[1])
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(rng.uniform(1, 9, leaf.shape).astype(leaf.dtype)), (turn.observation, turn.menu)
+    )
+
+
+def _parts(options, *sizes):
+    return np.split(np.asarray(options), np.cumsum(sizes), -1)
 
 
 def _keys(count):

@@ -1,0 +1,140 @@
+"""PPO on `jaxsched.make`, in JAX, flax and optax alone: a learner to begin from.
+
+All schedulers share one network. It scores every option by the option's own features, so what was learned on one
+cluster plays any other. It may not wait while it can act: with that among the options it learns to wait for ever.
+The result is judged as all policies are: beside the rules, on jobs that it did not learn from.
+
+    python examples/ppo.py          seed 0: three minutes of two cores
+    python examples/ppo.py 1 30     seed 1, 30 updates
+"""
+
+import sys
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+import jaxsched
+
+CLUSTER, WORKLOAD = "leaf-spine-4", "distributed"
+JOBS = {"schedulers": 2, "num_jobs": 60, "mean_duration_s": 1800.0, "load": 0.9}
+ENVS, STEPS, UPDATES = 64, 128, 120  # environments, rounds between updates, updates
+EPOCHS, MINIBATCHES, RATE, CLIP = 3, 8, 1e-3, 0.2
+DISCOUNT, TRACE, ENTROPY, CRITIC = 0.99, 0.95, 0.003, 0.5
+DECIDING = 0.25  # share of all rounds and schedulers in which there is something to decide, at most
+
+
+class Network(nn.Module):
+    """Logarithms of the options' probabilities, and the value of what a scheduler sees."""
+
+    @nn.compact
+    def __call__(self, seen):
+        hidden = nn.relu(nn.Dense(64)(nn.relu(nn.Dense(64)(seen["options"]))))
+        score = nn.Dense(1, kernel_init=nn.initializers.orthogonal(0.01))(hidden)[..., 0]
+        pooled = jnp.where(seen["mask"][..., None], hidden, 0.0).max(-2)
+        value = nn.Dense(1)(nn.relu(nn.Dense(64)(pooled)))[..., 0]
+        return nn.log_softmax(jnp.where(seen["mask"], score, -1e9)), value
+
+
+class Round(NamedTuple):
+    """What each scheduler did in each environment."""
+
+    seen: dict[str, jax.Array]
+    option: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    done: jax.Array  # the episode ended with this round
+    passed: jax.Array  # the interval did: rounds of one boundary are one moment
+
+
+def of_option(log_probs, option):
+    """The number of the option that was chosen."""
+    return jnp.take_along_axis(log_probs, option[..., None], -1)[..., 0]
+
+
+def make_update(env, network, optimizer):
+    """A compiled function that plays `STEPS` rounds and learns from them."""
+
+    def play(carry, key):
+        weights, seen, turn = carry
+        draw, go = jax.random.split(key)
+        log_probs, value = network.apply(weights, seen)
+        option = jax.random.categorical(draw, log_probs)
+        clock = turn.state.clock
+        after, turn, reward, terminated, truncated, info = jax.vmap(env.step)(jax.random.split(go, ENVS), turn, option)
+        reward = (reward + reward.mean(-1, keepdims=True)) / 2  # half of it is everybody's
+        ended = terminated | truncated
+        flags = (jnp.broadcast_to(flag[:, None], reward.shape) for flag in (ended, turn.state.clock != clock))
+        played = Round(seen, option, of_option(log_probs, option), value, reward, *flags)
+        return (weights, after, turn), (played, jnp.where(terminated, info["jct_mean_s"], jnp.nan))
+
+    def advantages(rounds, last):
+        def back(carry, step):
+            following, traced = carry
+            discount, trace = (jnp.where(step.passed, x, 1.0) * (1.0 - step.done) for x in (DISCOUNT, TRACE))
+            traced = step.reward + discount * following - step.value + discount * trace * traced
+            return (step.value, traced), traced
+
+        return jax.lax.scan(back, (last, jnp.zeros_like(last)), rounds, reverse=True)[1]
+
+    def loss(weights, step, advantage):
+        log_probs, value = network.apply(weights, step.seen)
+        ratio = jnp.exp(of_option(log_probs, step.option) - step.log_prob)
+        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        gain = jnp.minimum(ratio * scaled, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * scaled).mean()
+        spread = -(jnp.exp(log_probs) * jnp.where(step.seen["mask"], log_probs, 0.0)).sum(-1).mean()
+        target = step.value + advantage
+        missed = jnp.square(value - target).mean() / (target.var() + 1e-8)  # rewards of any scale weigh alike
+        return -gain + CRITIC * missed - ENTROPY * spread
+
+    def learn(carry, batch):
+        weights, momenta = carry
+        change, momenta = optimizer.update(jax.grad(loss)(weights, *batch), momenta)
+        return (optax.apply_updates(weights, change), momenta), None
+
+    @jax.jit
+    def update(weights, momenta, seen, turn, key):
+        key, draw = jax.random.split(key)
+        (_, seen, turn), (rounds, jct_s) = jax.lax.scan(play, (weights, seen, turn), jax.random.split(key, STEPS))
+        gained = advantages(rounds, network.apply(weights, seen)[1])
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), (rounds, gained))
+        idle = ~flat[0].seen["mask"][:, :-1].any(-1)  # nothing to do but wait
+        rows = jnp.argsort(idle, stable=True)[: int(DECIDING * len(idle)) // MINIBATCHES * MINIBATCHES]
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(draw, EPOCHS))
+        batches = jax.tree.map(lambda leaf: leaf[orders.reshape(EPOCHS * MINIBATCHES, -1)], flat)
+        (weights, momenta), _ = jax.lax.scan(learn, (weights, momenta), batches)
+        return weights, momenta, seen, turn, jnp.nanmean(jct_s)
+
+    return update
+
+
+def train(env, updates, key):
+    """The network and its weights after so many updates."""
+    network, optimizer = Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE))
+    update = make_update(env, network, optimizer)
+    key, begin = jax.random.split(key)
+    seen, turn = jax.vmap(env.reset)(jax.random.split(begin, ENVS))
+    weights = network.init(begin, seen)
+    momenta = optimizer.init(weights)
+    for number in range(updates):
+        key, draw = jax.random.split(key)
+        weights, momenta, seen, turn, jct_s = update(weights, momenta, seen, turn, draw)
+        if number % 10 == 9:
+            print(f"update {number + 1}: mean JCT {jct_s / 60:.1f} min", flush=True)
+    return network, weights
+
+
+def policy(env, network, weights):
+    """The likeliest option of each scheduler."""
+    return env.policy("ppo", lambda key, seen, weights: jnp.argmax(network.apply(weights, seen)[0], -1), weights)
+
+
+if __name__ == "__main__":
+    seed, updates = (int(sys.argv[i]) if len(sys.argv) > i else usual for i, usual in ((1, 0), (2, UPDATES)))
+    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, **JOBS)
+    mine = policy(env, *train(env, updates, jax.random.key(seed)))
+    rules = ["random", "pack:sjf+backfill+forward", "greedy-wait:sjf+spread"]
+    print(jaxsched.compare(CLUSTER, WORKLOAD, [*rules, mine], seed=1000, seeds=32, **JOBS))
