@@ -147,7 +147,8 @@ def environment(name):
     import jaxsched
     from jaxsched.adapters.jaxmarl_env import JaxMarlEnv
 
-    return JaxMarlEnv(jaxsched.make("leaf-spine-4", schedulers=2, num_jobs=30, mean_duration_s=1800.0, load=0.9))
+    jobs = {"num_jobs": 30, "mean_duration_s": 1800.0, "load": 0.9}
+    return JaxMarlEnv(jaxsched.make("leaf-spine-4", schedulers=2, may_wait=False, **jobs))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,8 @@ class MenuEnv:
         else:
             state, reward = transition(self.config, params.env, turn.state, act)
             after, whole = state, True
-        terminated, truncated = is_finished(state) & whole, state.clock >= params.env.horizon
+        terminated = is_finished(state) & whole
+        truncated = ~terminated & (state.clock >= params.env.horizon)
         info = _info(params.env, state)
         turn = self._shown(params, _anew(key, params.starts, after, terminated | truncated))
         return self.seen(turn), turn, reward, terminated, truncated, info
@@ -179,4 +180,6 @@ def _info(params: EnvParams, state: State) -> Info:
     jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
     count = done.sum()
     mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
-    return {"boundary": state.clock, "finished": count, "jct_mean_s": mean_s}
+    ends = records.finish + jnp.ceil(records.finish_offset_s / params.interval_s).astype(jnp.int32)
+    last = jnp.where(done, ends, 0).max()  # when nothing is left the clock runs on by itself
+    return {"boundary": jnp.where(is_finished(state), last, state.clock), "finished": count, "jct_mean_s": mean_s}

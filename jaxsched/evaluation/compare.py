@@ -23,7 +23,7 @@ from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
-from jaxsched.simulation.scenario import load_scenario
+from jaxsched.simulation.scenario import check_options, load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.versions import versions
@@ -143,16 +143,18 @@ def compare(
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
         play: what plays the runs; `simulation.elsewhere.Elsewhere` does it on other machines.
-        options: where `jobs` is a name: those of `load_scenario`, such as `load`, `num_jobs`, `seeds`.
+        options: fields of `Settings` that differ from `settings`, such as `knows` or `preemption`; and where `jobs` is
+            a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed`.
 
-    UserError on an unknown policy, or if no job fits the cluster.
+    UserError on an unknown policy or option, or if no job fits the cluster.
     """
-    settings = settings or Settings()
+    settings, options = _settled(settings or Settings(), options)
     policies = parse_all([policies] if isinstance(policies, str) else policies)
     if isinstance(jobs, str):
         if not isinstance(cluster, str):
             raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
-        scenario = load_scenario(cluster, jobs, **options)
+        check_options("compare", options, _OF_SETTINGS)
+        scenario = load_scenario(cluster, jobs, **({"models": settings.models} | options))
         cluster, jobs_by_seed, config = scenario.cluster, scenario.jobs, scenario.config | dict(config or {})
     else:
         if options:
@@ -174,6 +176,15 @@ def compare(
     settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
     return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions())
+
+
+_OF_SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]  # which is that of lists
+
+
+def _settled(settings: Settings, options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """The settings with the options that are theirs, and the others."""
+    changes = {name: value for name, value in options.items() if name in _OF_SETTINGS}
+    return dataclasses.replace(settings, **changes), {name: options[name] for name in options if name not in changes}
 
 
 def _on_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> JobList:

@@ -1,7 +1,9 @@
 """A cluster and the jobs it is to run, from names: what the shared options of the command line stand for."""
 
 import dataclasses
+import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
@@ -114,6 +116,14 @@ def load_scenario(
         "skipped_rows": skipped,
     }
     return Scenario(hardware, lists, config["seeds"], skipped, config)
+
+
+def check_options(who: str, given: Iterable[str], further: Iterable[str] = ()) -> None:
+    """UserError on a name that is no option of `load_scenario` and none of the `further` ones."""
+    known = [*list(inspect.signature(load_scenario).parameters)[2:], *further]
+    for name in given:
+        if name not in known:
+            raise UserError(f"{who}: unknown option {name!r}; known ones: {', '.join(known)}")
 
 
 def _converted(

@@ -238,13 +238,15 @@ def read_trace(
 
 
 def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fraction: float, mix: Mix) -> JobList:
-    """Arrays of `jobs`, gaps filled in; models are places in the mix's catalogue."""
-    catalogue = mix.catalogue
+    """Arrays of `jobs`, gaps filled in; models are places in the mix's catalogue.
+
+    What is drawn hangs on a job's place in the order of submission, not on that of lines.
+    """
+    catalogue, jobs = mix.catalogue, sorted(jobs, key=lambda job: job.submit_s)
     workers = np.array([job.workers for job in jobs])
     submit = np.array([job.submit_s for job in jobs])
     drawn_ps = draw_ps(rng, workers, ps_fraction)
     drawn_model = rng.choice(len(catalogue.models), size=len(jobs), p=mix.probabilities)
-    order = np.argsort(np.argsort(submit, kind="stable"))  # a job's place in the order of submission
     return make_job_list(
         submit - submit.min() if form.from_start else submit,
         [job.duration_s for job in jobs],
@@ -254,7 +256,7 @@ def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fracti
         model=_filled((catalogue.index(job.model) if job.model else None for job in jobs), drawn_model),
         models=len(catalogue.models),
         tenant=_tenants([job.tenant for job in jobs]),
-        home=_filled((job.home for job in jobs), order),
+        home=_filled((job.home for job in jobs), np.arange(len(jobs))),
         milli=[job.milli for job in jobs],
         gpu_type=[job.gpu_type for job in jobs],
         ended=[ENDS.index(job.ended) for job in jobs],

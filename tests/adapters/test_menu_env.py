@@ -13,7 +13,9 @@ import jaxsched
 from jaxsched.adapters.menu_env import MenuEnv
 from jaxsched.adapters.seen import seen_of
 from jaxsched.adapters.spaces import Box, Discrete
+from jaxsched.env.environment import initial_state
 from jaxsched.errors import UserError
+from jaxsched.workload.jobs import make_job_list, to_table
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,27 @@ def test_spaces_draw_what_they_contain():
 def test_a_mistake_is_told():
     with pytest.raises(UserError, match="episodes: 0"):
         jaxsched.make(episodes=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"episodes": 2.5}, "episodes: 2.5"),
+        ({"knows": "nothing"}, "make: unknown option 'knows'"),
+        ({"reward": {"jct": 1.0}}, "reward: unknown term 'jct'"),
+        ({"max_forwards": -1}, "max_forwards: -1"),
+    ],
+)
+def test_mistakes_in_options_are_told(wrong, said):
+    with pytest.raises(UserError, match=said):
+        jaxsched.make("leaf-spine-1", num_jobs=2, **wrong)
+
+
+def test_models_of_ones_own_are_those_that_are_played(tmp_path):
+    (tmp_path / "models.yaml").write_text("models: [{name: hog, compute_s: 0.05, gradient_bytes: 4.0e+9}]\n")
+    (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,num_gpus,duration_s,model\na,0,1,600,hog\n")
+    env = jaxsched.make("leaf-spine-1", str(tmp_path / "jobs.csv"), episodes=1, models=str(tmp_path / "models.yaml"))
+    assert float(env.params.env.profiles.gradient_bytes[int(env.params.starts.jobs.model[0, 0])]) == np.float32(4e9)
 
 
 def test_options_are_what_they_stand_for():
@@ -93,6 +116,24 @@ def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     rows = jaxsched.compare("leaf-spine-1", "philly-like", ["pack", mine], seeds=2, **options).rows
     assert not rows[1].baseline and rows[1].name == "mine"
     assert rows[1].figures.jct_mean_s == pytest.approx(float(jct_s.mean()), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_where_an_episode_ends_and_what_its_rewards_sum_to():
+    """Two jobs on an empty cluster: both are waited for to their end, and not to the horizon."""
+    jobs = make_job_list([0.0, 0.0], [590.0, 300.0], [1, 1])
+    made = {"schedulers": 1, "interference": "none", "reward": {"jobs": 1.0, "lost": 1.0}}
+    env = jaxsched.make("leaf-spine-1", num_jobs=2, episodes=1, **made, horizon_s=6000.0)
+    starts = jax.tree.map(lambda leaf: leaf[None], initial_state(env.config, env.params.env, to_table(jobs, 60.0)))
+    params, step = env.params.replace(starts=starts), jax.jit(env.step)
+    (seen, turn), rewards, terminated = env.reset(jax.random.key(0), params), 0.0, False
+    while not terminated:
+        assert rewards > -40
+        action = jnp.argmax(seen["mask"], -1)
+        seen, turn, reward, terminated, truncated, info = step(jax.random.key(0), turn, action, params)
+        rewards += float(reward[0])
+    assert not truncated and int(info["boundary"]) == 10 and int(info["finished"]) == 2
+    assert rewards == pytest.approx(-890 / 60, rel=1e-5), "nothing was lost"
 
 
 @pytest.mark.long
