@@ -21,8 +21,12 @@ from jaxsched.adapters.menu_env import MenuEnv
 
 def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
     actions, seen = env.action_space(), env.observation_space()
-    shown = {name: spaces.Box(-np.inf, np.inf, seen[name].shape, np.float32) for name in ("features", "options")}
-    return spaces.Dict(shown | {"mask": spaces.MultiBinary(seen["mask"].shape)}), spaces.MultiDiscrete(
+    shown = {
+        "features": spaces.Box(-np.inf, np.inf, seen["features"].shape, np.float32),
+        "options": spaces.Box(-np.inf, np.inf, seen["options"].shape, np.float32),
+        "mask": spaces.MultiBinary(seen["mask"].shape),
+    }
+    return spaces.Dict(shown), spaces.MultiDiscrete(
         np.full(actions.shape, actions.n)
     )
 

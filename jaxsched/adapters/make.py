@@ -32,7 +32,7 @@ def make(
     interference: str = "default",
     models: str | None = None,
     max_forwards: int = 2,
-    reward: Mapping[str, float] | None = None,
+    reward: Mapping[str, Any] | None = None,
     queue: Discipline = SHOWN,
     in_turns: bool = False,
     may_wait: bool = True,
@@ -48,8 +48,8 @@ def make(
         horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
         models: a file of models beside the catalogue's.
         max_forwards: how often a job may be forwarded.
-        reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: `jobs` alone, so that the
-            sum of rewards is minus the sum of completion times, in intervals.
+        reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: 1 for `jobs`. Then rewards
+            sum to minus all completion times, in intervals.
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
         may_wait: whether schedulers may wait while something else is legal. Simple learners get lost in waiting.
@@ -82,7 +82,7 @@ def make(
     return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns, may_wait)
 
 
-def _weights(given: Mapping[str, float]) -> RewardWeights:
+def _weights(given: Mapping[str, Any]) -> RewardWeights:
     known = list(inspect.signature(reward_weights).parameters)
     for name in given:
         if name not in known:

@@ -1,20 +1,24 @@
 """`jaxsched check`: whether files can be read, and as what, without running anything."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from jaxsched.cli.options import optional
+
 HELP = """Say what files and folders hold, or what is wrong with them.
 
-Known are traces, node lists and host maps, measurements (.csv, .json), cluster files, training configurations and
-sweeps (.yaml), recordings and logs of runs (.jsonl), and the folders of checkpoints, fitted models and runs. The exit
-code is 2 if one of them cannot be read.
+Known are traces, node lists and host maps, measurements (.csv, .json), cluster files, files of models, training
+configurations and sweeps (.yaml), recordings and logs of runs (.jsonl), and the folders of checkpoints, fitted models
+and runs. The exit code is 2 if one of them cannot be read.
 
 Examples:
   jaxsched check trace.csv mine.yaml checkpoints/quickstart runs/mine
+  jaxsched check --models models.yaml trace.csv
 """
 
 
@@ -24,6 +28,8 @@ class Check:
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")]
     """Files and folders."""
+    models: Annotated[str | None, optional("FILE")] = None
+    """Models of your own that traces name (as of `jaxsched evaluate`)."""
 
     def run(self) -> None:
         """One line for each. UserError with the number of bad ones after all have been looked at."""
@@ -36,7 +42,7 @@ class Check:
         bad: list[str] = []
         for path in self.files:
             try:
-                print(f"{path}: {what_is(path)}")
+                print(f"{path}: {what_is(path, self.models)}")
             except UserError as error:
                 bad.append(str(error))
         for message in bad[:-1]:
@@ -45,8 +51,11 @@ class Check:
             raise UserError(bad[-1])
 
 
-def what_is(path: Path) -> str:
-    """What a file or folder holds, in a few words. UserError if it cannot be read as what it seems to be."""
+def what_is(path: Path, models: str | None = None) -> str:
+    """What a file or folder holds, in a few words. UserError if it cannot be read as what it seems to be.
+
+    Args: `models`: a file of models that traces may name.
+    """
     from jaxsched.errors import UserError
 
     if path.is_dir():
@@ -54,7 +63,7 @@ def what_is(path: Path) -> str:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     readers: dict[str, Callable[[Path], str]] = {
-        ".csv": _csv,
+        ".csv": functools.partial(_csv, models=models),
         ".yaml": _yaml,
         ".yml": _yaml,
         ".jsonl": _lines,
@@ -106,13 +115,14 @@ def _folder(path: Path) -> str:
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 
-def _csv(path: Path) -> str:
+def _csv(path: Path, models: str | None) -> str:
     from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS, read_measurements
     from jaxsched.calibration.step_time.measurements import FORMATS as STEP_TIMES
     from jaxsched.calibration.step_time.measurements import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.csv_file import read_table
     from jaxsched.simulation.job_table import JOB_COLUMNS
+    from jaxsched.workload.catalogue import get_catalogue
     from jaxsched.workload.traces import detect_format, read_trace
 
     table = read_table(path)
@@ -125,9 +135,9 @@ def _csv(path: Path) -> str:
         return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs"
     if set(table.header) >= set(JOB_COLUMNS):
         return f"what became of {len(table.rows):,} jobs"
-    jobs, skipped = read_trace(path)
+    jobs, skipped = read_trace(path, catalogue=get_catalogue(models))
     left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
-    return f"a trace, format {detect_format(table).name}, of {len(jobs):,} jobs{left}"
+    return f"a trace, format {detect_format(table).name}, of {len(jobs):,} job{'s' * (len(jobs) > 1)}{left}"
 
 
 def _yaml(path: Path) -> str:
@@ -135,12 +145,16 @@ def _yaml(path: Path) -> str:
     from jaxsched.errors import UserError
     from jaxsched.training.config import load_config
     from jaxsched.training.sweep_file import load_sweep
+    from jaxsched.workload.catalogue import get_catalogue
     from jaxsched.yaml_file import read_yaml
 
     content = read_yaml(path, "configs/quickstart.yaml")
     if content is None:
         raise UserError(f"{path}: is empty; see configs/quickstart.yaml for an example")
     keys = set(content) if isinstance(content, dict) else set()
+    if keys == {"models"}:
+        get_catalogue(path)
+        return f"{len(content['models']):,} models of jobs"
     if "servers" in keys:
         return f"a cluster of {len(read_cluster_file(path).servers):,} servers"
     if keys & {"axes", "variants", "base", "out"}:

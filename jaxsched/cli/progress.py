@@ -25,6 +25,7 @@ class Display:
         self._unit, self._total = unit, total
         self._lock = threading.Lock()
         self._printed: dict[str, float] = {}
+        self._begun: dict[str, tuple[int, float]] = {}
         self._said: set[str] = set()
         console = Console(stderr=True)
         self._bars = _bars(console) if console.is_terminal else None
@@ -76,11 +77,16 @@ class Display:
                 print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)
 
     def more(self, name: str, done: int, total: int, passed_s: float) -> None:
-        """As `update` for pieces of work that are not known beforehand, each with its own total."""
+        """As `update` for pieces of work that are not known beforehand, each with its own total.
+
+        What a piece has done when it is first heard of says nothing of its pace: its program was compiled in that time.
+        """
         self._total = total
+        begun = self._begun.setdefault(name, (done, passed_s))
         if self._bars is not None and name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, start=False, said="waiting")
-        self.update(name, done, passed_s, over=done == total)
+        over = done == total
+        self.update(name, done, passed_s, over=over, apart=(0, 0.0) if over else begun)
 
     def _rate(self, done: int, passed_s: float) -> str:
         """What to say of the rate, once there is one."""

@@ -60,7 +60,7 @@ def learn(options: "Train") -> None:
         raise type(stop)(*[f"go on with: jaxsched train --resume {shlex.quote(str(folder))}"] * there) from None
     if read_rows(folder / METRICS_FILE)[-1]["best_generation"] == 0:
         print("nothing better than where learning starts was found, so that is the policy; learn for longer")
-    print(f"the best policy on the jobs it was learned from is in {policy}; judge it by others:")
+    print(f"the best policy on the jobs it was learned from is in {policy}; {how_to_judge(config)}:")
     print(f"  {judging(config, policy)}")
 
 
@@ -116,6 +116,15 @@ def reporter(display: "Display", generations: int) -> Callable[[dict[str, float]
         display.update("train", done, row["wall_s"], over=done == generations, note=note, apart=first[0])
 
     return report
+
+
+def how_to_judge(config: "EvolvedConfig") -> str:
+    """What to say before the command that judges."""
+    from jaxsched.workload.load import SYNTHETIC
+
+    if config.workload in SYNTHETIC or config.until < 1.0:
+        return "judge it by others"
+    return "it knows all jobs of the trace (--until 0.6 would leave some to judge it by), so this flatters it"
 
 
 def judging(config: "EvolvedConfig", policy: Path) -> str:

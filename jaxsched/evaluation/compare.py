@@ -154,7 +154,7 @@ def compare(
         if not isinstance(cluster, str):
             raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
         check_options("compare", options, _OF_SETTINGS)
-        scenario = load_scenario(cluster, jobs, **({"models": settings.models} | options))
+        scenario = load_scenario(cluster, jobs, models=settings.models, **options)
         cluster, jobs_by_seed, config = scenario.cluster, scenario.jobs, scenario.config | dict(config or {})
     else:
         if options:

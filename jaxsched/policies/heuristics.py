@@ -5,12 +5,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
+from jaxsched.errors import UserError
 from jaxsched.policies.base import STAY, Act, forward_choice, place_or_forward, views
 from jaxsched.policies.faster import preempting
-from jaxsched.policies.rules import RULES, Rule, fastest
+from jaxsched.policies.rules import RULES, Rule, View, fastest
 
 FIFO = Discipline()
 
@@ -20,7 +22,7 @@ def heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = STAY) -
 
     The rule `random` also draws the order of the queue.
     """
-    place_workers = RULES[rule] if isinstance(rule, str) else rule
+    place_workers = RULES[rule] if isinstance(rule, str) else _checked(rule)
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         p = jnp.arange(state.queue.shape[0])
@@ -47,6 +49,23 @@ def _drawn(key: PRNGKeyArray, queue: Int32[Array, "P Q"]) -> Float32[Array, "P Q
     """A random number for each queued job, drawn from the key and the job's index, whichever slot it is in."""
     folded = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))(key, queue)
     return (jax.random.key_data(folded)[..., 0] >> 8) * jnp.float32(2.0**-24)
+
+
+def _checked(rule: Rule) -> Rule:
+    """The rule, with UserError if it returns anything but whole workers per GPU group."""
+
+    def checked(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
+        workers = rule(key, view, job)
+        given = getattr(workers, "dtype", None), getattr(workers, "shape", None)
+        if given[0] is None or not jnp.issubdtype(given[0], jnp.integer) or given[1] != view.free.shape:
+            found = type(workers).__name__ if given[0] is None else f"{given[0]} of shape {given[1]}"
+            raise UserError(
+                f"rule {getattr(rule, '__name__', repr(rule))}: returned {found}, should be the workers of each GPU "
+                f"group, int32 of shape {view.free.shape}"
+            )
+        return jnp.asarray(workers, jnp.int32)
+
+    return checked
 
 
 def _on_fastest(rule: Rule) -> Rule:

@@ -120,6 +120,18 @@ def test_plain_progress_has_rate_and_time_left(capsys, monkeypatch):
     ]
 
 
+def test_what_was_compiled_before_the_first_chunk_says_nothing_of_the_pace(capsys, monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.progress.EVERY_S", 0.0)
+    with Display([], 0, "chunks") as display:
+        for done, passed_s in ((1, 67.0), (3, 71.0), (5, 75.0)):
+            display.more("seed 0", done, 5, passed_s)
+    assert capsys.readouterr().err.splitlines() == [
+        "seed 0: 1/5 chunks",
+        "seed 0: 3/5 chunks, 2.0 s per chunk, about 4 s left",
+        "seed 0: 5/5 chunks, 15.0 s per chunk, done in 75.0 s",
+    ]
+
+
 TINY = """
 env: {cluster: leaf-spine-1, schedulers: 1, running_slots: 8, queue_slots: 16, rounds: 4}
 network: {width: 4}

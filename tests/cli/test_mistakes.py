@@ -229,6 +229,18 @@ def test_a_policy_file_that_ends_python_or_cannot_be_is_one_line(capsys, tmp_pat
     assert "File name too long" in refused(capsys, "evaluate", "--policies", f"{'x' * 5000}.py:rule")
 
 
+def test_models_of_ones_own_are_known_to_check(capsys, tmp_path):
+    models, trace = tmp_path / "models.yaml", tmp_path / "trace.csv"
+    models.write_text("models: [{name: hog, compute_s: 0.05, gradient_bytes: 4.0e+9}]\n")
+    trace.write_text("job_id,submit_time_s,num_gpus,duration_s,model\na,0,4,600,hog\n")
+    assert "line 2, model: 'hog' should be one of the known models" in refused(capsys, "check", trace)
+    assert main(["check", "--models", str(models), str(trace), str(models)]) in (None, 0)
+    said = capsys.readouterr().out
+    assert "format native, of 1 job\n" in said and "models.yaml: 1 models of jobs" in said
+    models.write_text("models: [{name: hog}]\n")
+    assert "has no compute_s" in refused(capsys, "check", models)
+
+
 def test_what_pretends_to_be_a_result_is_refused(capsys, tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"policies": 5, "config": {}, "versions": {}}')

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
+from jaxsched.errors import UserError
 from jaxsched.evaluation import figures, tables
-from jaxsched.evaluation.compare import FURTHER
+from jaxsched.evaluation.compare import FURTHER, compare
 from jaxsched.simulation.job_table import JOB_COLUMNS, write_jobs
+from jaxsched.simulation.settings import Settings
 
 POLICY_KEYS = {
     "jct_mean_s", "jct_ci95_s", "jct_p50_s", "jct_p95_s", "jct_p99_s", "queue_mean_s", "makespan_s", "gpu_utilisation",
@@ -33,6 +35,18 @@ def test_json_has_the_schema_and_only_numbers_that_json_knows(comparison, job_li
     assert min(policy["ratio_to_best_baseline"] for policy in found["policies"].values()) == 1.0
     assert found["config"]["cluster"] == "leaf-spine-2" and found["config"]["interval_s"] == 60.0
     assert {"jaxsched", "jax", "python", "device"} <= set(found["versions"])
+
+
+def test_options_are_of_settings_or_of_jobs_and_none_is_lost(tmp_path):
+    (tmp_path / "models.yaml").write_text("models: [{name: hog, compute_s: 0.05, gradient_bytes: 4.0e+9}]\n")
+    (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,num_gpus,duration_s,model\na,0,4,600,hog\n")
+    of = {"models": str(tmp_path / "models.yaml"), "interval_s": 30.0, "seed": 3, "knows": "nothing"}
+    found = compare("leaf-spine-1", str(tmp_path / "jobs.csv"), "pack", Settings(max_forwards=1), **of)
+    assert found.config["models"] == of["models"] and found.config["seeds"] == [3]
+    assert (found.config["interval_s"], found.config["max_forwards"]) == (30.0, 1)
+    assert found.rows[0].jobs.finished == 1
+    with pytest.raises(UserError, match=r"compare: unknown option .know.; known ones: .*knows"):
+        compare("leaf-spine-1", "philly-like", "pack", know="nothing")
 
 
 def test_rejected_jobs_have_a_reason(comparison, job_lists):

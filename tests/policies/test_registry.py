@@ -1,6 +1,7 @@
 """The grammar of policy names: what is understood, what is refused, and in which words."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
 from jaxsched.policies.base import Policy
 from jaxsched.policies.heuristics import heuristic
 from jaxsched.policies.registry import NAMES, parse
@@ -102,7 +104,22 @@ def test_backfilling_is_independent_of_the_order():
     assert (np.asarray(first.records.start) != np.asarray(second.records.start)).any()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda free: free * 0.5, "returned float32 of shape (2,), should be the workers of each GPU group, int32"),
+        (lambda free: free[:1], "returned int32 of shape (1,)"),
+        (lambda free: None, "returned NoneType"),
+    ],
+)
+def test_a_rule_that_returns_something_else_is_told(returned, said):
+    def mine(key, view, job):
+        return returned(view.free)
+
+    with pytest.raises(UserError, match="rule mine: " + re.escape(said)):
+        compare("leaf-spine-1", "philly-like", [mine], num_jobs=2, seeds=1)
+
+
 @pytest.mark.slow
 def test_an_order_and_a_rule_may_be_functions():
     """They decide as those of the same meaning that have names."""

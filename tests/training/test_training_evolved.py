@@ -151,6 +151,9 @@ def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(tra
     for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
         assert option in judged
     assert "--interval-s" not in judged
+    assert train_evolved_command.how_to_judge(config) == "judge it by others"
+    whole = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9))
+    assert "knows all jobs" in train_evolved_command.how_to_judge(whole)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,14 @@ def test_seed_mix_and_ps_fraction_fill_the_gaps(write):
     assert (read_trace(path, ps_fraction=0.0)[0].ps == 0).all()
 
 
+def test_draws_do_not_depend_on_the_order_of_lines(write):
+    lines = [f"{i},{i},16,10\n" for i in range(50)]
+    one, other = (read_trace(write(NATIVE + "".join(some)), seed=1)[0] for some in (lines, lines[::-1]))
+    assert one.job_id.tolist() == other.job_id.tolist()
+    assert one.model.tolist() == other.model.tolist() and one.ps.tolist() == other.ps.tolist()
+    assert one.home.tolist() == other.home.tolist()
+
+
 def test_byte_order_mark_blank_lines_and_columns_in_another_order(write):
     jobs, _ = read_trace(write("\ufeffduration_s, job_id ,num_gpus,submit_time_s\n10,a,2,0\n\n20,b,1,5\n"))
     assert jobs.job_id.tolist() == ["a", "b"] and jobs.duration_s.tolist() == [10, 20]
