@@ -26,9 +26,7 @@ def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
         "options": spaces.Box(-np.inf, np.inf, seen["options"].shape, np.float32),
         "mask": spaces.MultiBinary(seen["mask"].shape),
     }
-    return spaces.Dict(shown), spaces.MultiDiscrete(
-        np.full(actions.shape, actions.n)
-    )
+    return spaces.Dict(shown), spaces.MultiDiscrete(np.full(actions.shape, actions.n))
 
 
 def _shown(seen: dict[str, Array]) -> dict[str, np.ndarray]:
