@@ -5,6 +5,7 @@ The reward is the mean of theirs. `GymVectorEnv` plays many at once in one compi
 with `make` itself.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -80,7 +81,7 @@ class GymVectorEnv(VectorEnv):
     def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None):
         """The starts of random episodes; the same ones for the same `seed`."""
         if seed is not None:
-            self._key = jax.random.key(seed if isinstance(seed, int) else hash(tuple(seed)) % 2**31)
+            self._key = jax.random.key(hash(tuple(seed)) % 2**31 if isinstance(seed, Sequence) else int(seed))
         seen, self._turns = self._reset(self._keys())
         return _shown(seen), {}
 

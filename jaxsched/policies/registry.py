@@ -118,6 +118,8 @@ def _from_folder(folder: Path, name: str) -> Policy:
     from jaxsched.policies import level_files, seek_files
 
     what = what_of(folder)
+    if what is None and what_of(folder / "policy") is not None:
+        raise UserError(f"policy {shortened(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
     for files in (level_files, seek_files):
         if what == files.WHAT:
             return files.load_policy(folder, name)

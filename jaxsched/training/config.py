@@ -187,7 +187,9 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
 def load_config(path: str | Path) -> TrainConfig:
     """The config of a YAML file; UserError naming file, key and what would be right."""
     values = read_yaml(path, "configs/quickstart.yaml")
-    return validate(from_dict(TrainConfig, {} if values is None else values, str(path)), str(path))
+    if values is None:
+        raise UserError(f"{path}: is empty; see configs/quickstart.yaml for an example")
+    return validate(from_dict(TrainConfig, values, str(path)), str(path))
 
 
 def validate(config: TrainConfig, where: str = "config") -> TrainConfig:

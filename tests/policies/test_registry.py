@@ -2,12 +2,14 @@
 
 import dataclasses
 import re
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched import shipped
 from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
@@ -102,6 +104,13 @@ def test_backfilling_is_independent_of_the_order():
     specs = ("pack:area", "pack:area+backfill")
     first, second = (strategies.run(case, spec, case.shape.config(), specs) for spec in specs)
     assert (np.asarray(first.records.start) != np.asarray(second.records.start)).any()
+
+
+def test_a_run_is_told_from_its_policy(tmp_path):
+    shutil.copytree(shipped.find(shipped.CHECKPOINTS, "seeking"), tmp_path / "run" / "policy")
+    with pytest.raises(UserError, match=r"is the folder of a run, its policy is .*run/policy"):
+        parse(tmp_path / "run")
+    assert not parse(tmp_path / "run" / "policy").is_rule
 
 
 @pytest.mark.parametrize(

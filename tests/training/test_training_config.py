@@ -54,7 +54,9 @@ def test_dict_yaml_and_json_round_trips(config, read):
 
 
 def test_what_is_not_given_stays_as_it_is(read):
-    assert read("") == TrainConfig()
+    assert read("{}") == TrainConfig()
+    with pytest.raises(UserError, match="is empty"):
+        read("")
     changed = read("ppo: {gamma: 0.5, num_envs: 32}\nworkload:\n  load: [0.7, 0.9]\n")
     assert changed.ppo == dataclasses.replace(PPOConfig(), gamma=0.5, num_envs=32)
     assert changed.workload.load == (0.7, 0.9) and changed.env == TrainConfig().env
