@@ -43,6 +43,7 @@ class GymEnv(gymnasium.Env):
         self.observation_space, self.action_space = _spaces(env)
         self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
         self._key, self._turn = jax.random.key(0), None
+        self._mask = np.zeros(self.observation_space["mask"].shape, bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """The start of a random episode; the same one for the same `seed`."""
@@ -51,7 +52,7 @@ class GymEnv(gymnasium.Env):
             self._key = jax.random.key(seed)
         self._key, key = jax.random.split(self._key)
         seen, self._turn = self._reset(key)
-        return _shown(seen), {}
+        return self._noted(_shown(seen)), {}
 
     def step(self, action: np.ndarray):
         """One decision round of all schedulers."""
@@ -59,7 +60,15 @@ class GymEnv(gymnasium.Env):
         self._key, key = jax.random.split(self._key)
         seen, self._turn, reward, terminated, truncated, info = self._step(key, self._turn, jnp.asarray(action))
         told = {name: np.asarray(value).item() for name, value in info.items()}
-        return _shown(seen), float(reward.mean()), bool(terminated), bool(truncated), told
+        return self._noted(_shown(seen)), float(reward.mean()), bool(terminated), bool(truncated), told
+
+    def action_masks(self) -> np.ndarray:
+        """Which options are legal now, bool, one scheduler's after the other's: as `MaskablePPO` of sb3-contrib asks."""
+        return self._mask.reshape(-1)
+
+    def _noted(self, shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self._mask = shown["mask"].astype(bool)
+        return shown
 
 
 class GymVectorEnv(VectorEnv):

@@ -23,6 +23,7 @@ def test_a_random_agent_plays_and_gymnasium_has_no_objection():
     check_env(env, skip_render_check=True)
     seen, _ = env.reset(seed=1)
     assert env.observation_space.contains(seen)
+    np.testing.assert_array_equal(env.action_masks(), seen["mask"].reshape(-1) == 1)
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples/gymnasium_random.py"))
     rng = np.random.default_rng(0)
     for rounds, total, info in example["play"](env, 2, rng):
