@@ -82,7 +82,7 @@ class ApiClient:
         """The events of a watch; a status other than 200 comes as one event of type ERROR.
 
         Ends when the server ends it. Unreachable if it is cut, or silent for `idle_s`: a half-open connection.
-        `on_open` gets a function with which another thread can cut it.
+        `on_open`, called when it has begun well, gets a function with which another thread can cut it.
         """
         try:
             reply = self.pool.request(
@@ -93,12 +93,12 @@ class ApiClient:
                 preload_content=False,
                 timeout=_timeout(idle_s),
             )
-            on_open(reply.shutdown)
             try:
                 if reply.status != 200:
                     body = _decoded(reply.read())
                     yield {"type": "ERROR", "object": {**body, "code": reply.status}}
                     return
+                on_open(reply.shutdown)
                 rest = b""
                 for chunk in reply.stream(65536):
                     *lines, rest = (rest + chunk).split(b"\n")

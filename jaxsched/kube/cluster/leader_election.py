@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
+from jaxsched.kube.cluster.refusals import Refusals
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -35,11 +36,16 @@ class LeaderElector:
         self.path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self.lease_s, self.renew_s, self.retry_s, self.on_change = lease_s, renew_s, retry_s, on_change
         self.leading, self.lost = threading.Event(), threading.Event()
-        self.denied = ""
+        self._reads, self._writes = Refusals(), Refusals()
         self._seen: tuple[Any, float] = (None, 0.0)  # the record as last seen to change, and when, by our own clock
         self._renewed = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+
+    @property
+    def denied(self) -> str:
+        """Why the Lease cannot be had, for good; else ""."""
+        return self._reads.denied or self._writes.denied
 
     def start(self) -> "LeaderElector":
         """Begin; returns itself."""
@@ -89,10 +95,10 @@ class LeaderElector:
     def _try(self) -> bool:
         """Acquire or renew; whether the Lease is ours now."""
         response = self.api.request("GET", f"{self.path}/{self.name}", read_s=self.retry_s * 2)
-        self.denied = response.message if response.status in (401, 403) else ""
+        _judge(response, self._reads)
         if response.status == 404:
-            meta = {"name": self.name}
-            return self._judged(self._write({"metadata": meta, "spec": {"leaseTransitions": 0}}, self.identity, None))
+            lease = {"metadata": {"name": self.name}, "spec": {"leaseTransitions": 0}}
+            return _judge(self._write(lease, self.identity, None), self._writes)
         if not response.ok:
             return False
         spec = response.body.get("spec") or {}
@@ -105,11 +111,7 @@ class LeaderElector:
             if self.leading.is_set():
                 self._renewed = -self.renew_s * 10  # another one holds it: lost at once
             return False
-        return self._judged(self._write(response.body, self.identity, None))
-
-    def _judged(self, response: Response) -> bool:
-        self.denied = response.message if response.status in (401, 403) else self.denied
-        return response.ok
+        return _judge(self._write(response.body, self.identity, None), self._writes)
 
     def _write(self, lease: dict[str, Any], holder: str, seconds: int | None) -> Response:
         """Create or update with the version that was read: of two writers one gets 409."""
@@ -127,3 +129,12 @@ class LeaderElector:
         if "resourceVersion" not in lease["metadata"]:
             return self.api.request("POST", self.path, body=body, read_s=self.retry_s * 2)
         return self.api.request("PUT", f"{self.path}/{self.name}", body=body, read_s=self.retry_s * 2)
+
+
+def _judge(response: Response, refusals: Refusals) -> bool:
+    """Whether the request was done."""
+    if response.ok:
+        refusals.permitted()
+    elif response.status in (401, 403):
+        refusals.refused(response.message)
+    return response.ok

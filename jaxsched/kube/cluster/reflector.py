@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
+from jaxsched.kube.cluster.refusals import Refusals
 from jaxsched.kube.planning.objects import mapping
 
 log = logging.getLogger("jaxsched.kube")
@@ -107,13 +108,18 @@ class Reflector:
         self.query, self.optional, self.count, self.idle_s = dict(query or {}), optional, count, idle_s
         self.live, self.listed = threading.Event(), threading.Event()
         self.missing = False  # the server does not know the resource (only with `optional`)
-        self.denied = ""  # the server's words if it forbids list or watch
+        self._list_refusals, self._watch_refusals = Refusals(), Refusals()  # a role may grant one of the two
         self.lists = 0
         self._version = ""  # the last one seen; "": list again
         self._cancel: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._again = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reflector {self.path}", daemon=True)
+
+    @property
+    def denied(self) -> str:
+        """The server's words if it forbids list or watch, for good; else ""."""
+        return self._list_refusals.denied or self._watch_refusals.denied
 
     def start(self) -> "Reflector":
         """Begin; returns itself."""
@@ -133,6 +139,7 @@ class Reflector:
 
     def _opened(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
+        self._watch_refusals.permitted()
         self.live.set()  # the server has answered: one that hangs does not keep the store current
         if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
             self.live.clear()
@@ -179,14 +186,14 @@ class Reflector:
             response = self.api.request("GET", path, self.query, read_s=LIST_READ_S)
             if response.status != 404:
                 break
-        self.denied = response.message if response.status in (401, 403) else ""
         self.missing = response.status == 404 and self.optional
         if self.missing:
+            self._list_refusals.permitted()
             self.store.replace([])
             self.listed.set()
             self.live.set()
             return ""
-        if response.status in (401, 403):
+        if response.status in (401, 403) and self._list_refusals.refused(response.message):
             self.live.clear()
             return ""
         version = _version(response.body)
@@ -196,6 +203,7 @@ class Reflector:
         items = response.body.get("items")
         items = [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
         self.store.replace([{"apiVersion": kind, **item} for item in items])
+        self._list_refusals.permitted()
         self.lists += 1
         self.listed.set()
         return version
@@ -217,9 +225,11 @@ class Reflector:
             if kind == "ERROR":
                 self.live.clear()
                 gone = raw.get("code") in (404, 410) or raw.get("reason") in ("Expired", "Gone")
-                self.denied = str(raw.get("message")) if raw.get("code") in (401, 403) else ""
+                refused, words = raw.get("code") in (401, 403), str(raw.get("message"))
+                if refused and not self._watch_refusals.refused(words):
+                    raise Unreachable(f"watch {self.path}: {words}")
                 self.count("gone" if gone else "error")
-                self._version = "" if gone or self.denied else self._version
+                self._version = "" if gone or refused else self._version
                 return gone
             if kind == "DELETED":
                 self.store.remove(raw)

@@ -68,3 +68,14 @@ def test_a_leader_that_is_told_nonsense_stops(world) -> None:
     world.proxy.inject("GET", "leases", status=200, body=b"{}", times=1000)
     eventually(first.lost.is_set)
     first.stop()
+
+
+def test_a_server_that_forbids_for_a_moment_is_tried_again(world) -> None:
+    """So does one that has just started. Before: the process ended."""
+    first = elector(world, world.name("lease"), "a", world.proxy.api).start()
+    eventually(first.leading.is_set)
+    forbidden = [world.proxy.inject(method, "leases", status=403) for method in ("GET", "PUT")]
+    eventually(lambda: all(one.hits for one in forbidden))
+    time.sleep(0.5)
+    assert first.denied == "" and first.holds_lease()
+    first.stop()

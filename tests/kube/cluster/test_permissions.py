@@ -119,7 +119,8 @@ def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> 
 
 
 @pytest.mark.long
-def test_a_permission_that_is_taken_away_later_is_named(world, start) -> None:
+def test_a_permission_that_is_taken_away_later_is_named(world, start, monkeypatch) -> None:
+    monkeypatch.setattr("jaxsched.kube.cluster.refusals.REFUSED_S", 2.0)
     world.node()
     scheduler = start()
     body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()

@@ -7,6 +7,7 @@ import pytest
 
 from jaxsched.kube.cluster.api import PODS, pod_path
 from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.cluster.refusals import Refusals
 from jaxsched.kube.planning.objects import read_pod
 from tests.support.kube.calls import eventually, post
 
@@ -109,6 +110,41 @@ def test_failing_lists_are_repeated(world, watching) -> None:
     world.proxy.inject("GET", r"/pods$", status=429)
     one = watching()
     assert one.reflector.lists == 1 and world.proxy.count("GET", r"/pods$") == 4
+
+
+FORBIDDEN = json.dumps({"kind": "Status", "code": 403, "message": "clusterrole not found"}).encode()
+
+
+def test_a_server_that_forbids_for_a_moment_is_tried_again(world, watching) -> None:
+    """So does one that has just started. Before: the process ended."""
+    one = watching()
+    forbidden = world.proxy.inject("GET", r"/pods\?.*watch=true", status=403, body=FORBIDDEN)
+    one.reflector._interrupt()
+    eventually(lambda: forbidden.hits == 1 and one.reflector.live.is_set())
+    forbidden = world.proxy.inject("GET", r"/pods$", status=403, body=FORBIDDEN)
+    one.reflector.relist()
+    eventually(lambda: forbidden.hits == 1 and one.reflector.live.is_set())
+    assert one.reflector.denied == "" and one.causes.count("unreachable") >= 2
+
+
+def test_who_was_never_permitted_is_denied_at_once(world) -> None:
+    world.proxy.inject("GET", r"/pods$", status=403, body=FORBIDDEN, times=99)
+    reflector = Reflector(world.proxy.api, PODS, Store(dict)).start()
+    eventually(lambda: reflector.denied == "clusterrole not found")
+    reflector.stop()
+
+
+def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("jaxsched.kube.cluster.refusals.time.monotonic", lambda: now_s[0])
+    refusals = Refusals()
+    refusals.permitted()
+    told = []
+    for now_s[0] in (0.0, 59.0, 61.0):
+        told.append(refusals.refused("no"))
+    assert told == [False, False, True] and refusals.denied == "no"
+    refusals.permitted()
+    assert not refusals.denied and not refusals.refused("no")
 
 
 def test_relist_waits_for_a_new_list(world, watching) -> None:
