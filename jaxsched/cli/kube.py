@@ -1,7 +1,9 @@
 """`jaxsched kube`: a policy schedules a Kubernetes cluster, or a recording of one is replayed."""
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
+    from jaxsched.kube.planning.compiled_policy import CompiledPolicy
     from jaxsched.kube.planning.settings import PlanSettings
 
 HELP = """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.
@@ -116,18 +119,19 @@ class Run:
         if self.metrics_certificate is not None:
             more["tls"] = read_certificate(self.metrics_certificate)
         server = serve(self.metrics_address, self.metrics_port, metrics, scheduler.livez, scheduler.readyz, **more)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # In a thread: the handler may interrupt the very lock that `stop` needs.
-            signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
-        try:
-            scheduler.start()
-            logging.info("ready: %s, metrics on port %d", scheduler.options.mode, server.server_address[1])
-            scheduler.run()
-        finally:
-            scheduler.close()
-            server.shutdown()
-        if scheduler.elector is not None and scheduler.elector.lost.is_set():
-            sys.exit(1)
+        with _ended_while_compiling(policy):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                # In a thread: the handler may interrupt the very lock that `stop` needs.
+                signal.signal(number, lambda *_: threading.Thread(target=scheduler.stop).start())
+            try:
+                scheduler.start()
+                logging.info("ready: %s, metrics on port %d", scheduler.options.mode, server.server_address[1])
+                scheduler.run()
+            finally:
+                scheduler.close()
+                server.shutdown()
+            if scheduler.elector is not None and scheduler.elector.lost.is_set():
+                sys.exit(1)
 
     def _check(self) -> None:
         from jaxsched.errors import UserError
@@ -172,6 +176,33 @@ class Run:
             record=self.record,
             metrics_auth=self.metrics_auth,
         )
+
+
+@contextlib.contextmanager
+def _ended_while_compiling(policy: "CompiledPolicy") -> Iterator[None]:
+    """Ends the process with the block if the policy is being compiled then, with the exit code that it has anyway."""
+    from jaxsched.cli.errors import mistakes
+
+    try:
+        with mistakes():
+            yield
+    except SystemExit as end:
+        _end_if_compiling(policy, end.code if isinstance(end.code, int) else 1)
+        raise
+    _end_if_compiling(policy, 0)
+
+
+def _end_if_compiling(policy: "CompiledPolicy", code: int) -> None:
+    """Python ends threads by an exception when they want to go on, which XLA does not let pass: it aborts."""
+    import logging
+    import os
+    import sys
+
+    if policy.is_compiling():
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,13 @@ class CompiledPolicy:
         sizes = sizes_of(fleet, self.settings)
         if not self.beside:
             self._compile(fleet)
-        elif self._compiling is None or (self._compiling[0] != sizes and not self._compiling[1].is_alive()):
+        elif self._compiling is None or (self._compiling[0] != sizes and not self.is_compiling()):
             self._compiling = sizes, threading.Thread(target=self._compile_beside, args=(fleet,), daemon=True)
             self._compiling[1].start()
+
+    def is_compiling(self) -> bool:
+        """Whether a thread of its own compiles now."""
+        return self._compiling is not None and self._compiling[1].is_alive()
 
     def is_ready(self, fleet: Fleet) -> bool:
         """Whether the policy itself decides, not its stand-in."""
