@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxsched.cli.kube_whatif import Whatif
-from jaxsched.cli.options import Output, optional
+from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
@@ -146,10 +146,9 @@ class Run:
 
     def _settings(self) -> "PlanSettings":
         from jaxsched.kube.planning.labels import TOPOLOGY_PRESETS
-        from jaxsched.kube.planning.settings import PlanSettings
 
         labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
-        return PlanSettings(
+        return plan_settings(
             scheduler_name=self.scheduler_name,
             gpu_resource=self.gpu_resource,
             topology=labels,
@@ -232,7 +231,6 @@ class Replay:
         from jaxsched.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
         from jaxsched.kube.cluster.replay import plan_again, recorded_day
-        from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
@@ -240,7 +238,7 @@ class Replay:
         policies = parse_all(self.policies)
         if not 0.0 < self.interval_s < math.inf:
             raise UserError(f"--interval-s {self.interval_s:g}: should be a number of seconds above 0")
-        settings = PlanSettings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
+        settings = plan_settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
         day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)

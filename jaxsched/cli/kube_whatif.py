@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsched.cli.options import Output, optional
+from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.planning.arrivals import History
@@ -70,7 +70,6 @@ class Whatif:
         from jaxsched.files import check_outputs
         from jaxsched.kube.planning.manifest import manifest_pods
         from jaxsched.kube.planning.question import Question
-        from jaxsched.kube.planning.settings import PlanSettings
         from jaxsched.kube.planning.whatif import answers
         from jaxsched.policies.registry import parse_all
         from jaxsched.yaml_file import read_yaml
@@ -78,7 +77,7 @@ class Whatif:
         inputs = [one for one in (self.recording, self.manifest, *self.history) if one is not None]
         check_outputs({"--json": self.json}, inputs)
         question = Question(self.draws, self.duration_error, self.seed, self.horizon_s, self.interval_s)
-        settings = PlanSettings(
+        settings = plan_settings(
             scheduler_name=self.scheduler_name,
             partition_label=self.partition_label,
             schedulers=self.schedulers,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
+    from jaxsched.kube.planning.settings import PlanSettings
     from jaxsched.simulation.scenario import Scenario
     from jaxsched.simulation.settings import Settings
 
@@ -31,6 +32,18 @@ def switched_on(preemption: str) -> bool:
     if preemption not in ("on", "off"):
         raise UserError(f"--preemption: {preemption!r} should be on or off")
     return preemption == "on"
+
+
+def plan_settings(**fields: Any) -> "PlanSettings":
+    """Settings of `jaxsched kube`. UserError that names the option, not its field."""
+    from jaxsched.errors import UserError
+    from jaxsched.kube.planning.settings import PlanSettings
+
+    try:
+        return PlanSettings(**fields)
+    except UserError as error:
+        field, _, wrong = str(error).partition(":")
+        raise UserError(f"--{field.replace('_', '-')}:{wrong}") from None
 
 
 Output = Annotated[Path | None, optional("FILE")]

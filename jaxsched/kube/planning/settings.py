@@ -3,6 +3,7 @@
 import dataclasses
 
 from jaxsched.errors import UserError
+from jaxsched.workload.models import model_index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,5 +42,10 @@ class PlanSettings:
             raise UserError(f"headroom: {self.headroom} should be from 1 to 10")
         if self.schedulers is not None and not 1 <= self.schedulers <= 4096:
             raise UserError(f"schedulers: {self.schedulers} should be from 1 to 4096")
-        if not self.scheduler_name or not self.gpu_resource:
-            raise UserError("scheduler_name, gpu_resource: must not be empty")
+        for name in ("scheduler_name", "gpu_resource"):
+            if not getattr(self, name):
+                raise UserError(f"{name}: must not be empty")
+        try:
+            model_index(self.default_model)
+        except UserError as error:  # which begins with `model: `
+            raise UserError(f"default_{error}") from None

@@ -82,7 +82,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) ->
         (["replay", str(tmp_path / "none")], "no such file|cannot be read"),
         (["run", "--policy", "pack", "--checkpoint", "x"], "exclude each other"),
         (["run", "--shadow", "--dry-run"], "exclude each other"),
-        (["run", "--default-duration-s", "-1"], "default_duration_s"),
+        (["run", "--default-duration-s", "-1"], "--default-duration-s: -1.0 should"),
+        (["run", "--default-model", "gpt9"], "--default-model: unknown model 'gpt9'; known models are"),
         (["run", "--kubeconfig", str(tmp_path / "none")], "kubeconfig"),
     ):
         with pytest.raises(SystemExit) as end:
