@@ -24,8 +24,8 @@ def executor_for(on: str, asks: Sequence[str], folder: Path) -> Iterator[Executo
 
     UserError if it cannot be used, before anything is run.
     """
-    kind, _, place = on.partition(":")
-    if kind not in KINDS or (kind == LOCAL and place):
+    kind, colon, place = on.partition(":")
+    if kind not in KINDS or (colon and (kind == LOCAL or not place)):
         raise UserError(f"--on {on}: should be local, ray, ray:ADDRESS, slurm or slurm:local")
     wanted = _read(asks)
     if kind == LOCAL:

@@ -107,6 +107,7 @@ def connected(address: str, asks: Mapping[str, float]) -> Iterator[RayExecutor]:
     """
     try:
         import ray
+        from ray.exceptions import RayError
     except ImportError:
         raise UserError("--on ray: needs Ray, which is not installed: pip install 'jaxsched[ray]'") from None
     where = address or os.environ.get("RAY_ADDRESS", "")
@@ -114,9 +115,11 @@ def connected(address: str, asks: Mapping[str, float]) -> Iterator[RayExecutor]:
     quiet: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         ray.init(address=where or None, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
+    except (ConnectionError, RuntimeError, ValueError, SystemExit, RayError) as error:  # the last one without a token
         reason = " ".join(str(error).split())[:200]
         hint = "where a cluster wants tokens, set RAY_AUTH_MODE=token here as well"
+        if os.environ.get("RAY_AUTH_MODE") == "token":
+            hint = "the cluster's token is needed in ~/.ray/auth_token here; `ray get-auth-token --generate` makes one"
         raise UserError(f"--on ray: no cluster at {where or 'this machine'}: {reason}; {hint}") from None
     try:
         executor = RayExecutor(asks)

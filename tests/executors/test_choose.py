@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import types
 
 import pytest
 import yaml
@@ -15,6 +16,9 @@ from tests.training.test_training_sweep import BASE, TESTS
 MISTAKES = [  # --on, --ask, what the message must say
     ("rya", [], ["--on rya", "ray:ADDRESS"]),
     ("local:8", [], ["--on local:8"]),
+    ("local:", [], ["--on local:"]),
+    ("ray:", [], ["--on ray:", "ray:ADDRESS"]),
+    ("slurm:", [], ["--on slurm:", "slurm:local"]),
     ("local", ["num_cpus=2"], ["--ask", "--on ray"]),
     ("ray", ["num_cpus"], ["num_cpus", "KEY=VALUE"]),
     ("ray", ["num_cpus=1", "num_cpus=2"], ["twice"]),
@@ -45,7 +49,7 @@ def sweep(tmp_path):
 @pytest.mark.parametrize(("on", "asks", "words"), MISTAKES, ids=[f"{on} {asks}" for on, asks, _ in MISTAKES])
 def test_a_mistake_is_one_line_and_leaves_nothing(capsys, sweep, on, asks, words):
     for kind, package in (("ray:", "ray"), ("slurm", "submitit")):
-        if on.startswith(kind):
+        if on.startswith(kind) and not on.endswith(":"):
             needs(package)
     more = ["--ask", *asks] if asks else []
     message = refused(capsys, "sweep", sweep, "--on", on, *more)
@@ -69,6 +73,18 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path, on, package, extra):
     with pytest.raises(UserError, match=rf"pip install 'jaxsched\[{extra}\]'"), executor_for(on, [], tmp_path / "jobs"):
         pass
     assert not (tmp_path / "jobs").exists()
+
+
+def test_a_token_that_is_missing_is_one_line(monkeypatch, tmp_path):
+    """Ray's error is neither of Python's nor a RuntimeError. Before: a traceback."""
+    ray, exceptions = types.ModuleType("ray"), types.ModuleType("ray.exceptions")
+    exceptions.RayError = type("RayError", (Exception,), {})
+    failure = type("AuthenticationError", (exceptions.RayError,), {})("Token authentication is enabled,\nbut no token")
+    ray.init = lambda **_: (_ for _ in ()).throw(failure)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
+    with pytest.raises(UserError, match="enabled, but no token"), executor_for("ray", [], tmp_path):
+        pass
 
 
 def test_more_memory_than_there_is(capsys, tmp_path, sweep):
