@@ -32,11 +32,12 @@ class LeaderElector:
         retry_s: float = RETRY_S,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.api, self.identity, self.name = api, identity, name
+        self.api, self.identity, self.name, self.namespace = api, identity, name, namespace
         self.path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self.lease_s, self.renew_s, self.retry_s, self.on_change = lease_s, renew_s, retry_s, on_change
         self.leading, self.lost = threading.Event(), threading.Event()
         self._reads, self._writes = Refusals(), Refusals()
+        self._nowhere = ""  # what is wrong with the namespace
         self._seen: tuple[Any, float] = (None, 0.0)  # the record as last seen to change, and when, by our own clock
         self._renewed = 0.0
         self._stop = threading.Event()
@@ -45,7 +46,9 @@ class LeaderElector:
     @property
     def denied(self) -> str:
         """Why the Lease cannot be had, for good; else ""."""
-        return self._reads.denied or self._writes.denied
+        if refused := self._reads.denied or self._writes.denied:
+            return f"{refused}; deploy/ha/lease-rbac.yaml grants what is needed"
+        return self._nowhere
 
     def start(self) -> "LeaderElector":
         """Begin; returns itself."""
@@ -98,7 +101,10 @@ class LeaderElector:
         _judge(response, self._reads)
         if response.status == 404:
             lease = {"metadata": {"name": self.name}, "spec": {"leaseTransitions": 0}}
-            return _judge(self._write(lease, self.identity, None), self._writes)
+            made = self._write(lease, self.identity, None)
+            if made.status == 404:  # of what is to be made only its namespace can be missing
+                self._nowhere = f"no namespace {self.namespace!r}: create it, or name another one with --namespace"
+            return _judge(made, self._writes)
         if not response.ok:
             return False
         spec = response.body.get("spec") or {}

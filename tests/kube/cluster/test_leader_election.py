@@ -3,8 +3,12 @@
 import threading
 import time
 
+import pytest
+
+from jaxsched.errors import UserError
 from jaxsched.kube.cluster.leader_election import LeaderElector
 from tests.support.kube.calls import eventually
+from tests.support.kube.turns import turn
 
 
 def elector(world, name: str, who: str, api=None) -> LeaderElector:
@@ -79,3 +83,12 @@ def test_a_server_that_forbids_for_a_moment_is_tried_again(world) -> None:
     time.sleep(0.5)
     assert first.denied == "" and first.holds_lease()
     first.stop()
+
+
+def test_a_namespace_that_is_not_there_is_named(world, start) -> None:
+    """Before: no word, and no leader."""
+    if world.kind == "fake":  # it has no namespaces
+        world.proxy.inject("POST", "leases", status=404, times=99)
+    scheduler = start(leader_election=True, namespace="nosuchns")
+    with pytest.raises(UserError, match=r"^leader election: no namespace 'nosuchns': create it, or .* --namespace$"):
+        turn(scheduler, lambda: False, 10)
