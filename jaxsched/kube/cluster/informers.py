@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
-from jaxsched.kube.cluster.permissions import POD_GROUPS
+from jaxsched.kube.cluster.permissions import POD_GROUPS, granted_in
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.planning.budgets import read_budget
 from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
@@ -81,7 +81,9 @@ class Informers:
         """UserError if a permission is missing."""
         for reflector in self.reflectors.values():
             if reflector.denied:
-                raise UserError(f"RBAC: {reflector.denied}; deploy/base/rbac.yaml grants what is needed")
+                group = reflector.path.split("/")[2] if reflector.path.startswith("/apis/") else ""
+                file = granted_in(group, reflector.path.rpartition("/")[2])
+                raise UserError(f"RBAC: {reflector.denied}; {file} grants what is needed")
 
     def is_live(self) -> bool:
         """All that is here is current."""

@@ -41,6 +41,13 @@ PREEMPTION = (
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
+def granted_in(group: str, resource: str) -> str:
+    """The file that grants it."""
+    if group == "coordination.k8s.io":
+        return "deploy/ha/lease-rbac.yaml"
+    return f"deploy/{'preemption' if group == 'policy' or resource == 'pods/eviction' else 'base'}/rbac.yaml"
+
+
 def needed(
     writes: bool, lease: bool, reviews: bool = False, preemption: bool = False
 ) -> tuple[tuple[str, str, str], ...]:
@@ -58,7 +65,7 @@ def check_permissions(
     api: ApiClient, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
 ) -> None:
     """UserError that names every missing verb. Asked with SelfSubjectAccessReview, which everyone may do."""
-    missing = []
+    missing, files = [], []
     for verb, group, resource in needed:
         name, _, part = resource.partition("/")
         wanted = {"verb": verb, "group": group, "resource": name, "subresource": part}
@@ -79,5 +86,7 @@ def check_permissions(
             raise UserError(f"the API server {api.host} cannot say what is permitted: {response.message}")
         if not (response.body.get("status") or {}).get("allowed"):
             missing.append(f"{verb} {resource}" + (f" ({group})" if group else ""))
+            files.append(granted_in(group, resource))
     if missing:
-        raise UserError(f"RBAC: not permitted to {', '.join(missing)}; deploy/base/rbac.yaml grants what is needed")
+        grants = " and ".join(dict.fromkeys(files)) + (" grant" if len(set(files)) > 1 else " grants")
+        raise UserError(f"RBAC: not permitted to {', '.join(missing)}; {grants} what is needed")

@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.app import Options, Scheduler
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import check_permissions, needed
+from jaxsched.kube.cluster.permissions import PREEMPTION, check_permissions, granted_in, needed
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, gang, turn
@@ -133,6 +133,23 @@ def test_a_permission_that_is_taken_away_later_is_named(world, start, monkeypatc
 
 def test_everything_is_permitted_to_the_administrator(world) -> None:
     check_permissions(world.api, (("create", "", "pods/binding"), ("list", "", "nodes")))
+
+
+def test_the_file_that_grants_it_is_named() -> None:
+    """Before: always that of the base."""
+    for wanted in (*NEEDED, *PREEMPTION):
+        roles = yaml.safe_load_all((DEPLOY.parent / granted_in(*wanted[1:])).read_text())
+        rules = [rule for role in roles for rule in role.get("rules") or []]
+        assert any(
+            all(one in rule[part] for one, part in zip(wanted, ("verbs", "apiGroups", "resources"))) for rule in rules
+        ), wanted
+
+
+def test_the_files_that_grant_what_is_missing_are_named(world) -> None:
+    wanted = (("list", "", "nodes"), ("create", "", "pods/eviction"), ("create", "coordination.k8s.io", "leases"))
+    files = "deploy/base/rbac.yaml and deploy/preemption/rbac.yaml and deploy/ha/lease-rbac.yaml grant what is needed$"
+    with pytest.raises(UserError, match=files):
+        check_permissions(As(world.api, "system:serviceaccount:default:nobody"), wanted, "default", "jaxsched")
 
 
 def test_an_unreachable_server_is_one_line(world) -> None:
