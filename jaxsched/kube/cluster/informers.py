@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
+from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.permissions import POD_GROUPS, granted_in
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.planning.budgets import read_budget
@@ -37,7 +38,7 @@ class Informers:
         idle_s: float,
         budgets: bool = False,
     ) -> None:
-        self.clock = api.clock
+        self.clock, outage = api.clock, Outage(api.host)
         self.stores: dict[str, Store] = {}
         self.reflectors: dict[str, Reflector] = {}
 
@@ -48,7 +49,7 @@ class Informers:
             query = LIVE_PODS if name == "pods" else {}
             self.stores[name] = store
             self.reflectors[name] = Reflector(
-                api, paths, store, query, optional, lambda cause: on_restart(name, cause), idle_s
+                api, paths, store, query, optional, lambda cause: on_restart(name, cause), idle_s, outage
             )
 
         reflect("nodes", "nodes", read_node, NODES)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
+from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.refusals import Refusals
 from jaxsched.kube.planning.objects import mapping
 
@@ -90,7 +91,7 @@ class Store:
 class Reflector:
     """A thread that keeps `store` like the server's `path`, the first of several versions' that it has.
 
-    `live` is set while its contents are current.
+    `live` is set while its contents are current. `outage` hears of tries that get no answer.
     """
 
     def __init__(
@@ -102,10 +103,12 @@ class Reflector:
         optional: bool = False,
         count: Callable[[str], None] = lambda cause: None,
         idle_s: float = IDLE_S,
+        outage: Outage | None = None,
     ) -> None:
         self.paths = (path,) if isinstance(path, str) else tuple(path)  # of versions, the best first
         self.api, self.path, self.store = api, self.paths[0], store
         self.query, self.optional, self.count, self.idle_s = dict(query or {}), optional, count, idle_s
+        self._outage = outage or Outage(api.host)
         self.live, self.listed = threading.Event(), threading.Event()
         self.missing = False  # the server does not know the resource (only with `optional`)
         self._list_refusals, self._watch_refusals = Refusals(), Refusals()  # a role may grant one of the two
@@ -140,6 +143,7 @@ class Reflector:
     def _opened(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
         self._watch_refusals.permitted()
+        self._outage.answered(self.paths[0])
         self.live.set()  # the server has answered: one that hangs does not keep the store current
         if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
             self.live.clear()
@@ -163,12 +167,13 @@ class Reflector:
                 delay = BACKOFF_S[0] if well else min(delay * 2, BACKOFF_S[1])
                 if not well and self._version:
                     self._stop.wait(delay * random.uniform(0.5, 1.0))
-            except Unreachable:
+            except Unreachable as error:
                 self.live.clear()
                 if self._again.is_set() and self.listed.is_set() and self._version:
                     self._version = ""  # we cut it ourselves
                     continue
                 self.count("unreachable")
+                self._outage.failed(self.paths[0], error)
                 self._stop.wait(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, BACKOFF_S[1])
             except Exception:  # a fault of ours: the thread must not end, for nothing else would tell
@@ -189,6 +194,7 @@ class Reflector:
         self.missing = response.status == 404 and self.optional
         if self.missing:
             self._list_refusals.permitted()
+            self._outage.answered(self.paths[0])
             self.store.replace([])
             self.listed.set()
             self.live.set()
@@ -224,11 +230,14 @@ class Reflector:
             kind, raw = event.get("type"), mapping(event, "object")
             if kind == "ERROR":
                 self.live.clear()
-                gone = raw.get("code") in (404, 410) or raw.get("reason") in ("Expired", "Gone")
-                refused, words = raw.get("code") in (401, 403), str(raw.get("message"))
+                code = raw.get("code")
+                gone = code in (404, 410) or raw.get("reason") in ("Expired", "Gone")
+                refused, words = code in (401, 403), str(raw.get("message") or f"HTTP {code}")
                 if refused and not self._watch_refusals.refused(words):
                     raise Unreachable(f"watch {self.path}: {words}")
                 self.count("gone" if gone else "error")
+                if not gone and not refused:
+                    self._outage.failed(self.paths[0], f"watch {self.path}: {words}")
                 self._version = "" if gone or refused else self._version
                 return gone
             if kind == "DELETED":

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from jaxsched.kube.cluster.api import PODS, pod_path
+from jaxsched.kube.cluster.api import NODES, PODS, pod_path
+from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.cluster.refusals import Refusals
 from jaxsched.kube.planning.objects import read_pod
@@ -145,6 +146,28 @@ def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told == [False, False, True] and refusals.denied == "no"
     refusals.permitted()
     assert not refusals.denied and not refusals.refused("no")
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [(r"/(pods|nodes)$", {"lose_answer": True}), (r"/(pods|nodes)\?.*watch=true", {"status": 503})],
+)
+def test_an_outage_is_two_lines(world, monkeypatch, caplog, path: str, what: dict) -> None:
+    """Not two for each watch. Before: none."""
+    monkeypatch.setattr("jaxsched.kube.cluster.reflector.BACKOFF_S", (0.05, 0.1))
+    caplog.set_level("INFO", "jaxsched.kube")
+    outage = Outage(world.proxy.api.host)
+    both = [Reflector(world.proxy.api, one, Store(dict), outage=outage).start() for one in (PODS, NODES)]
+    eventually(lambda: all(one.live.is_set() for one in both))
+    fault = world.proxy.inject("GET", path, times=8, **what)
+    for one in both:
+        one.relist()
+    eventually(lambda: fault.hits == 8 and all(one.live.is_set() for one in both))
+    for one in both:
+        one.stop()
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
+    assert "does not answer" in lines[0][1] and "answers again" in lines[1][1]
 
 
 def test_relist_waits_for_a_new_list(world, watching) -> None:
