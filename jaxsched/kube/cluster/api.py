@@ -3,9 +3,12 @@
 Raw, because the typed client raises after a successful Binding (the body is a Status) and lists three times slower.
 """
 
+import contextlib
 import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -13,6 +16,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.server_clock import ServerClock
 
 CONNECT_S, READ_S = 5.0, 15.0
+DEFAULT_CONFIG = "~/.kube/config"
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 
 
@@ -130,24 +134,58 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiCli
     UserError if the client is not installed or no configuration is found.
     """
     try:
-        from kubernetes import client, config
+        from kubernetes import client
         from kubernetes.client import rest
     except ImportError:
         raise UserError("jaxsched kube needs the Kubernetes client: pip install 'jaxsched[kube]'") from None
     configuration = client.Configuration()
     configuration.connection_pool_maxsize = 32
-    try:
-        config.load_kube_config(kubeconfig, context=context, client_configuration=configuration)
-    except Exception as error:  # the client raises ConfigException, and KeyError or YAML's own on odd files
-        if kubeconfig is not None:
-            raise UserError(f"--kubeconfig {kubeconfig}: cannot be used: {error}") from None
-        try:
-            config.load_incluster_config(client_configuration=configuration)
-        except config.ConfigException:
-            raise UserError(
-                "no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account"
-            ) from None
+    _read_configuration(configuration, kubeconfig, context)
     return ApiClient(configuration.host, rest.RESTClientObject(configuration).pool_manager, configuration)
+
+
+def _read_configuration(configuration: Any, kubeconfig: str | None, context: str | None) -> None:
+    """Fill in where the cluster is. Of a pod's own only if no other one is named: that may be a wrong one."""
+    from kubernetes import config
+
+    named = kubeconfig or os.environ.get("KUBECONFIG") or ""
+    where = named or DEFAULT_CONFIG
+    option = f"--kubeconfig {named}" if kubeconfig else f"KUBECONFIG={named}"
+    files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
+    unusable = ""
+    if not any(file.exists() for file in files):
+        if named:
+            raise UserError(f"{option}: no such file")
+        if context is not None:
+            raise UserError(f"--context {context}: there is no {where} to have it: give --kubeconfig FILE")
+    else:
+        try:
+            return config.load_kube_config(where, context=context, client_configuration=configuration)
+        except Exception as error:  # the client raises ConfigException, and KeyError or YAML's own on odd files
+            names = _contexts(files)
+            if context is not None and context not in names:
+                raise UserError(f"no context {context!r} in {where}; it has: {', '.join(names) or 'none'}") from None
+            if named or context is not None:
+                raise UserError(f"{option if named else where}: cannot be used: {error}") from None
+            unusable = f"{where} cannot be used ({error}); "
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        raise UserError(
+            f"no cluster to talk to: {unusable}give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service "
+            "account"
+        ) from None
+
+
+def _contexts(files: Iterable[Path]) -> list[str]:
+    """Names of the contexts of kubeconfigs; of those that cannot be read, none."""
+    import yaml
+
+    names: list[str] = []
+    for file in files:
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError):
+            names += [str(one["name"]) for one in yaml.safe_load(file.read_text())["contexts"]]
+    return names
 
 
 def pod_path(namespace: str, name: str, part: str = "") -> str:
