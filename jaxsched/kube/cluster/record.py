@@ -29,6 +29,7 @@ log = logging.getLogger("jaxsched.kube")
 
 MOST_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 16
+FIRST_LINE_BYTES = 1 << 23  # more than an object of the API server may have
 LINES_BEGIN = b'{"t":'
 
 
@@ -38,6 +39,7 @@ class Recorder:
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self._now_s, self._path = now_s, path
         try:
+            _check_is_recording(path)
             _drop_cut_line(path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -74,8 +76,25 @@ class Recorder:
                     self._file.close()
 
 
+def _check_is_recording(path: Path) -> None:
+    """UserError for a file with something else in it, which would be spoilt."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        line = file.readline(FIRST_LINE_BYTES)
+    try:
+        if line.endswith(b"\n"):
+            converted(_Line, parse_json(line.decode(), str(path)), str(path))
+        elif not (line.startswith(LINES_BEGIN) or LINES_BEGIN.startswith(line)):  # a cut line, or none
+            raise ValueError
+    except (UserError, ValueError):
+        raise UserError(
+            f"--record {path}: there is a file that is no recording; name a new one, or one written by --record"
+        ) from None
+
+
 def _drop_cut_line(path: Path) -> None:
-    """Take away what a crash left of the last line, which would spoil the next one. What is no recording stays."""
+    """Take away what a crash left of the last line, which would spoil the next one."""
     if not path.is_file():
         return
     with path.open("r+b") as file:

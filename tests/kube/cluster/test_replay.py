@@ -127,7 +127,23 @@ def test_what_a_crash_left_of_a_line_is_taken_away(tmp_path: Path, length: int) 
         with path.open("a") as file:
             file.write(ends)
     assert [line["kind"] for line in read_recording(path)] == ["start", "nodes"] * 2
-    other = tmp_path / "notes"
-    other.write_text("no recording")
-    Recorder(other).close()
-    assert other.read_text().startswith("no recording")
+
+
+@pytest.mark.parametrize(
+    "content", [b"no recording", b"a,b\n1,2\n", b'{"time": 1}\n', b'{"t":1,"kind":"cats"}\n', b"\xff\xfe\n", b"\n"]
+)
+def test_another_file_is_not_appended_to(tmp_path: Path, content: bytes) -> None:
+    """Before: it was, whatever it held."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"^--record .*table\.csv: there is a file that is no recording; name"):
+        Recorder(path)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_and_a_recording_are_appended_to(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").touch()
+    for path in (empty, write(tmp_path / "day.jsonl")):
+        Recorder(path).close()
+        *_, last = read_recording(path)
+        assert last["kind"] == "start"
