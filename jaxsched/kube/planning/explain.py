@@ -42,7 +42,7 @@ class Explanations:
             return self._helper(gang, workers) or Refusal(
                 "PolicyWaits", f"it would fit now, but policy {self.policy} waits or prefers others"
             )
-        asked = f"{need} pods x {gang.gpus_per_worker} GPUs"
+        asked = _asked(gang)
         if workers.sum() >= need:
             text = f"{asked}, at most {now} fit one partition now; once it is late it goes to several"
             return Refusal("Insufficient", text)
@@ -77,10 +77,24 @@ class Explanations:
             return Refusal("Insufficient", now)
         everywhere = self._fit(gang, self._empty, np.ones(len(allowed), bool))
         if everywhere < need:
-            text = f"{need} pods x {gang.gpus_per_worker} GPUs: all GPU nodes together hold {everywhere} when empty"
-            return Refusal("LargerThanCluster", text)
+            why = self._too_large(gang) or f"all GPU nodes together hold {everywhere} when empty"
+            return Refusal("LargerThanCluster", f"{_asked(gang)}: {why}")
         text = f"{now}; those that it may use hold {empty} when empty, all hold {everywhere}"
         return Refusal("NoNodeAllowed" if not empty else "TooFewNodesAllowed", text)
+
+    def _too_large(self, gang: Gang) -> str:
+        """The resources of which no GPU node, when empty, has enough for a worker; "" if there is none."""
+        ledger, gpu_nodes = self.capacity.ledger, len(self.capacity.fleet.nodes)
+        need = ledger.vector(gang.workers)
+        if not gpu_nodes or need is None:
+            return ""
+        most = ledger.total[:gpu_nodes].max(0)
+        short = [name for name, column in ledger.column.items() if need[column] > most[column]]
+        words = []
+        for name in short:
+            (asked, noun), (there, _) = (_amount(name, int(units[ledger.column[name]])) for units in (need, most))
+            words.append(f"{asked} {noun} (the most is {there})")
+        return f"no GPU node has {', '.join(words)}" if short else ""
 
     def _fit(self, gang: Gang, ledger: Ledger, nodes: Bool[np.ndarray, "A"]) -> int:
         return int((self.capacity.usable_of(gang, ledger, nodes) // max(gang.gpus_per_worker, 1)).sum())
@@ -121,6 +135,21 @@ def fits_nowhere(capacity: FreeCapacity, pod: Pod) -> str:
     kept = sum(row not in filtered for row in capacity.kept)
     counts |= Counter({"kept for others": kept, "without room": len(capacity.nodes) - len(filtered) - kept})
     return f"pod {pod.key} fits none of {len(capacity.nodes)} nodes: {_words(counts)}"
+
+
+def _asked(gang: Gang) -> str:
+    """Such as `2 pods x 1 GPU`."""
+    pods, gpus = len(gang.workers), gang.gpus_per_worker
+    return f"{pods} pod{'s' * (pods != 1)} x {gpus} GPU{'s' * (gpus != 1)}"
+
+
+def _amount(name: str, units: int) -> tuple[str, str]:
+    """Units of the ledger as a number, and of what."""
+    if name == "cpu":
+        return f"{units / 1000:.12g}", "CPUs"
+    if name == "memory" or "storage" in name or name.startswith("hugepages-"):
+        return f"{units / 2**30:.12g}", f"Gi of {name}"
+    return str(units), name
 
 
 def _words(counts: Counter) -> str:

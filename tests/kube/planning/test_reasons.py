@@ -8,6 +8,7 @@ from tests.kube.planning.snapshots import gang, nodes, snapshot
 from tests.support.kube.objects import make_node, make_pod
 
 FULL = {"requests": {"cpu": "1"}}
+LARGE = {"cpu": "65500m", "memory": "513Gi"}
 CORDON = {"unschedulable": True}
 DISK = {"spec": {"nodeSelector": {"disk": "ssd"}}}
 
@@ -57,8 +58,20 @@ def cordoned(count: int) -> list[dict]:
         (
             "LargerThanCluster",
             "hold 0 when empty",
+            ([make_node("c", None)], gang("g", 1, 1)),
+            (nodes(1), gang("g", 1, 1)),
+        ),
+        (
+            "LargerThanCluster",
+            "1 pod x 16 GPUs: no GPU node has 16 nvidia.com/gpu (the most is 8)",
             (nodes(8), gang("g", 1, 16)),
             ([*nodes(8), make_node("large", 16)], gang("g", 1, 16)),
+        ),
+        (
+            "LargerThanCluster",
+            "1 pod x 1 GPU: no GPU node has 65.5 CPUs (the most is 64), 513 Gi of memory (the most is 512)",
+            (nodes(2), gang("g", 1, 1, requests=LARGE)),
+            (nodes(2, allocatable={"cpu": "66", "memory": "513Gi"}), gang("g", 1, 1, requests=LARGE)),
         ),
     ],
 )
