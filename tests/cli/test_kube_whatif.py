@@ -5,8 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jaxsched.cli.main import main
+from jaxsched.kube.planning.hints import read_hints
+from jaxsched.kube.planning.manifest import manifest_pods
+from jaxsched.kube.planning.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 JOB = """
@@ -124,3 +128,13 @@ def test_what_came_before_in_a_recording_comes_again(tmp_path: Path, capsys: pyt
         main([*words, "--history", str(empty)])
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_page_has_the_example_that_errors_send_to() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    [example] = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    pods = manifest_pods(yaml.safe_load(example), "docs/kubernetes.md", 0.0, PlanSettings(), 0)
+    assert [pod.units("nvidia.com/gpu") for pod in pods] == [8, 8] and not any(pod.refusal for pod in pods)
+    for seconds in ("90", "0.5", "1e3"):
+        hints, problem = read_hints({"jaxsched.io/duration-seconds": seconds}, {})
+        assert f"`{seconds}`" in page and hints.duration_s == float(seconds) and not problem

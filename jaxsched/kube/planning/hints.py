@@ -1,7 +1,8 @@
 """What annotations and labels of pods and nodes say, parsed here and nowhere else, within bounds.
 
-Anyone who may create a pod writes them. Numbers are plain decimal ones in ASCII, without leading zeros, signs and
-spaces; names are short words. Anything else is a problem that is told to the pod's owner, never an exception.
+Anyone who may create a pod writes them. Numbers are decimal ones in ASCII, without leading zeros, signs and spaces;
+those of seconds may have a fraction and an exponent. Names are short words. Anything else is a problem that is told to
+the pod's owner, never an exception.
 """
 
 import dataclasses
