@@ -107,6 +107,7 @@ class Run:
         from jaxsched.kube.planning.plan import Planner
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        logging.getLogger("jax").setLevel(logging.WARNING)  # else it says which accelerators are not there
         self._check()
         settings = self._settings()
         api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)

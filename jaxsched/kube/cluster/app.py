@@ -22,6 +22,7 @@ from jaxsched.kube.cluster.permissions import check_permissions, needed
 from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
+from jaxsched.kube.planning.fleet import not_there
 from jaxsched.kube.planning.gangs import gang_key
 from jaxsched.kube.planning.group_status import group_states
 from jaxsched.kube.planning.objects import mapping
@@ -93,6 +94,8 @@ class Scheduler:
         wanted = needed(writes, self.elector is not None, self.options.metrics_auth, self.evictor is not None)
         check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
+        if missing := not_there(self.informers.stores["nodes"].items(), self.settings):
+            log.warning("no node has %s: is it misspelt?", ", ".join(missing))
         self.reporter.start()
         self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles, or begins to
         self._alive()

@@ -72,6 +72,20 @@ def topology_labels(nodes: Sequence[Node], settings: PlanSettings) -> tuple[str,
     return next(found, ())
 
 
+def not_there(nodes: Sequence[Node], settings: PlanSettings) -> list[str]:
+    """What the settings name and no GPU node has, perhaps misspelt, with the option that names it."""
+    own = gpu_nodes(nodes, settings)
+    if not own:
+        return [f"{settings.gpu_resource} (--gpu-resource)"]
+    labels = {label: "--topology" for label in settings.topology}
+    labels |= {settings.partition_label: "--partition-label"} if settings.partition_label else {}
+    return [
+        f"the label {label} ({option})"
+        for label, option in labels.items()
+        if not any(label in node.labels for node in own)
+    ]
+
+
 def array_inputs(node: Node, settings: PlanSettings) -> tuple:
     """All of a node that the arrays depend on: when it changes for no node, neither does the fleet."""
     units = dict(node.allocatable)

@@ -18,8 +18,8 @@ import sys, threading
 import jax, jax.numpy as jnp
 from jaxsched.cli.main import main
 from jaxsched.kube.planning import compiled_policy
-lowered = jax.jit(lambda x: sum(jnp.sin(x * k) for k in range(60))).lower(1.0)
 def compiles(*_):
+    lowered = jax.jit(lambda x: sum(jnp.sin(x * k) for k in range(60))).lower(1.0)
     print("compiles", flush=True)
     while True:
         lowered.compile({"xla_backend_optimization_level": 0})
@@ -49,15 +49,26 @@ def kubeconfig(server, tmp_path: Path) -> Path:
 def test_it_can_be_ended_while_a_policy_is_compiled(server, kubeconfig: Path) -> None:
     """Before: exit code 134, for the thread could not be ended while it was in XLA."""
     server.handle("POST", "/api/v1/nodes", {}, make_node("n0"), "")
-    arguments = ["kube", "run", "--checkpoint", "checkpoints/quickstart", "--metrics-port", "0"]
+    arguments = [
+        "kube",
+        "run",
+        "--checkpoint",
+        "checkpoints/quickstart",
+        "--metrics-port",
+        "0",
+        "--partition-label",
+        "zoen",
+    ]
     command = [sys.executable, "-c", COMPILES, *arguments, "--kubeconfig", str(kubeconfig)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert running.stdout is not None and running.stderr is not None
     assert running.stdout.readline() == "compiles\n"
-    assert any("ready" in line for line in running.stderr)
+    first, second = running.stderr.readline(), running.stderr.readline()
+    assert "WARNING no node has the label zoen (--partition-label): is it misspelt?" in first and "ready" in second
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 0, said
+    assert said == ""
 
 
 @pytest.fixture

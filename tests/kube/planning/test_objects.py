@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsched.kube.planning.filters import filter_reason
-from jaxsched.kube.planning.fleet import gpu_type, read_fleet
+from jaxsched.kube.planning.fleet import gpu_type, not_there, read_fleet
 from jaxsched.kube.planning.gangs import form_gangs, gang_key
 from jaxsched.kube.planning.ledger import Ledger
 from jaxsched.kube.planning.objects import read_node, read_pod, slim
@@ -249,3 +249,13 @@ def test_nodes_without_topology_or_known_product() -> None:
 def test_unreadable_nodes_are_named() -> None:
     node = read_node(make_node("n", allocatable={"nvidia.com/gpu": "eight"}))
     assert not node.usable and node.refusal is not None and "nvidia.com/gpu" in node.refusal.message
+
+
+def test_what_the_options_name_and_no_node_has() -> None:
+    """Before: a misspelt label was passed over in silence."""
+    there = PlanSettings(topology=("cloud.provider.com/topology-rack",), partition_label="zone")
+    machines = tuple(map(read_node, [make_node("n0", labels={"zone": "a"}), make_node("n1")]))
+    assert not_there(machines, PlanSettings()) == not_there(machines, there) == []
+    settings = PlanSettings(topology=("rakc", "cloud.provider.com/topology-rack"), partition_label="zoen")
+    assert not_there(machines, settings) == ["the label rakc (--topology)", "the label zoen (--partition-label)"]
+    assert not_there(machines, PlanSettings(gpu_resource="amd.com/gpu")) == ["amd.com/gpu (--gpu-resource)"]
