@@ -77,12 +77,11 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path, on, package, extra):
 
 def test_a_token_that_is_missing_is_one_line(monkeypatch, tmp_path):
     """Ray's error is neither of Python's nor a RuntimeError. Before: a traceback."""
-    ray, exceptions = types.ModuleType("ray"), types.ModuleType("ray.exceptions")
-    exceptions.RayError = type("RayError", (Exception,), {})
-    failure = type("AuthenticationError", (exceptions.RayError,), {})("Token authentication is enabled,\nbut no token")
-    ray.init = lambda **_: (_ for _ in ()).throw(failure)
+    general = type("RayError", (Exception,), {})
+    failure = type("AuthenticationError", (general,), {})("Token authentication is enabled,\nbut no token")
+    ray = types.SimpleNamespace(init=lambda **_: (_ for _ in ()).throw(failure))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", types.SimpleNamespace(RayError=general))
     with pytest.raises(UserError, match="enabled, but no token"), executor_for("ray", [], tmp_path):
         pass
 
