@@ -25,8 +25,9 @@ def executor_for(on: str, asks: Sequence[str], folder: Path) -> Iterator[Executo
     UserError if it cannot be used, before anything is run.
     """
     kind, colon, place = on.partition(":")
-    if kind not in KINDS or (colon and (kind == LOCAL or not place)):
-        raise UserError(f"--on {on}: should be local, ray, ray:ADDRESS, slurm or slurm:local")
+    empty = " nothing follows the colon;" if colon and not place else ""
+    if kind not in KINDS or empty or (kind == LOCAL and place):
+        raise UserError(f"--on {on.removesuffix(':')}:{empty} should be local, ray, ray:ADDRESS, slurm or slurm:local")
     wanted = _read(asks)
     if kind == LOCAL:
         if wanted:

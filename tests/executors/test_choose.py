@@ -17,7 +17,7 @@ MISTAKES = [  # --on, --ask, what the message must say
     ("rya", [], ["--on rya", "ray:ADDRESS"]),
     ("local:8", [], ["--on local:8"]),
     ("local:", [], ["--on local:"]),
-    ("ray:", [], ["--on ray:", "ray:ADDRESS"]),
+    ("ray:", [], ["--on ray: nothing follows the colon; should", "ray:ADDRESS"]),
     ("slurm:", [], ["--on slurm:", "slurm:local"]),
     ("local", ["num_cpus=2"], ["--ask", "--on ray"]),
     ("ray", ["num_cpus"], ["num_cpus", "KEY=VALUE"]),
