@@ -43,7 +43,7 @@ class GymEnv(gymnasium.Env):
         self.observation_space, self.action_space = _spaces(env)
         self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
         self._key, self._turn = jax.random.key(0), None
-        self._mask = np.zeros(self.observation_space["mask"].shape, bool)
+        self._mask = np.zeros(env.observation_space()["mask"].shape, bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """The start of a random episode; the same one for the same `seed`."""
