@@ -4,10 +4,11 @@ All schedulers share one network. It scores every option by the option's own fea
 cluster plays any other. It may not wait while it can act: with that among the options it learns to wait for ever.
 The result is judged as all policies are: beside the rules, on jobs that it did not learn from.
 
-    python examples/ppo.py          seed 0: three minutes of two cores
+    python examples/ppo.py          seed 0, 120 updates: three minutes of CPU time
     python examples/ppo.py 1 30     seed 1, 30 updates
 """
 
+import functools
 import sys
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ JOBS = {"schedulers": 2, "num_jobs": 60, "mean_duration_s": 1800.0, "load": 0.9}
 ENVS, STEPS, UPDATES = 64, 128, 120  # environments, rounds between updates, updates
 EPOCHS, MINIBATCHES, RATE, CLIP = 3, 8, 1e-3, 0.2
 DISCOUNT, TRACE, ENTROPY, CRITIC = 0.99, 0.95, 0.003, 0.5
-DECIDING = 0.25  # share of all rounds and schedulers in which there is something to decide, at most
+DECIDING = 0.25  # so many of all rounds and schedulers are learned from, first those in which something is decided
 
 
 class Network(nn.Module):
@@ -47,7 +48,7 @@ class Round(NamedTuple):
     value: jax.Array
     reward: jax.Array
     done: jax.Array  # the episode ended with this round
-    passed: jax.Array  # the interval did: rounds of one boundary are one moment
+    passed: jax.Array  # so many intervals: rounds of one boundary are one moment
 
 
 def of_option(log_probs, option):
@@ -55,26 +56,31 @@ def of_option(log_probs, option):
     return jnp.take_along_axis(log_probs, option[..., None], -1)[..., 0]
 
 
+def mean_where(some, values):
+    """The mean of some of the values, 0 if there are none."""
+    return jnp.where(some, values, 0.0).sum() / jnp.maximum(some.sum(), 1)
+
+
 def make_update(env, network, optimizer):
     """A compiled function that plays `STEPS` rounds and learns from them."""
 
-    def play(carry, key):
-        weights, seen, turn = carry
+    def play(weights, carry, key):
+        seen, turn = carry
         draw, go = jax.random.split(key)
         log_probs, value = network.apply(weights, seen)
         option = jax.random.categorical(draw, log_probs)
-        clock = turn.state.clock
+        before = turn.state.clock
         after, turn, reward, terminated, truncated, info = jax.vmap(env.step)(jax.random.split(go, ENVS), turn, option)
         reward = (reward + reward.mean(-1, keepdims=True)) / 2  # half of it is everybody's
-        ended = terminated | truncated
-        flags = (jnp.broadcast_to(flag[:, None], reward.shape) for flag in (ended, turn.state.clock != clock))
-        played = Round(seen, option, of_option(log_probs, option), value, reward, *flags)
-        return (weights, after, turn), (played, jnp.where(terminated, info["jct_mean_s"], jnp.nan))
+        ended, passed = terminated | truncated, info["boundary"] - before
+        of_all = (jnp.broadcast_to(one[:, None], reward.shape) for one in (ended, passed))
+        played = Round(seen, option, of_option(log_probs, option), value, reward, *of_all)
+        return (after, turn), (played, jnp.where(terminated, info["jct_mean_s"], jnp.nan))
 
     def advantages(rounds, last):
         def back(carry, step):
             following, traced = carry
-            discount, trace = (jnp.where(step.passed, x, 1.0) * (1.0 - step.done) for x in (DISCOUNT, TRACE))
+            discount, trace = (x**step.passed * (1.0 - step.done) for x in (DISCOUNT, TRACE))
             traced = step.reward + discount * following - step.value + discount * trace * traced
             return (step.value, traced), traced
 
@@ -82,13 +88,15 @@ def make_update(env, network, optimizer):
 
     def loss(weights, step, advantage):
         log_probs, value = network.apply(weights, step.seen)
+        decides = step.seen["mask"].sum(-1) > 1
         ratio = jnp.exp(of_option(log_probs, step.option) - step.log_prob)
-        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        gain = jnp.minimum(ratio * scaled, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * scaled).mean()
-        spread = -(jnp.exp(log_probs) * jnp.where(step.seen["mask"], log_probs, 0.0)).sum(-1).mean()
+        better = advantage - mean_where(decides, advantage)
+        scaled = better / jnp.sqrt(mean_where(decides, better**2) + 1e-8)
+        gain = mean_where(decides, jnp.minimum(ratio * scaled, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * scaled))
+        entropies = -(jnp.exp(log_probs) * jnp.where(step.seen["mask"], log_probs, 0.0)).sum(-1)
         target = step.value + advantage
         missed = jnp.square(value - target).mean() / (target.var() + 1e-8)  # rewards of any scale weigh alike
-        return -gain + CRITIC * missed - ENTROPY * spread
+        return -gain + CRITIC * missed - ENTROPY * mean_where(decides, entropies)
 
     def learn(carry, batch):
         weights, momenta = carry
@@ -97,13 +105,15 @@ def make_update(env, network, optimizer):
 
     @jax.jit
     def update(weights, momenta, seen, turn, key):
-        key, draw = jax.random.split(key)
-        (_, seen, turn), (rounds, jct_s) = jax.lax.scan(play, (weights, seen, turn), jax.random.split(key, STEPS))
+        key, draw, mix = jax.random.split(key, 3)
+        played = functools.partial(play, weights)
+        (seen, turn), (rounds, jct_s) = jax.lax.scan(played, (seen, turn), jax.random.split(key, STEPS))
         gained = advantages(rounds, network.apply(weights, seen)[1])
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), (rounds, gained))
-        idle = ~flat[0].seen["mask"][:, :-1].any(-1)  # nothing to do but wait
-        rows = jnp.argsort(idle, stable=True)[: int(DECIDING * len(idle)) // MINIBATCHES * MINIBATCHES]
-        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(draw, EPOCHS))
+        decides = flat[0].seen["mask"].sum(-1) > 1
+        drawn = jax.random.uniform(draw, decides.shape) - decides
+        rows = jnp.argsort(drawn)[: int(DECIDING * len(drawn)) // MINIBATCHES * MINIBATCHES]
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(mix, EPOCHS))
         batches = jax.tree.map(lambda leaf: leaf[orders.reshape(EPOCHS * MINIBATCHES, -1)], flat)
         (weights, momenta), _ = jax.lax.scan(learn, (weights, momenta), batches)
         return weights, momenta, seen, turn, jnp.nanmean(jct_s)
@@ -115,9 +125,9 @@ def train(env, updates, key):
     """The network and its weights after so many updates."""
     network, optimizer = Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE))
     update = make_update(env, network, optimizer)
-    key, begin = jax.random.split(key)
+    key, begin, first = jax.random.split(key, 3)
     seen, turn = jax.vmap(env.reset)(jax.random.split(begin, ENVS))
-    weights = network.init(begin, seen)
+    weights = network.init(first, seen)
     momenta = optimizer.init(weights)
     for number in range(updates):
         key, draw = jax.random.split(key)

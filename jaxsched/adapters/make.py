@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import jax
@@ -48,19 +50,23 @@ def make(
         horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
         models: a file of models beside the catalogue's.
         max_forwards: how often a job may be forwarded.
-        reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: 1 for `jobs`. Then rewards
-            sum to minus all completion times, in intervals.
+        reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: 1 for `jobs`. Then the
+            rewards of all schedulers sum to minus the completion times of all jobs, in intervals, each from the first
+            boundary after its submission. What a job waits outside a full queue (`QUEUE_SLOTS`) does not count.
+            `interference: False` leaves slowdowns out of `lost`.
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
-        may_wait: whether schedulers may wait while something else is legal. Simple learners get lost in waiting.
+        may_wait: False: the mask has waiting only where nothing else is legal. Simple learners get lost in waiting.
         options: further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     Policies see run times, or estimates (`duration_error`), and jobs are not stopped: `ClusterEnv` has the rest.
     UserError on any mistake.
     """
-    if not (isinstance(episodes, int) and episodes >= 1):
-        raise UserError(f"episodes: {episodes} should be a whole number of at least 1")
-    check_options("make", options, ("episodes", "interval_s", "horizon_s", "interference", "max_forwards", "reward"))
+    for name, value in {"episodes": episodes, "num_jobs": num_jobs}.items():
+        if not (isinstance(value, Integral) and value >= 1):
+            raise UserError(f"{name}: {value} should be a whole number of at least 1")
+    mine = [name for name in inspect.signature(make).parameters if name != "options"]
+    check_options("make", options, mine, but=("seeds",))
     weights = _weights({"jobs": 1.0} if reward is None else reward)
     scenario = load_scenario(cluster, workload, num_jobs=num_jobs, seeds=episodes, models=models, **options)
     settings = Settings(
@@ -83,8 +89,11 @@ def make(
 
 
 def _weights(given: Mapping[str, Any]) -> RewardWeights:
+    """Weights of these terms. UserError if one is unknown or no number, or if all are 0."""
     known = list(inspect.signature(reward_weights).parameters)
-    for name in given:
-        if name not in known:
-            raise UserError(f"make: reward: unknown term {name!r}; known ones: {', '.join(known)}")
+    good = isinstance(given, Mapping) and set(given) <= set(known) and any(given.values())
+    if not good or not all(isinstance(value, Real) and math.isfinite(value) for value in given.values()):
+        raise UserError(
+            f"make: reward: {given} should give numbers to some of {', '.join(known)}, such as {{'lost': 1}}"
+        )
     return reward_weights(**given)

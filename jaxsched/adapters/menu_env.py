@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree, Shaped
 
@@ -64,7 +65,8 @@ class MenuEnv:
     `P` schedulers, `A` options of each: placements, one forward per scheduler, and last to wait. One step is one
     decision round of all schedulers, or with `in_turns` one turn, which on GPUs is faster where many play. Rewards come
     when an interval ends. When an episode ends the next one begins at once: the step's observation and state are then
-    those of its start, reward and flags those of the end. Without `may_wait` waiting is legal only if nothing else is.
+    those of its start, reward and flags those of the end. Without `may_wait` the mask has waiting only if nothing else
+    is legal.
     """
 
     config: EnvConfig
@@ -89,7 +91,7 @@ class MenuEnv:
         jobs finished so far in the episode, and their mean completion time in seconds.
         """
         params = self.params if params is None else params
-        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.menu, action))
+        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
         if isinstance(turn.played, Playing):
             after, reward = turn_with(self.config, params.env, turn.played, act, ALWAYS)
             state, whole = after.state, after.intervals == 0
@@ -98,7 +100,7 @@ class MenuEnv:
             after, whole = state, True
         terminated = is_finished(state) & whole
         truncated = ~terminated & (state.clock >= params.env.horizon)
-        info = _info(params.env, state)
+        info = _info(params.env, state, turn.state.clock)
         turn = self._shown(params, _anew(key, params.starts, after, terminated | truncated))
         return self.seen(turn), turn, reward, terminated, truncated, info
 
@@ -109,17 +111,21 @@ class MenuEnv:
     def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
         """What was learned here as a policy, for `compare`, for FILE.py:NAME on the command line, on any cluster.
 
+        It forwards a job at most as often as here.
+
         Args: `act(key, seen, weights)` gives int32[P], an option for each scheduler. `weights` go to it as they are. To
-        play other clusters it must not hang on the length of `features`.
+        play other clusters it must not depend on the length of `features`.
         """
+        most = int(np.max(self.params.env.max_forwards))
 
         def decide(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, most))
             observation = observe(self.queue, params, state)
 
             def chosen() -> Action:
                 menu = build_menu(params, state, observation)
                 option = act(key, seen_of(observation, menu, self.may_wait), weights)
-                return to_action(state, observation, menu, _choice(menu, option))
+                return to_action(state, observation, menu, _choice(observation, menu, option))
 
             something = observation.job_mask[:, :-1].any() | observation.forward_mask.any()
             return lax.cond(something, chosen, lambda: wait_action(params.cluster))
@@ -151,10 +157,12 @@ class MenuEnv:
         return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
 
 
-def _choice(menu: Menu, option: Int32[Array, "P"]) -> Choice:
-    """What the numbers of options say; the last of them is to wait."""
-    waits = menu.mask.shape[-1] + option.shape[0]
-    return Choice(act=option < waits, option=jnp.minimum(option, waits - 1))
+def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:
+    """What the numbers of options say; one that is not legal says to wait, as the last one does."""
+    acts = jnp.concatenate([menu.mask, observation.forward_mask], -1)
+    within = jnp.clip(option, 0, acts.shape[-1] - 1)
+    legal = (option == within) & jnp.take_along_axis(acts, within[:, None], -1)[:, 0]
+    return Choice(act=legal, option=within)
 
 
 def _start(key: PRNGKeyArray, starts: State) -> State:
@@ -174,12 +182,13 @@ def _anew(key: PRNGKeyArray, starts: State, after: State | Playing, done: Bool[A
     return with_large_parts(begun, state.running)
 
 
-def _info(params: EnvParams, state: State) -> Info:
+def _info(params: EnvParams, state: State, before: Int32[Array, ""]) -> Info:
+    """Args: `before`: the boundary of the step."""
     jobs, records = state.jobs, state.records
     done = records.status == FINISHED
     jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
     count = done.sum()
     mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
     ends = records.finish + jnp.ceil(records.finish_offset_s / params.interval_s).astype(jnp.int32)
-    last = jnp.where(done, ends, 0).max()  # when nothing is left the clock runs on by itself
+    last = jnp.maximum(jnp.where(done, ends, 0).max(), before)  # when nothing is left the clock runs on by itself
     return {"boundary": jnp.where(is_finished(state), last, state.clock), "finished": count, "jct_mean_s": mean_s}

@@ -14,8 +14,8 @@ Seen = dict[str, Array]
 def seen_of(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:
     """Of every scheduler all features in a row, its options, and which of them are legal.
 
-    The length of a row of features hangs on the cluster's size. That of an option does not. Where it may not wait, that
-    is legal only if nothing else is.
+    The length of a row of features depends on the cluster's size. That of an option does not. Who may not wait has that
+    in the mask only if nothing else is legal.
     """
     acts = jnp.concatenate([menu.mask, observation.forward_mask], -1)
     mask = jnp.concatenate([acts, may_wait | ~acts.any(-1, keepdims=True)], -1)
@@ -32,9 +32,12 @@ def _features(obs: Observation, menu: Menu) -> Float32[Array, "P F"]:
 
 
 def _options(obs: Observation, menu: Menu, mask: Bool[Array, "P A"]) -> Float32[Array, "P A O"]:
-    """Of each option: its kind (one of three), what the placement would do, its job, and the scheduler with it then.
+    """What is known of each option, zeros where there is nothing to say or the option is not legal.
 
-    Zeros for what an option does not have, and for options that are not legal.
+    In this order: whether it is a placement, a forward, to wait (3 columns); of a placement the menu's features (see
+    `policies.menu`), the job's place in the window over 4, the placement's place in greedy-wait's order over 8, whether
+    the job would be done before any that runs (3); the job (`env.observation.job_features`); the scheduler that would
+    have the job (`env.observation.scheduler_features`).
     """
     p, k = menu.mask.shape
     own, numbers = obs.scheduler[:, None], jnp.stack([menu.rank / 4.0, menu.order / 8.0, menu.brief], -1)

@@ -154,7 +154,7 @@ def _yaml(path: Path) -> str:
     keys = set(content) if isinstance(content, dict) else set()
     if keys == {"models"}:
         get_catalogue(path)
-        return f"{len(content['models']):,} models of jobs"
+        return f"{len(content['models']):,} model{'s' * (len(content['models']) > 1)} of jobs"
     if "servers" in keys:
         return f"a cluster of {len(read_cluster_file(path).servers):,} servers"
     if keys & {"axes", "variants", "base", "out"}:

@@ -79,14 +79,13 @@ class Display:
     def more(self, name: str, done: int, total: int, passed_s: float) -> None:
         """As `update` for pieces of work that are not known beforehand, each with its own total.
 
-        What a piece has done when it is first heard of says nothing of its pace: its program was compiled in that time.
+        Until its first report the program of a piece was compiled. That time says nothing of its pace.
         """
         self._total = total
         begun = self._begun.setdefault(name, (done, passed_s))
         if self._bars is not None and name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, start=False, said="waiting")
-        over = done == total
-        self.update(name, done, passed_s, over=over, apart=(0, 0.0) if over else begun)
+        self.update(name, done, passed_s, over=done == total, apart=begun)
 
     def _rate(self, done: int, passed_s: float) -> str:
         """What to say of the rate, once there is one."""

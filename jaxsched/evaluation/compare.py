@@ -148,17 +148,17 @@ def compare(
 
     UserError on an unknown policy or option, or if no job fits the cluster.
     """
+    check_options("compare", options, _OF_SETTINGS)
     settings, options = _settled(settings or Settings(), options)
     policies = parse_all([policies] if isinstance(policies, str) else policies)
     if isinstance(jobs, str):
         if not isinstance(cluster, str):
             raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
-        check_options("compare", options, _OF_SETTINGS)
         scenario = load_scenario(cluster, jobs, models=settings.models, **options)
         cluster, jobs_by_seed, config = scenario.cluster, scenario.jobs, scenario.config | dict(config or {})
     else:
         if options:
-            raise TypeError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
+            raise UserError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
         cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
         jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
     models = profiles_on(cluster, get_catalogue(settings.models).models)

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
@@ -118,9 +118,10 @@ def load_scenario(
     return Scenario(hardware, lists, config["seeds"], skipped, config)
 
 
-def check_options(who: str, given: Iterable[str], further: Iterable[str] = ()) -> None:
-    """UserError on a name that is no option of `load_scenario` and none of the `further` ones."""
-    known = [*list(inspect.signature(load_scenario).parameters)[2:], *further]
+def check_options(who: str, given: Iterable[str], further: Iterable[str] = (), but: Collection[str] = ()) -> None:
+    """UserError on a name that is no option of `load_scenario`, unless it is `but`, and none of the `further` ones."""
+    ours = list(inspect.signature(load_scenario).parameters)[2:]
+    known = [name for name in dict.fromkeys([*ours, *further]) if name not in but]
     for name in given:
         if name not in known:
             raise UserError(f"{who}: unknown option {name!r}; known ones: {', '.join(known)}")

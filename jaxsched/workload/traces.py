@@ -240,7 +240,7 @@ def read_trace(
 def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fraction: float, mix: Mix) -> JobList:
     """Arrays of `jobs`, gaps filled in; models are places in the mix's catalogue.
 
-    What is drawn hangs on a job's place in the order of submission, not on that of lines.
+    What is drawn depends on a job's place in the order of submission, not on that of lines.
     """
     catalogue, jobs = mix.catalogue, sorted(jobs, key=lambda job: job.submit_s)
     workers = np.array([job.workers for job in jobs])

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.adapters.menu_env import MenuEnv, _choice
 from jaxsched.adapters.seen import seen_of
 from jaxsched.adapters.spaces import Box, Discrete
 from jaxsched.env.environment import initial_state
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import make_job_list, to_table
+from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,19 @@ def test_a_mistake_is_told():
     ("wrong", "said"),
     [
         ({"episodes": 2.5}, "episodes: 2.5"),
+        ({"num_jobs": 2.5}, "num_jobs: 2.5"),
         ({"knows": "nothing"}, "make: unknown option 'knows'"),
-        ({"reward": {"jct": 1.0}}, "reward: unknown term 'jct'"),
+        ({"seeds": 3}, "make: unknown option 'seeds'"),
+        ({"may_wiat": False}, "unknown option 'may_wiat'; known ones: .*may_wait"),
+        ({"reward": {"jct": 1.0}}, "reward: {'jct': 1.0} should give numbers to some of jobs"),
+        ({"reward": {}}, "reward: {}"),
+        ({"reward": {"jobs": float("nan")}}, "reward: {'jobs': nan}"),
         ({"max_forwards": -1}, "max_forwards: -1"),
     ],
 )
 def test_mistakes_in_options_are_told(wrong, said):
     with pytest.raises(UserError, match=said):
-        jaxsched.make("leaf-spine-1", num_jobs=2, **wrong)
+        jaxsched.make("leaf-spine-1", **({"num_jobs": 2} | wrong))
 
 
 def test_models_of_ones_own_are_those_that_are_played(tmp_path):
@@ -88,6 +93,15 @@ def test_who_may_not_wait_waits_where_nothing_else_is_legal():
     assert seen_of(obs, menu, may_wait=False)["mask"][:, -1].tolist() == [False, True]
 
 
+def test_what_is_not_legal_is_to_wait():
+    obs, menu = _made_up(jaxsched.make("leaf-spine-2", schedulers=2, num_jobs=6, episodes=1))
+    menu = jax.tree.map(lambda leaf: leaf[:, :3], menu).replace(mask=jnp.array([[True, False, True], [False] * 3]))
+    obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
+    acts = [_choice(obs, menu, jnp.array([option] * 2)).act.tolist() for option in range(-1, 8)]
+    assert [first for first, _ in acts] == [False, True, False, True, False, True, False, False, False]
+    assert not any(second for _, second in acts)
+
+
 @pytest.mark.slow
 def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     """Where it learned, and beside other policies on the same jobs."""
@@ -120,20 +134,31 @@ def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
 
 @pytest.mark.slow
 def test_where_an_episode_ends_and_what_its_rewards_sum_to():
-    """Two jobs on an empty cluster: both are waited for to their end, and not to the horizon."""
-    jobs = make_job_list([0.0, 0.0], [590.0, 300.0], [1, 1])
+    """Two jobs on an empty cluster are waited for to their end, and not to the horizon; so is one that fits nowhere."""
     made = {"schedulers": 1, "interference": "none", "reward": {"jobs": 1.0, "lost": 1.0}}
-    env = jaxsched.make("leaf-spine-1", num_jobs=2, episodes=1, **made, horizon_s=6000.0)
-    starts = jax.tree.map(lambda leaf: leaf[None], initial_state(env.config, env.params.env, to_table(jobs, 60.0)))
-    params, step = env.params.replace(starts=starts), jax.jit(env.step)
-    (seen, turn), rewards, terminated = env.reset(jax.random.key(0), params), 0.0, False
-    while not terminated:
-        assert rewards > -40
-        action = jnp.argmax(seen["mask"], -1)
-        seen, turn, reward, terminated, truncated, info = step(jax.random.key(0), turn, action, params)
-        rewards += float(reward[0])
-    assert not truncated and int(info["boundary"]) == 10 and int(info["finished"]) == 2
+    env = jaxsched.make("leaf-spine-1", num_jobs=3, episodes=1, **made, horizon_s=600_000.0)
+    step = jax.jit(env.step)
+
+    def played(*jobs):
+        table = pad_table(to_table(make_job_list(*zip(*jobs)), 60.0), 3)
+        starts = jax.tree.map(lambda leaf: leaf[None], initial_state(env.config, env.params.env, table))
+        params = env.params.replace(starts=starts)
+        (seen, turn), rewards, boundaries, terminated = env.reset(jax.random.key(0), params), 0.0, [], False
+        while not terminated:
+            assert len(boundaries) < 40
+            action = jnp.argmax(seen["mask"], -1)
+            seen, turn, reward, terminated, truncated, info = step(jax.random.key(0), turn, action, params)
+            rewards += float(reward[0])
+            boundaries.append(int(info["boundary"]))
+            assert not truncated
+        assert int(info["finished"]) == 2
+        return rewards, boundaries
+
+    rewards, boundaries = played((0.0, 590.0, 1), (0.0, 300.0, 1))
     assert rewards == pytest.approx(-890 / 60, rel=1e-5), "nothing was lost"
+    assert boundaries[-1] == 10
+    _, boundaries = played((0.0, 590.0, 1), (0.0, 300.0, 1), (180_000.0, 100.0, 64))
+    assert boundaries == sorted(boundaries) and boundaries[-1] >= 2000, "the last one is rejected when it comes"
 
 
 @pytest.mark.long

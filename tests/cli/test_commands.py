@@ -128,7 +128,7 @@ def test_what_was_compiled_before_the_first_chunk_says_nothing_of_the_pace(capsy
     assert capsys.readouterr().err.splitlines() == [
         "seed 0: 1/5 chunks",
         "seed 0: 3/5 chunks, 2.0 s per chunk, about 4 s left",
-        "seed 0: 5/5 chunks, 15.0 s per chunk, done in 75.0 s",
+        "seed 0: 5/5 chunks, 2.0 s per chunk, done in 75.0 s",
     ]
 
 

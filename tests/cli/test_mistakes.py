@@ -236,7 +236,7 @@ def test_models_of_ones_own_are_known_to_check(capsys, tmp_path):
     assert "line 2, model: 'hog' should be one of the known models" in refused(capsys, "check", trace)
     assert main(["check", "--models", str(models), str(trace), str(models)]) in (None, 0)
     said = capsys.readouterr().out
-    assert "format native, of 1 job\n" in said and "models.yaml: 1 models of jobs" in said
+    assert "format native, of 1 job\n" in said and "models.yaml: 1 model of jobs" in said
     models.write_text("models: [{name: hog}]\n")
     assert "has no compute_s" in refused(capsys, "check", models)
 
