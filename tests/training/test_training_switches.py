@@ -104,9 +104,9 @@ def test_the_potential_is_late_work_and_waiting_or_waiting_or_nothing(setting, p
 
 @pytest.mark.parametrize("name", ["ablations", "single", "single_256", "unseen_models"])
 def test_the_sweeps_of_the_project_change_one_thing_each(name):
-    """The single scheduler has as many turns per boundary and per chunk, and as much room, as all others have.
+    """The single scheduler has as many turns per boundary, as much room and as many steps of learning as all others.
 
-    It uses more of its turns, and may have fewer chunks for that.
+    It uses more of its turns, and may have fewer of them per chunk for that.
     """
     plan = load_sweep(ROOT / "configs" / "sweeps" / f"{name}.yaml")
     assert len({point.config.seed for point in plan.points}) >= 5
@@ -117,10 +117,9 @@ def test_the_sweeps_of_the_project_change_one_thing_each(name):
     for variant, config in by_variant.items():
         if config.env.schedulers == 1:
             count = first.env.schedulers
-            share = {"env.rounds": config.env.rounds, "ppo.steps": config.ppo.steps}
-            share |= {"env.running_slots": config.env.running_slots, "env.queue_slots": config.env.queue_slots}
-            given = {"env.schedulers": count, "ppo.chunks": first.ppo.chunks}
+            share = {f"env.{name}": getattr(config.env, name) for name in ("rounds", "running_slots", "queue_slots")}
+            given = {"env.schedulers": count, "ppo.steps": first.ppo.steps}
             alike = replaced(config, {key: value // count for key, value in share.items()} | given)
-            assert config.ppo.chunks <= first.ppo.chunks
+            assert config.ppo.steps <= count * first.ppo.steps
             assert alike == first, variant
     assert len(set(by_variant.values())) == len(by_variant) > 1
