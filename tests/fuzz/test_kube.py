@@ -34,6 +34,8 @@ GOOD = "good/pod/good"  # in a namespace of its own
 class Watching:
     """A reflector without a thread or a server, on the lines of a watch."""
 
+    host = "none"
+
     def __init__(self, kind: str) -> None:
         self.store = Store(READERS[kind], on_event=lambda what, raw: self.events.append(json.dumps(slim(raw))))
         self.events: list[str] = []
