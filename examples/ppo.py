@@ -52,7 +52,7 @@ class Round(NamedTuple):
 
 
 def of_option(log_probs, option):
-    """The number of the option that was chosen."""
+    """Of each scheduler's numbers, one per option, the one of the option that was chosen."""
     return jnp.take_along_axis(log_probs, option[..., None], -1)[..., 0]
 
 

@@ -63,7 +63,7 @@ class GymEnv(gymnasium.Env):
         return self._noted(_shown(seen)), float(reward.mean()), bool(terminated), bool(truncated), told
 
     def action_masks(self) -> np.ndarray:
-        """Which options are legal now, one scheduler after the other: `MaskablePPO` of sb3-contrib asks for them."""
+        """Which options are legal now, bool[P * A], one scheduler after the other: for `MaskablePPO` of sb3-contrib."""
         return self._mask.reshape(-1)
 
     def _noted(self, shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

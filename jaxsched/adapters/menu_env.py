@@ -111,7 +111,7 @@ class MenuEnv:
     def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
         """What was learned here as a policy, for `compare`, for FILE.py:NAME on the command line, on any cluster.
 
-        It forwards a job at most as often as here.
+        It forwards a job at most as often as here, and sees queues in the same order.
 
         Args: `act(key, seen, weights)` gives int32[P], an option for each scheduler. `weights` go to it as they are. To
         play other clusters it must not depend on the length of `features`.
