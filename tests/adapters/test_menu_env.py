@@ -102,6 +102,21 @@ def test_what_is_not_legal_is_to_wait():
     assert not any(second for _, second in acts)
 
 
+@pytest.mark.parametrize(("world", "seen"), [(0, 0), (1, 1), (5, 2)])
+def test_as_a_policy_it_forwards_no_more_often_than_it_did(monkeypatch, world, seen):
+    class Observed(Exception):
+        pass
+
+    def observed(queue, params, state):
+        raise Observed(int(params.max_forwards))
+
+    env = jaxsched.make("leaf-spine-1", schedulers=1, num_jobs=2, episodes=1, max_forwards=2)
+    monkeypatch.setattr("jaxsched.adapters.menu_env.observe", observed)
+    there = env.params.env.replace(max_forwards=jnp.int32(world))
+    with pytest.raises(Observed, match=str(seen)):
+        env.policy("mine", lambda key, seen, weights: None)(jax.random.key(0), env.params.starts, there)
+
+
 @pytest.mark.slow
 def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     """Where it learned, and beside other policies on the same jobs."""
