@@ -20,14 +20,13 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree, Shaped
 from jaxsched.adapters.seen import Seen, seen_of
 from jaxsched.adapters.spaces import Box, Discrete, Named
 from jaxsched.env.environment import SHOWN, is_finished, small_parts, transition, with_large_parts
-from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import ALWAYS, FINISHED, POSSIBLE, Action, EnvConfig, EnvParams, State, wait_action
+from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn_with
 from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.base import Policy
-from jaxsched.policies.learned import Choice, to_action
+from jaxsched.policies.learned import Choice, menu_policy, to_action
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
 
@@ -116,21 +115,11 @@ class MenuEnv:
         Args: `act(key, seen, weights)` gives int32[P], an option for each scheduler. `weights` go to it as they are. To
         play other clusters it must not depend on the length of `features`.
         """
-        most = int(np.max(self.params.env.max_forwards))
 
-        def decide(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, most))
-            observation = observe(self.queue, params, state)
+        def choose(key: PRNGKeyArray, observation: Observation, menu: Menu, weights: PyTree) -> Choice:
+            return _choice(observation, menu, act(key, seen_of(observation, menu, self.may_wait), weights))
 
-            def chosen() -> Action:
-                menu = build_menu(params, state, observation)
-                option = act(key, seen_of(observation, menu, self.may_wait), weights)
-                return to_action(state, observation, menu, _choice(observation, menu, option))
-
-            something = observation.job_mask[:, :-1].any() | observation.forward_mask.any()
-            return lax.cond(something, chosen, lambda: wait_action(params.cluster))
-
-        return Policy(name, decide, weights, asked=POSSIBLE, needs=ESTIMATES)
+        return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))
 
     def action_space(self, params: MenuParams | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""

@@ -1,5 +1,6 @@
 """The learned policy: from network heads to a joint action."""
 
+from collections.abc import Callable
 from typing import cast
 
 import jax
@@ -82,6 +83,33 @@ def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Act
     return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
 
 
+def menu_policy(
+    name: str,
+    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice],
+    weights: PyTree,
+    queue: Discipline,
+    max_forwards: int | None = None,
+) -> Policy:
+    """The policy that does what `choose(key, observation, menu, weights)` picks, on queues of this discipline.
+
+    It is asked only where some job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
+    """
+
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        if max_forwards is not None:
+            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
+        obs = observe(queue, params, state)
+
+        def decide() -> Action:
+            menu = build_menu(params, state, obs)
+            return to_action(state, obs, menu, choose(key, obs, menu, weights))
+
+        something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
+        return lax.cond(something, decide, lambda: wait_action(params.cluster))
+
+    return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
+
+
 def learned_policy(
     name: str,
     network: SchedulerNetwork,
@@ -97,25 +125,16 @@ def learned_policy(
     if given, it raises UserError when it is traced.
     """
 
-    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        if max_forwards is not None:
-            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-        obs = observe(queue, params, state)
+    def choose(key: PRNGKeyArray, obs: Observation, menu: Menu, weights: PyTree) -> Choice:
         if sizes is not None and sizes_of(obs) != sizes:
             raise UserError(
                 f"checkpoint {name}: its flat network is for clusters of {_said(sizes)}, this one has"
                 f" {_said(sizes_of(obs))}; train it here, or take a graph network"
             )
+        heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
+        return most_likely(heads, obs, menu)
 
-        def decide() -> Action:
-            menu = build_menu(params, state, obs)
-            heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
-            return to_action(state, obs, menu, most_likely(heads, obs, menu))
-
-        something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
-        return lax.cond(something, decide, lambda: wait_action(params.cluster))
-
-    return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
+    return menu_policy(name, choose, weights, queue, max_forwards)
 
 
 def sizes_of(obs: Observation) -> Sizes:

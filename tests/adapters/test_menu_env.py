@@ -111,7 +111,7 @@ def test_as_a_policy_it_forwards_no_more_often_than_it_did(monkeypatch, world, s
         raise Observed(int(params.max_forwards))
 
     env = jaxsched.make("leaf-spine-1", schedulers=1, num_jobs=2, episodes=1, max_forwards=2)
-    monkeypatch.setattr("jaxsched.adapters.menu_env.observe", observed)
+    monkeypatch.setattr("jaxsched.policies.learned.observe", observed)
     there = env.params.env.replace(max_forwards=jnp.int32(world))
     with pytest.raises(Observed, match=str(seen)):
         env.policy("mine", lambda key, seen, weights: None)(jax.random.key(0), env.params.starts, there)
