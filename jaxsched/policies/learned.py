@@ -92,7 +92,7 @@ def menu_policy(
 ) -> Policy:
     """The policy that does what `choose(key, observation, menu, weights)` picks, on queues of this discipline.
 
-    It is asked only where some job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
+    It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
     """
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
