@@ -19,6 +19,7 @@ GPUS, OPENED = 20, 4  # shared and free GPUs that `match` looks at for a fractio
 # Seeking: partitions are compared for a job by an index, the weighted sum of so many inputs.
 SEEK_INPUTS = 4
 SEEK_JOBS = 16  # of a queue, that are looked at
+SEEK_LAST = 2  # forwards of a job for which doubt counts, divided by those it has left
 SEEK_S, SEEK_LONGEST_S = 60.0, 1e7  # added to times whose logarithm is taken; the longest wait
 SEEK_MOST = 4.0  # of GPUs that wait over those of a partition
 SEEK_DOUBT, SEEK_MOST_DOUBT = 100.0, 10.0  # times the share of busy GPUs whose jobs have outlived their estimates

@@ -16,6 +16,7 @@ from jaxsched.semantics import (
     GRID_OFFSET,
     SEEK_DOUBT,
     SEEK_JOBS,
+    SEEK_LAST,
     SEEK_LONGEST_S,
     SEEK_MOST,
     SEEK_MOST_DOUBT,
@@ -131,12 +132,13 @@ def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "
         wait_s = jnp.take_along_axis(jnp.broadcast_to(end_s, (len(row), *end_s.shape)), jnp.minimum(short, latest), -1)
         wait_s = jnp.where(short <= latest, jnp.minimum(wait_s, SEEK_LONGEST_S), SEEK_LONGEST_S)[..., 0]
         wait_s = jnp.where(looked.may_start[here], 0.0, wait_s)
-        last = (p == here) & (_forwards_left(params, state, row)[:, None] == 1)
+        left = _forwards_left(params, state, row)[:, None]
+        last = (p == here) & (left <= SEEK_LAST)
         inputs = (
             jnp.log((wait_s + SEEK_S) / estimate_s),
             jnp.minimum(queued / total, SEEK_MOST),
             p == here,
-            jnp.where(last, doubt, 0.0),
+            jnp.where(last, doubt / jnp.maximum(left, 1), 0.0),
         )
         return jnp.stack([jnp.broadcast_to(one, ahead.shape).astype(jnp.float32) for one in inputs], -1)
 

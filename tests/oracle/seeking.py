@@ -10,6 +10,7 @@ from jaxsched.semantics import (
     SEEK_DOUBT,
     SEEK_INPUTS,
     SEEK_JOBS,
+    SEEK_LAST,
     SEEK_LONGEST_S,
     SEEK_MOST,
     SEEK_MOST_DOUBT,
@@ -66,7 +67,7 @@ def inputs(state: State, view: View, p: int, t: int, j: int) -> list[float]:
         math.log((wait_s(state, view, t, j, ahead) + SEEK_S) / (state.estimate_s(j) + SEEK_S)),
         min(sum(gpus(state, i) for i in others) / total, SEEK_MOST),
         float(t == p),
-        doubt(state) if t == p and forwards_left(state, j) == 1 else 0.0,
+        doubt(state) / forwards_left(state, j) if t == p and forwards_left(state, j) <= SEEK_LAST else 0.0,
     ]
 
 

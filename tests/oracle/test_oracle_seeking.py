@@ -95,7 +95,10 @@ def test_doubt_is_how_many_gpus_have_jobs_that_have_outlived_their_estimates():
     state.forwards[3] = 1
     assert [inputs(state, view(state), 0, t, 3)[3] for t in range(3)] == [10, 0, 0], "in its own partition"
     state.forwards[3] = 0
-    assert inputs(state, view(state), 0, 0, 3)[3] == 0, "it has two forwards left"
+    assert inputs(state, view(state), 0, 0, 3)[3] == 5, "it has two forwards left"
+    state.max_forwards = 3
+    assert inputs(state, view(state), 0, 0, 3)[3] == 0, "it has three"
+    state.max_forwards = 2
     state.history, state.forwards[3] = True, 1
     assert inputs(state, view(state), 0, 0, 3)[3] == 10
     assert seeking.doubt(make_state(EIGHTS, {"g": 8})) == 0
@@ -109,8 +112,8 @@ def test_who_doubts_keeps_the_last_forward():
     assert policy(state, 0) == ("forward", 4, 1)
     state.running[2][1].remaining_s = 1000.0
     assert policy(state, 0) == ("wait",), "a doubt of 4"
-    state.forwards[4] = 0
-    assert policy(state, 0) == ("forward", 4, 1)
+    state.forwards[4], state.max_forwards = 0, 3
+    assert policy(state, 0) == ("forward", 4, 1), "it has three"
 
 
 def test_a_job_that_is_held_back_waits_for_the_next_end():

@@ -8,6 +8,7 @@ from jaxsched.semantics import (
     SEEK_DOUBT,
     SEEK_INPUTS,
     SEEK_JOBS,
+    SEEK_LAST,
     SEEK_LONGEST_S,
     SEEK_MOST,
     SEEK_MOST_DOUBT,
@@ -119,7 +120,8 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> N
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = min(queued / total, SEEK_MOST)
     x[2] = 1.0 if q == p else 0.0
-    x[3] = _doubt(w, t) if q == p and _forwards_left(w, t, j) == 1 else 0.0
+    left = _forwards_left(w, t, j)
+    x[3] = _doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
 
 
 @compiled
