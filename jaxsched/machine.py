@@ -34,6 +34,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def runs_at_once() -> int:
+    """How many runs go on side by side in threads: one per core, but on many cores more gains little.
+
+    14 played rules 3.7 times as fast as 2, 8 three times (docs/performance.md).
+    """
+    return min(cores(), 16)
+
+
 def memory_bytes() -> int:
     """What memory this process may use: the machine's, or less where its control group (v2) is limited."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -66,6 +74,17 @@ def compute_on_one_thread() -> None:
         jax.local_devices()
     finally:
         os.sched_setaffinity(0, every)
+
+
+def leave_accelerators_alone() -> None:
+    """Have JAX see CPUs only, unless the user's `JAX_PLATFORMS` says otherwise; before the first array.
+
+    Otherwise it would take most of an accelerator's memory at the start, which another process may need.
+    """
+    import jax
+
+    if _accelerator_plugin() and not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")
 
 
 def allow_whole_loops() -> None:

@@ -63,7 +63,7 @@ Examples:
 
 
 OUTPUTS = ("json", "markdown", "figure", "report", "picture")
-HOW = ("record", "debug_checks", "keep_runs", "explain", "on", "ask")  # say nothing of what is computed
+HOW = ("record", "debug_checks", "keep_runs", "explain", "on", "ask", "device")  # say nothing of what is computed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.files import check_folder, check_outputs
         from jaxsched.policies.registry import parse_all
 
+        self.choose_device()
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
         if self.keep_runs and self.json is None:

@@ -26,6 +26,7 @@ class Display:
         self._lock = threading.Lock()
         self._printed: dict[str, float] = {}
         self._begun: dict[str, tuple[int, float]] = {}
+        self._totals: dict[str, tuple[int, str]] = {}  # of pieces with their own
         self._said: set[str] = set()
         console = Console(stderr=True)
         self._bars = _bars(console) if console.is_terminal else None
@@ -61,39 +62,32 @@ class Display:
         `apart`: of those, units and seconds that say nothing of the pace, for something was compiled in them.
         """
         paced, paced_s = done - apart[0], passed_s - apart[1]
+        total, unit = self._totals.get(name, (self._total, self._unit))
         with self._lock:
             now = time.monotonic()
             if self._bars is not None:
                 self._bars.start_task(self._tasks[name])
-                said = f"{done:,}/{self._total:,} {self._unit}{self._rate(paced, paced_s)} {note}"
+                said = f"{done:,}/{total:,} {unit}{_rate(paced, paced_s, unit)} {note}"
                 self._bars.update(self._tasks[name], completed=done, said=said)
             elif over or now - self._printed.get(name, -EVERY_S) >= EVERY_S:
                 self._printed[name] = now
-                line = f"{name}: {done:,}/{self._total:,} {self._unit}{self._rate(paced, paced_s)}"
+                line = f"{name}: {done:,}/{total:,} {unit}{_rate(paced, paced_s, unit)}"
                 if over:
                     line += f", done in {passed_s:,.1f} s"
                 elif paced > 0:
-                    line += f", about {(self._total - done) * paced_s / paced:,.0f} s left"
+                    line += f", about {(total - done) * paced_s / paced:,.0f} s left"
                 print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)
 
-    def more(self, name: str, done: int, total: int, passed_s: float) -> None:
-        """As `update` for pieces of work that are not known beforehand, each with its own total.
+    def more(self, name: str, done: int, total: int, passed_s: float, unit: str = "") -> None:
+        """As `update` for pieces of work that are not known beforehand, each with its own total, and `unit` if given.
 
         Until its first report the program of a piece was compiled. That time says nothing of its pace.
         """
-        self._total = total
+        self._totals[name] = (total, unit or self._unit)
         begun = self._begun.setdefault(name, (done, passed_s))
         if self._bars is not None and name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, start=False, said="waiting")
         self.update(name, done, passed_s, over=done == total, apart=begun)
-
-    def _rate(self, done: int, passed_s: float) -> str:
-        """What to say of the rate, once there is one."""
-        if not done or passed_s <= 0:
-            return ""
-        if done >= 2 * passed_s:
-            return f", {done / passed_s:,.0f} {self._unit}/s"
-        return f", {passed_s / done:,.1f} s per {self._unit.removesuffix('s')}"
 
 
 class OverAll:
@@ -104,10 +98,12 @@ class OverAll:
         self._done: dict[str, int] = {}
         self._begin = time.monotonic()
 
-    def more(self, name: str, done: int, total: int, passed_s: float) -> None:
-        """As `Display.more`."""
+    def more(self, name: str, done: int, total: int, passed_s: float, unit: str = "") -> None:
+        """As `Display.more`. What has a unit of its own does not count for all."""
+        self._display.more(name, done, total, passed_s, unit)
+        if unit:
+            return
         self._done[name] = done
-        self._display.more(name, done, total, passed_s)
         together = min(sum(self._done.values()), self._total)
         self._display.more("all workers", together, self._total, time.monotonic() - self._begin)
 
@@ -131,6 +127,15 @@ class RunDisplay(Display):
         over = all(run.over for run in runs) and sum(run.total for run in runs) == self._total
         note = f"({sum(run.simulated_s for run in runs) / 86400:,.1f} simulated days)" if done else ""
         self.update(progress.policy, done, passed_s, over=over, note=note)
+
+
+def _rate(done: int, passed_s: float, unit: str) -> str:
+    """What to say of the rate, once there is one."""
+    if not done or passed_s <= 0:
+        return ""
+    if done >= 2 * passed_s:
+        return f", {done / passed_s:,.0f} {unit}/s"
+    return f", {passed_s / done:,.1f} s per {unit.removesuffix('s')}"
 
 
 def _bars(console: Console) -> Progress:

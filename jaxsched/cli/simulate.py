@@ -60,6 +60,7 @@ class Simulate(ScenarioOptions):
         from jaxsched.simulation.job_table import check_jobs_file, write_jobs
         from jaxsched.simulation.settings import params_for
 
+        self.choose_device()
         compute_on_one_thread()
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
         check_outputs(files, [*self.inputs, file_of(self.policy)])

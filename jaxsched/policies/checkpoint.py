@@ -1,6 +1,7 @@
 """A policy on disk: weights and a card that says what they are, and back to a `Policy`."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -123,6 +124,18 @@ def _check_weights(
     path: str, queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None, weights: PyTree
 ) -> None:
     """UserError unless `weights` are finite and have the shapes that `network` gives its parameters."""
+    expected, found = _shapes_of(queue, network, sizes), _shapes(weights)
+    for name in [*expected, *found]:
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"checkpoint {path}: {WEIGHTS_FILE}: {name} has shape {found.get(name, 'none')}, where the network of"
+                f" {CARD_FILE} in this version has {expected.get(name, 'none')}"
+            )
+
+
+@functools.lru_cache(maxsize=32)
+def _shapes_of(queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None) -> dict[str, str]:
+    """What `_shapes` says of the network's parameters; a sweep's policies have the same."""
     params = make_params(get_cluster("leaf-spine-2", 2))  # a graph network's shapes do not depend on the cluster
     job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
 
@@ -131,20 +144,15 @@ def _check_weights(
         obs = observe(queue, params, state)
         return obs, build_menu(params, state, obs)
 
-    def shapes(tree: PyTree) -> dict[str, str]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(place): f"{leaf.dtype} {leaf.shape}" for place, leaf in leaves}
-
     obs, menu = jax.eval_shape(look)
     if sizes is not None:
         obs, menu = _in_sizes(obs, menu, sizes)
-    expected, found = shapes(jax.eval_shape(network.init, jax.random.key(0), obs, menu)), shapes(weights)
-    for name in [*expected, *found]:
-        if expected.get(name) != found.get(name):
-            raise UserError(
-                f"checkpoint {path}: {WEIGHTS_FILE}: {name} has shape {found.get(name, 'none')}, where the network of"
-                f" {CARD_FILE} in this version has {expected.get(name, 'none')}"
-            )
+    return _shapes(jax.eval_shape(network.init, jax.random.key(0), obs, menu))
+
+
+def _shapes(tree: PyTree) -> dict[str, str]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(place): f"{leaf.dtype} {leaf.shape}" for place, leaf in leaves}
 
 
 def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, Menu]:

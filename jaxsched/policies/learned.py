@@ -1,5 +1,6 @@
 """The learned policy: from network heads to a joint action."""
 
+import functools
 from collections.abc import Callable
 from typing import cast
 
@@ -14,7 +15,7 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
-from jaxsched.policies.base import Policy, place_or_forward
+from jaxsched.policies.base import Act, Policy, place_or_forward
 from jaxsched.policies.menu import build_menu
 from jaxsched.pytree import Pytree
 
@@ -94,6 +95,13 @@ def menu_policy(
 
     It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
     """
+    return Policy(name, menu_act(choose, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
+
+
+def menu_act(
+    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice], queue: Discipline, max_forwards: int | None
+) -> Act:
+    """How `menu_policy` acts."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         if max_forwards is not None:
@@ -107,7 +115,7 @@ def menu_policy(
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
-    return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
+    return act
 
 
 def learned_policy(
@@ -124,17 +132,29 @@ def learned_policy(
     It forwards a job at most `max_forwards` times, if given. On a cluster of other than the `sizes` it was trained for,
     if given, it raises UserError when it is traced.
     """
+    if sizes is None:
+        return Policy(name, _graph_act(network, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
 
     def choose(key: PRNGKeyArray, obs: Observation, menu: Menu, weights: PyTree) -> Choice:
-        if sizes is not None and sizes_of(obs) != sizes:
+        if sizes_of(obs) != sizes:
             raise UserError(
                 f"checkpoint {name}: its flat network is for clusters of {_said(sizes)}, this one has"
                 f" {_said(sizes_of(obs))}; train it here, or take a graph network"
             )
-        heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
-        return most_likely(heads, obs, menu)
+        return _likeliest(network, weights, obs, menu)
 
     return menu_policy(name, choose, weights, queue, max_forwards)
+
+
+@functools.lru_cache(maxsize=32)
+def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int | None) -> Act:
+    """The same function for all weights of a network, so that these share a compiled program."""
+    return menu_act(lambda key, obs, menu, weights: _likeliest(network, weights, obs, menu), queue, max_forwards)
+
+
+def _likeliest(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu) -> Choice:
+    heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
+    return most_likely(heads, obs, menu)
 
 
 def sizes_of(obs: Observation) -> Sizes:

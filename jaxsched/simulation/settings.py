@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
+from jaxsched.dynamics.batching import CPU, PATHS
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
@@ -18,6 +18,7 @@ from jaxsched.env.pairs import draw_pairs
 from jaxsched.env.state import MOST_FORWARDS, EnvConfig, EnvParams, Pairs, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
+from jaxsched.simulation.device import on_accelerator
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
@@ -47,7 +48,8 @@ class Settings:
     horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
     wall_limit_s: float | None = None  # the same on the clock on the wall, per run
     record_placements: bool = False  # keep every job's placement
-    threads: int | None = None  # runs at the same time; None: 2 on CPUs, 1 on accelerators
+    threads: int | None = None  # runs at the same time; None: one per core, at most 16; 1 on accelerators
+    device: str = CPU  # where JAX plays, see `simulation.device`: cpu, or accelerator
     batched: bool | None = None  # play all seeds as one vmapped program; None: on accelerators only
     preemption: bool = False  # schedulers may stop running jobs, docs/semantics.md, section 8
     restart_s: float = 60.0  # what a start costs from the second on
@@ -73,6 +75,10 @@ class Settings:
             raise UserError(f"rounds: {self.rounds} should be at least 1 and at most {MOST_ROUNDS}")
         if not (isinstance(self.max_forwards, int) and 0 <= self.max_forwards <= MOST_FORWARDS):
             raise UserError(f"max_forwards: {self.max_forwards} should be a whole number from 0 to {MOST_FORWARDS}")
+        if self.device not in PATHS:
+            raise UserError(f"device: {self.device!r} should be one of {', '.join(PATHS)}")
+        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
+            raise UserError(f"threads: {self.threads} should be a whole number of at least 1")
         if self.engine not in ENGINES:
             raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
         costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
@@ -107,7 +113,7 @@ class Settings:
 
     def seeds_in_a_batch(self, seeds: int) -> bool:
         """Whether so many seeds are played as one vmapped program."""
-        return (seeds > 1 and jax.default_backend() != "cpu") if self.batched is None else self.batched
+        return (seeds > 1 and on_accelerator(self.device)) if self.batched is None else self.batched
 
     @property
     def fails(self) -> bool:

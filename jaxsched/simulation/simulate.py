@@ -1,18 +1,17 @@
 """Policies on job lists: which engine plays each, and all runs side by side in threads."""
 
 import dataclasses
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-
-import jax
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
+from jaxsched.machine import runs_at_once
 from jaxsched.policies.base import Policy
+from jaxsched.simulation.device import on_accelerator, played_on
 from jaxsched.simulation.engine import Engine, Report
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.jax.run import JaxEngine
@@ -22,12 +21,13 @@ from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList
 
 
-def engine_for(policy: Policy, config: EnvConfig, params: EnvParams, settings: Settings) -> Engine:
-    """What plays a policy: as the settings say, or the compiled loop where it has all that is needed.
+def engine_for(
+    policy: Policy, config: EnvConfig, params: EnvParams, settings: Settings, compiled: Engine, jax_engine: Engine
+) -> Engine:
+    """Which engine plays a policy: as the settings say, or the compiled loop where it has all that is needed.
 
     UserError if the settings ask for an engine that cannot, or none can.
     """
-    compiled, jax_engine = CompiledEngine(), JaxEngine()
     if settings.debug_checks and settings.engine == COMPILED:
         raise UserError(f"engine {COMPILED}: has no debug checks; engine should be auto or jax")
     if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
@@ -77,28 +77,31 @@ def simulate(
     `only` names the positions of lists to play, all of which together set the tables; None: all. UserError if a policy
     cannot be played, see `engine_for` and `env_config`.
     """
-    on_cpu = jax.default_backend() == "cpu"
-    threads = (min(2, os.cpu_count() or 1) if on_cpu else 1) if settings.threads is None else settings.threads
+    usual = 1 if on_accelerator(settings.device) else runs_at_once()
+    threads = usual if settings.threads is None else settings.threads
     lists = range(len(job_lists))
     whole = only is None and settings.seeds_in_a_batch(len(job_lists))
     parts = [lists] if whole else [range(seed, seed + 1) for seed in (lists if only is None else only)]
     for policy in policies:
         check_world(policy, settings)
-    config = env_config(cluster, job_lists, settings)
-    params = env_params(cluster, config, settings, job_lists)
     names = get_catalogue(settings.models).names
-    players = {
-        policy.name: engine_for(policy, config, params, settings).prepare(policy, cluster, job_lists, settings)
-        for policy in policies
-    }
+    with played_on(settings.device):
+        config = env_config(cluster, job_lists, settings)
+        params = env_params(cluster, config, settings, job_lists)
+        engines = CompiledEngine(), JaxEngine()
+        players = {
+            one.name: engine_for(one, config, params, settings, *engines).prepare(one, cluster, job_lists, settings)
+            for one in policies
+        }
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:
-        outcomes = players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
+        with played_on(settings.device):  # of this thread
+            outcomes = players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
         return [dataclasses.replace(outcome, models=names) for outcome in outcomes]
 
     results: dict[str, dict[int, Outcome]] = {policy.name: {} for policy in policies}
-    with ThreadPoolExecutor(max(threads, 1)) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         tasks = {pool.submit(run, policy.name, part): (policy.name, part) for part in parts for policy in policies}
         try:
             for task in as_completed(tasks):

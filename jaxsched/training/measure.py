@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from jaxsched.evaluation.compare import PolicyResult, compare
 from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
@@ -56,21 +58,25 @@ def tests_of(tests: Tests, env: EnvironmentConfig, jobs: WorkloadConfig) -> list
     ]
 
 
-def measure(test: Test, policy: Path) -> dict[str, Any]:
-    """Figures of a policy on a test.
+def measure(test: Test, policies: Sequence[Path], report: Report | None = None) -> list[dict[str, Any]]:
+    """Figures of each policy on a test, all measured at once; `report`: as of `compare`.
 
     `jct_by_list_s` are its mean JCTs on each job list, null where it did not finish. `run_s_per_job` is what its runs
     took on the wall, simulator and decisions together and several runs at a time, without compilation.
     """
     scenario = load_scenario(**test.about)
-    row = compare(scenario.cluster, scenario.jobs, [str(policy)], test.settings, config=scenario.config).rows[0]
-    return {
-        "jct_mean_s": _number(row.figures.jct_mean_s),
-        "jct_p99_s": _number(row.figures.jct_p99_s),
-        "jct_by_list_s": _by_list(row),
-        "run_s_per_job": sum(one.stats.wall_s for one in row.outcomes) / sum(map(len, scenario.jobs)),
-        "notes": row.notes,
-    }
+    names, jobs = [str(policy) for policy in policies], sum(map(len, scenario.jobs))
+    found = compare(scenario.cluster, scenario.jobs, names, test.settings, config=scenario.config, report=report)
+    return [
+        {
+            "jct_mean_s": _number(row.figures.jct_mean_s),
+            "jct_p99_s": _number(row.figures.jct_p99_s),
+            "jct_by_list_s": _by_list(row),
+            "run_s_per_job": sum(one.stats.wall_s for one in row.outcomes) / jobs,
+            "notes": row.notes,
+        }
+        for row in found.rows
+    ]
 
 
 def baselines(test: Test) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from jaxsched.training.sweep_tasks import (
     unpack,
 )
 
-Report = Callable[[str, int, int, float], None]  # name, chunks done, of so many, seconds
+Report = Callable[..., None]  # name, chunks done, of so many, seconds; fifth, what is counted if not chunks
 
 
 def run(sweep: Sweep, report: Report | None = None, executor: Executor | None = None) -> None:
@@ -105,9 +105,9 @@ def _training_tasks(sweep: Sweep, finished: Iterable[str]) -> list[Task]:
     parts: list[Part] = []
     for program in programs(sweep):
         points = _unfinished(sweep, program.points, finished)
-        untrained = [point for point in points if not is_trained(sweep, point)]
-        parts += parts_of(untrained, program.runs_at_once)
-        parts += [Part((point,), (), 0) for point in points if is_trained(sweep, point)]
+        for trained in (False, True):
+            alike = [point for point in points if is_trained(sweep, point) == trained]
+            parts += parts_of(alike, program.runs_at_once)
     return [Task(part.points[0].name, train_and_measure, part) for part in parts]
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxsched.executors.executor import Tell
 from jaxsched.files import write_bytes, write_text
 from jaxsched.locks import locked
+from jaxsched.simulation import engine
 from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.config import TrainConfig
 from jaxsched.training.json_lines import read_rows
@@ -69,7 +71,7 @@ def train_and_measure(common: Common, part: Part, tell: Tell) -> Came:
         with locked(sweep.out / WORKING_FOLDER / name, LOCK_WAIT_S):
             if not all(is_trained(sweep, point) for point in part.points):
                 _train(sweep, part, tell)
-        rows = [_measured(sweep, point) for point in part.points]
+        rows = _measured(sweep, part.points, tell)
         files = {} if sweep.out == common.sweep.out else _packed(sweep)
     return Came([], rows, files)
 
@@ -138,14 +140,40 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
     shutil.rmtree(state)
 
 
-def _measured(sweep: Sweep, point: Point) -> dict[str, Any]:
-    """The row of a trained point, see `Came`."""
-    folder = folder_of(sweep, point)
+def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[str, Any]]:
+    """The rows of trained points, see `Came`; all that have a test in common are measured by it at once."""
     wall, cpu = time.perf_counter(), time.process_time()
-    tests = {
-        test.name: {"id": test.id} | measure(test, folder / POLICY_FOLDER)
-        for test in tests_of(sweep.tests, point.config.env, point.config.workload)
-    }
+    tests: dict[str, tuple[Test, list[Point]]] = {}
+    for point in points:
+        for test in tests_of(sweep.tests, point.config.env, point.config.workload):
+            tests.setdefault(test.id, (test, []))[1].append(point)
+    found: dict[str, dict[str, Any]] = {sweep.id_of(point): {} for point in points}
+    for key, (test, of) in tests.items():
+        what = of[0].name if len(of) == 1 else f"{len(of)} policies"
+        report = _runs_told(f"{what} on {test.name}", len(of) * sweep.tests.seeds, tell)
+        figures = measure(test, [folder_of(sweep, point) / POLICY_FOLDER for point in of], report)
+        for point, one in zip(of, figures, strict=True):
+            found[sweep.id_of(point)][test.name] = {"id": key} | one
+    took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+    each = {name: seconds / len(points) for name, seconds in took.items()}
+    return [_row(sweep, point, found[sweep.id_of(point)], each) for point in points]
+
+
+def _runs_told(name: str, runs: int, tell: Tell) -> engine.Report:
+    """Tells how many runs are over; called by several threads at once."""
+    begin, lock, over = time.perf_counter(), threading.Lock(), set()
+
+    def report(progress: engine.Progress) -> None:
+        with lock:
+            if progress.over and not progress.compiling:
+                over.add((progress.policy, progress.seed))
+                tell((name, len(over), runs, time.perf_counter() - begin, "runs"))
+
+    return report
+
+
+def _row(sweep: Sweep, point: Point, tests: dict[str, Any], measuring: dict[str, float]) -> dict[str, Any]:
+    folder = folder_of(sweep, point)
     curve = [
         {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
         for row in read_rows(folder / METRICS_FILE)
@@ -158,13 +186,13 @@ def _measured(sweep: Sweep, point: Point) -> dict[str, Any]:
         "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
         "tests": tests,
         "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
-        "measuring": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
+        "measuring": measuring,
         "versions": versions(),
         "folder": str(folder),
     }
 
 
 def parts_of(points: Sequence[Point], at_once: int) -> list[Part]:
-    """The parts of points that share a program and are not trained."""
+    """The parts of points that share a program, all of them trained or none."""
     whole = tuple(points)
     return [Part(whole[first : first + at_once], whole, first) for first in range(0, len(whole), at_once)]

@@ -13,7 +13,7 @@ import tyro
 
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
-from jaxsched.cli.progress import Display
+from jaxsched.cli.progress import Display, OverAll
 from jaxsched.cli.train import Train
 from jaxsched.training.config import quickstart_config
 from jaxsched.training.setting import make_setting
@@ -130,6 +130,18 @@ def test_what_was_compiled_before_the_first_chunk_says_nothing_of_the_pace(capsy
         "seed 0: 3/5 chunks, 2.0 s per chunk, about 4 s left",
         "seed 0: 5/5 chunks, 2.0 s per chunk, done in 75.0 s",
     ]
+
+
+def test_runs_that_measure_are_no_chunks(capsys, monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.progress.EVERY_S", 0.0)
+    with Display([], 0, "chunks") as display:
+        together = OverAll(display, 2)
+        together.more("seed 0", 2, 2, 3.0)
+        together.more("seed 0 on gangs", 1, 3, 4.0, "runs")
+        together.more("seed 0 on gangs", 3, 3, 5.0, "runs")
+    first, everything, *rest = capsys.readouterr().err.splitlines()
+    assert first == "seed 0: 2/2 chunks, done in 3.0 s" and everything.startswith("all workers: 2/2 chunks")
+    assert rest == ["seed 0 on gangs: 1/3 runs", "seed 0 on gangs: 3/3 runs, 2 runs/s, done in 5.0 s"]
 
 
 TINY = """

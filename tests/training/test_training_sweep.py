@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,10 +142,13 @@ class Killed(Exception):
 def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_once, rtol):
     whole, rows = swept
     plan = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=at_once))
-    steps = []
+    steps, runs = [], []
 
-    def kill(name: str, done: int, chunks: int, passed_s: float) -> None:
-        steps.append((name, done))
+    def note(name: str, done: int, total: int, passed_s: float, unit: str = "chunks") -> None:
+        (steps if unit == "chunks" else runs).append((name, done))
+
+    def kill(*told: Any) -> None:
+        note(*told)
         if len(steps) == 5:  # in the second run, or in the second two
             raise Killed
 
@@ -154,8 +158,12 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
     with (plan.out / "rows.jsonl").open("a") as file:
         file.write('{"id": "tor')
     assert len(rows_of(plan)) == at_once
-    first, steps = steps[0][0], []
-    sweep.run(plan, lambda name, done, chunks, passed_s: steps.append((name, done)))
+    first = steps[0][0]
+    steps.clear()
+    runs.clear()
+    sweep.run(plan, note)
+    measured = 4 // at_once - 1  # parts, each by itself
+    assert [done for _, done in runs] == [*range(1, at_once * plan.tests.seeds + 1)] * measured
     assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // at_once - 1)
     again = rows_of(plan)
     assert [row["point"] for row in again] == [row["point"] for row in rows]

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
 from jaxsched.locks import locked
+from jaxsched.machine import runs_at_once
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.evolved import evolution
@@ -26,7 +26,6 @@ from jaxsched.workload.jobs import JobList
 from jaxsched.workload.load import SYNTHETIC
 
 METRICS_FILE, TIMING_FILE, POLICY_FOLDER = "metrics.jsonl", "timing.jsonl", "policy"
-MOST_THREADS = 2  # runs at the same time
 JUDGED_EVERY = 5  # generations
 JUDGING = 8  # tells their draws from those of the generations
 
@@ -137,7 +136,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     rng = np.random.default_rng((config.seed, search.generation))
     directions, points = evolution.candidates(search, rng, subject.pace)
     plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(subject.lists)]
-    found = costs(plays, [subject.policy_of(point) for point in points], _threads())
+    found = costs(plays, [subject.policy_of(point) for point in points], runs_at_once())
     search = evolution.moved(search, directions, found, subject.pace)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
@@ -147,7 +146,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
 def _judged(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
     """The state, its average as the best point if it is, and the average's completion times over those of the rule."""
     policy = setting.config.subject.policy_of(state.search.average)
-    found = costs([plays for plays, _ in setting.judges], [policy], _threads())[:, 0]
+    found = costs([plays for plays, _ in setting.judges], [policy], runs_at_once())[:, 0]
     logs = [math.log(found_s / reference_s) for found_s, (_, reference_s) in zip(found, setting.judges)]
     ratio = math.exp(sum(logs) / len(logs))
     if state.best_ratio is not None and ratio >= state.best_ratio:
@@ -173,7 +172,3 @@ def _digest(jobs: JobList) -> str:
     """Of all that a job list says."""
     columns = (getattr(jobs, field.name) for field in dataclasses.fields(JobList))
     return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
-
-
-def _threads() -> int:
-    return min(MOST_THREADS, os.cpu_count() or 1)

@@ -63,7 +63,7 @@ class Chunk:
 
 
 class Program:
-    """The chunks of one policy, by table sizes; safe to share between threads."""
+    """The chunks of policies that differ in weights alone, by table sizes; safe to share between threads."""
 
     def __init__(
         self, policy: Policy, config: EnvConfig, most_running: int, *, batched: bool, checks: bool = False
@@ -85,7 +85,13 @@ class Program:
             return list(self._chunks.values())
 
     def chunk(
-        self, slots: Slots, state: State, params: EnvParams, key: Key[Array, "..."], step: Int32[Array, ""]
+        self,
+        slots: Slots,
+        state: State,
+        params: EnvParams,
+        key: Key[Array, "..."],
+        step: Int32[Array, ""],
+        weights: PyTree,
     ) -> Chunk:
         """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
         with self._lock:
@@ -96,7 +102,7 @@ class Program:
                 if self.checks:
                     function = checkify.checkify(function)
                 function = jax.jit(function, donate_argnums=0)
-                run = function.lower(state, params, key, step, self.policy.weights).compile(loop_options())
+                run = function.lower(state, params, key, step, weights).compile(loop_options())
                 self._chunks[slots] = Chunk(run, time.perf_counter() - begin)
             return self._chunks[slots]
 

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from jaxsched.env.starts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Policy
+from jaxsched.simulation.device import brought_here
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.engines.jax.program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.engines.jax.slots import Fitting, resize
@@ -27,9 +28,16 @@ COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an e
 
 
 class JaxEngine:
-    """Plays everything but searches: any policy, with one environment per run or all seeds as a batch."""
+    """Plays everything but searches: any policy, with one environment per run or all seeds as a batch.
+
+    Of one object all policies are prepared for the same cluster, lists and settings. Such as differ in their weights
+    alone share a program.
+    """
 
     name = JAX
+
+    def __init__(self) -> None:
+        self._programs: dict[Hashable, Program] = {}
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
         """Whether it searches: that is not a function of the state."""
@@ -41,16 +49,20 @@ class JaxEngine:
         """The program and the parameters that play each of `job_lists`. UserError: see `env_config`."""
         config = env_config(cluster, job_lists, settings)
         batched = settings.seeds_in_a_batch(len(job_lists))
-        program = Program(
-            policy, config, most_running(cluster, job_lists), batched=batched, checks=settings.debug_checks
-        )
-        return JaxPlayer(program, env_params(cluster, config, settings, job_lists), settings, max(map(len, job_lists)))
+        policy = dataclasses.replace(policy, weights=brought_here(policy.weights))
+        alike = (id(policy.act), policy.asked, str(jax.eval_shape(lambda: policy.weights)))
+        if alike not in self._programs:
+            most = most_running(cluster, job_lists)
+            self._programs[alike] = Program(policy, config, most, batched=batched, checks=settings.debug_checks)
+        params = env_params(cluster, config, settings, job_lists)
+        return JaxPlayer(policy, self._programs[alike], params, settings, max(map(len, job_lists)))
 
 
 @dataclasses.dataclass(frozen=True)
 class JaxPlayer:
     """Plays job lists with one program, which is for one list at a time unless it is batched."""
 
+    policy: Policy
     program: Program
     params: EnvParams
     settings: Settings
@@ -118,17 +130,17 @@ class _Run:
 
     def chunk(self) -> ChunkSummary:
         """Runs one chunk, and fits the tables for the next. Returns its summary, NumPy leaves."""
-        key, step = self._key, jnp.int32(self._steps)
+        key, step, weights = self._key, jnp.int32(self._steps), self._player.policy.weights
         begin = time.perf_counter()
-        chunk = self._program.chunk(self._fitting.sizes, self._state, self._player.params, key, step)
+        chunk = self._program.chunk(self._fitting.sizes, self._state, self._player.params, key, step, weights)
         self._compile_s += time.perf_counter() - begin
-        result: Any = chunk.run(self._state, self._player.params, key, step, self._program.policy.weights)
+        result: Any = chunk.run(self._state, self._player.params, key, step, weights)
         if self._program.checks:
             error, result = result
             if (found := error.get()) is not None:
                 said = found.splitlines()[0].removesuffix(" (`check` failed)")
                 first = f"environments count from seed {self._first_seed}"
-                raise UserError(f"debug check of {self._program.policy.name!r}: {said} ({first})")
+                raise UserError(f"debug check of {self._player.policy.name!r}: {said} ({first})")
         self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
         self._steps += int(summary.steps.max())
@@ -158,7 +170,7 @@ class _Run:
         """How far the run is; `summary` None: it has not begun."""
         total = sum(map(len, self._lists))
         progress = Progress(
-            policy=self._program.policy.name,
+            policy=self._player.policy.name,
             seed=self._first_seed,
             finished=0,
             arrived=0,
@@ -192,7 +204,7 @@ class _Run:
             own = jax.tree.map(lambda leaf: leaf[index], kept)
             chunks = self._logs[index]
             log = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]} if chunks else None
-            result = outcome(self._program.policy.name, jobs, own, settings, stats, log)
+            result = outcome(self._player.policy.name, jobs, own, settings, stats, log)
             return dataclasses.replace(result, cut_off=why if result.unfinished else None)
 
         return [outcome_of(index, jobs) for index, jobs in enumerate(self._lists)]
