@@ -42,6 +42,14 @@ from tests.support.learned_runs import (
 pytestmark = pytest.mark.slow
 
 
+def test_weights_of_the_same_network_act_by_the_same_function():
+    one, other = (learned_policy(name, NET, weights, QUEUE) for name, weights in (("one", 1.0), ("other", 2.0)))
+    assert one.act is other.act and (one.weights, other.weights) == (1.0, 2.0)
+    assert learned_policy("none forwarded", NET, 1.0, QUEUE, max_forwards=0).act is not one.act
+    flat = learned_policy("of one cluster", NET, 1.0, QUEUE, sizes=(1, 1, 1, 1))
+    assert flat.act is not one.act, "its message has its name"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])
 def test_an_untrained_network_runs_a_workload_to_its_end(seed):

@@ -53,6 +53,19 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     np.testing.assert_allclose(result.finish_s[started], finish[started], rtol=1e-6)
 
 
+def test_policies_that_differ_in_weights_alone_share_a_program(cluster):
+    jobs, pack, engine = some_jobs(3, 5), parse("pack"), JaxEngine()
+    weights = np.ones(2), np.zeros(2), np.ones(3), [np.ones(2)]
+    one, like, longer, nested = (dataclasses.replace(pack, name=f"{i}", weights=w) for i, w in enumerate(weights))
+    another = dataclasses.replace(one, act=lambda *about: pack.act(*about))
+
+    def program(policy):
+        return engine.prepare(policy, cluster, [jobs], Settings()).program
+
+    assert program(one) is program(like)
+    assert len({id(program(policy)) for policy in (one, longer, nested, another)}) == 4
+
+
 @pytest.mark.slow
 def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
     batch = compare(cluster, job_lists, ["pack"], Settings(batched=True))
