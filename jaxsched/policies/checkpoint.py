@@ -124,7 +124,8 @@ def _check_weights(
     path: str, queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None, weights: PyTree
 ) -> None:
     """UserError unless `weights` are finite and have the shapes that `network` gives its parameters."""
-    expected, found = _shapes_of(queue, network, sizes), _shapes(weights)
+    expected = _shapes_of(queue, network, sizes)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
+    found = _shapes(weights)
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
             raise UserError(

@@ -133,7 +133,8 @@ def learned_policy(
     if given, it raises UserError when it is traced.
     """
     if sizes is None:
-        return Policy(name, _graph_act(network, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
+        act = _graph_act(network, queue, max_forwards)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
+        return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
 
     def choose(key: PRNGKeyArray, obs: Observation, menu: Menu, weights: PyTree) -> Choice:
         if sizes_of(obs) != sizes:
