@@ -12,7 +12,7 @@ _WHOLE_LOOPS = "xla_cpu_small_while_loop_byte_threshold=1000000000000000"
 _NO_CALLS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
-CACHE_VARIABLE = "JAXSCHED_CACHE"
+CACHE_VARIABLE, THREADS_VARIABLE = "JAXSCHED_CACHE", "JAXSCHED_THREADS"
 
 
 def cache_root() -> Path:
@@ -34,12 +34,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def runs_at_once() -> int:
-    """How many runs go on side by side in threads: one per core, but on many cores more gains little.
+def side_by_side() -> int:
+    """How many threads play runs: one per core, 16 at most, or as many as `JAXSCHED_THREADS` says.
 
-    14 played rules 3.7 times as fast as 2, 8 three times (docs/performance.md).
+    14 played rules 3.6 times as fast as 2, and a learned policy 2.5 times (docs/performance.md).
     """
-    return min(cores(), 16)
+    asked = os.environ.get(THREADS_VARIABLE, "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else min(cores(), 16)
 
 
 def memory_bytes() -> int:

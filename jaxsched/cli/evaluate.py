@@ -150,6 +150,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.cli.progress import Display
         from jaxsched.evaluation.decisions import decisions_of, most_lost
         from jaxsched.policies.registry import parse_all
+        from jaxsched.simulation.device import played_on
         from jaxsched.simulation.engines.jax.run import COMPILING
 
         cluster, settings = self.scenario(1).cluster, self.settings(horizon_s=self.horizon_s, record_placements=True)
@@ -158,7 +159,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             for policy, row in zip(parse_all(self.policies), comparison.rows, strict=True):
                 result, name, begin = row.outcomes[0], row.name, time.monotonic()
                 display.compiling(name, COMPILING)
-                found[name] = decisions_of(policy, result, cluster, settings, most_lost(result, self.explain))
+                with played_on(settings.device):
+                    found[name] = decisions_of(policy, result, cluster, settings, most_lost(result, self.explain))
                 display.update(name, len(found[name]), time.monotonic() - begin, over=True)
         return found
 

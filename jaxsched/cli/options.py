@@ -125,7 +125,8 @@ class ScenarioOptions:
     """What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and
     knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is needed."""
     device: Annotated[str, tyro.conf.arg(metavar="cpu|accelerator")] = "cpu"
-    """Where JAX plays, all seeds at once on an accelerator; with 64 seeds a GPU is as fast as 16 cores."""
+    """Where JAX plays; on an accelerator all seeds as one program, which takes longer to compile than that saves with
+    64 of them. Rules go there with --engine jax only."""
     debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Check after every decision round that numbers are finite and no GPU or job is lost; slower, in JAX."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0

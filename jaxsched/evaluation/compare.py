@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.batching import CPU
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
@@ -21,6 +22,7 @@ from jaxsched.evaluation.usage import by_end, mean_of, tenant_shares
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
+from jaxsched.simulation.device import on_accelerator
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.scenario import check_options, load_scenario
@@ -175,7 +177,8 @@ def compare(
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
-    return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions())
+    played = {} if on_accelerator(settings.device) else {"device": CPU}
+    return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions() | played)
 
 
 _OF_SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]  # which is that of lists

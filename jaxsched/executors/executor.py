@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxsched.compile_cache import enable_cache
 from jaxsched.errors import UserError
-from jaxsched.machine import allow_whole_loops
+from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops
 
 RETRIES = 3  # of a task whose worker was lost
 POLL_S = 0.5
@@ -54,12 +54,19 @@ def attempt(common: Any, task: Task, tell: Tell, folder: Path) -> Attempt:
     """Does a task on another machine, in `folder` where that is there, set up as the command line is."""
     allow_whole_loops()
     enable_cache()
+    os.environ.setdefault(THREADS_VARIABLE, _cores_asked_for())
     with contextlib.suppress(OSError):
         os.chdir(folder)
     try:
         return Attempt(None, task.work(common, task.argument, tell))
     except UserError as error:
         return Attempt(str(error), None)
+
+
+def _cores_asked_for() -> str:
+    """Of a worker: as Slurm says, or Ray by this variable; 2 where nobody does, for there may be one per core."""
+    asked = (os.environ.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"))
+    return next((cores for cores in asked if cores.isdecimal()), "2")
 
 
 def result_of(attempt: Attempt) -> Any:

@@ -133,7 +133,10 @@ def learned_policy(
     if given, it raises UserError when it is traced.
     """
     if sizes is None:
-        act = _graph_act(network, queue, max_forwards)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
+        try:
+            act = _graph_act(network, queue, max_forwards)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
+        except TypeError:  # the queue's order is an object that has no hash
+            act = _graph_act.__wrapped__(network, queue, max_forwards)
         return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
 
     def choose(key: PRNGKeyArray, obs: Observation, menu: Menu, weights: PyTree) -> Choice:

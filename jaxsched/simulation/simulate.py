@@ -9,9 +9,9 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
-from jaxsched.machine import runs_at_once
+from jaxsched.machine import side_by_side
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.device import on_accelerator, played_on
+from jaxsched.simulation.device import brought_here, check_device, on_accelerator, played_on
 from jaxsched.simulation.engine import Engine, Report
 from jaxsched.simulation.engines.compiled.engine import CompiledEngine
 from jaxsched.simulation.engines.jax.run import JaxEngine
@@ -77,7 +77,8 @@ def simulate(
     `only` names the positions of lists to play, all of which together set the tables; None: all. UserError if a policy
     cannot be played, see `engine_for` and `env_config`.
     """
-    usual = 1 if on_accelerator(settings.device) else runs_at_once()
+    check_device(settings.device)
+    usual = 1 if on_accelerator(settings.device) else side_by_side()
     threads = usual if settings.threads is None else settings.threads
     lists = range(len(job_lists))
     whole = only is None and settings.seeds_in_a_batch(len(job_lists))
@@ -86,6 +87,7 @@ def simulate(
         check_world(policy, settings)
     names = get_catalogue(settings.models).names
     with played_on(settings.device):
+        cluster = brought_here(cluster)
         config = env_config(cluster, job_lists, settings)
         params = env_params(cluster, config, settings, job_lists)
         engines = CompiledEngine(), JaxEngine()

@@ -10,8 +10,8 @@ Only this process writes rows. What trains and measures is an executor's busines
 import dataclasses
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 from jaxsched.executors.executor import Executor, Task
 from jaxsched.executors.local import LocalExecutor
@@ -35,7 +35,11 @@ from jaxsched.training.sweep_tasks import (
     unpack,
 )
 
-Report = Callable[..., None]  # name, chunks done, of so many, seconds; fifth, what is counted if not chunks
+
+class Report(Protocol):
+    """Hears how far a piece of work is: so many chunks of so many, or what else `unit` says, in so many seconds."""
+
+    def __call__(self, name: str, done: int, total: int, passed_s: float, unit: str = ..., /) -> None: ...
 
 
 def run(sweep: Sweep, report: Report | None = None, executor: Executor | None = None) -> None:

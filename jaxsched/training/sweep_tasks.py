@@ -141,7 +141,10 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
 
 
 def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[str, Any]]:
-    """The rows of trained points, see `Came`; all that have a test in common are measured by it at once."""
+    """The rows of trained points, see `Came`; all that have a test in common are measured by it at once.
+
+    Each row has an equal part of the seconds of measuring.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
     tests: dict[str, tuple[Test, list[Point]]] = {}
     for point in points:

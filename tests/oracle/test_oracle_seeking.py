@@ -104,7 +104,7 @@ def test_doubt_is_how_many_gpus_have_jobs_that_have_outlived_their_estimates():
     assert seeking.doubt(make_state(EIGHTS, {"g": 8})) == 0
 
 
-def test_who_doubts_keeps_the_last_forward():
+def test_who_doubts_keeps_the_last_two_forwards():
     rows = busy(0, 2), busy(1, 1), busy(2, 3, 7), busy(2, 1, 1) | {"ratio": 0.5}, {"g": 8}
     state = make_state(EIGHTS, *rows)
     policy = seeker(seek=(-1.0, 0.0, 0.1, 1.0))
@@ -112,7 +112,9 @@ def test_who_doubts_keeps_the_last_forward():
     assert policy(state, 0) == ("forward", 4, 1)
     state.running[2][1].remaining_s = 1000.0
     assert policy(state, 0) == ("wait",), "a doubt of 4"
-    state.forwards[4], state.max_forwards = 0, 3
+    state.forwards[4] = 0
+    assert policy(state, 0) == ("wait",), "two, and half of it"
+    state.max_forwards = 3
     assert policy(state, 0) == ("forward", 4, 1), "it has three"
 
 

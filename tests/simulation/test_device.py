@@ -3,15 +3,21 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
 from jaxsched import machine
+from jaxsched.cli.evaluate import Evaluate
+from jaxsched.cli.simulate import Simulate
 from jaxsched.dynamics.batching import ACCELERATOR, CPU
 from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
+from jaxsched.executors.executor import _cores_asked_for
 from jaxsched.simulation import device
 from jaxsched.simulation.settings import Settings
+from tests.support.evaluation_jobs import some_jobs
 
 PLAY = """
 import dataclasses, jax, jax.numpy as jnp
@@ -24,11 +30,14 @@ from jaxsched.simulation.simulate import simulate
 
 there, here = jax.devices()
 device._cpu = lambda asked: None if asked == "accelerator" else here
+jax.default_backend = lambda: "gpu"
 chunk, found = run._Run.chunk, set()
 
 def noted(self):
     summary = chunk(self)
-    found.update(d for leaf in jax.tree.leaves((self._state, self._program.policy.weights)) for d in leaf.devices())
+    player = self._player
+    leaves = jax.tree.leaves((self._state, player.params, player.policy.weights))
+    found.update(one for leaf in leaves for one in leaf.devices())
     return summary
 
 run._Run.chunk = noted
@@ -88,3 +97,49 @@ def test_commands_leave_accelerators_alone(monkeypatch, plugin, asked, updated):
 def test_mistakes(changes, said):
     with pytest.raises(UserError, match=said):
         Settings(**changes)
+
+
+def test_an_accelerator_that_is_not_there(cluster):
+    with pytest.raises(UserError, match="device: accelerator: JAX finds none here"):
+        compare(cluster, [some_jobs(0, 3)], ["pack"], device=ACCELERATOR)
+
+
+@pytest.mark.parametrize(("options", "threads"), [({}, min(machine.cores(), 16)), ({"threads": 3}, 3)])
+def test_one_thread_per_core_if_nothing_else_is_said(cluster, monkeypatch, options, threads):
+    asked = []
+    pool = ThreadPoolExecutor
+    monkeypatch.setattr(
+        "jaxsched.simulation.simulate.ThreadPoolExecutor", lambda count: asked.append(count) or pool(count)
+    )
+    found = compare(cluster, [some_jobs(0, 3)], ["pack"], **options)
+    assert asked == [threads] and found.versions["device"] == CPU
+    monkeypatch.setenv(machine.THREADS_VARIABLE, "1")
+    compare(cluster, [some_jobs(0, 3)], ["pack"])
+    assert asked[-1] == 1
+
+
+@pytest.mark.parametrize("command", [Evaluate, Simulate])
+def test_the_command_line_looks_for_no_accelerator_unless_asked(command, monkeypatch):
+    told = []
+    monkeypatch.setattr(machine, "leave_accelerators_alone", lambda: told.append("alone"))
+    monkeypatch.setattr(machine, "compute_on_one_thread", lambda: told.append("backend"))
+    policies = {"policies": ("none",)} if command is Evaluate else {"policy": "none"}
+    with pytest.raises(UserError, match="none"):
+        command(**policies).run()
+    assert told[0] == "alone", "before the backend starts"
+    told.clear()
+    with pytest.raises(UserError, match="none"):
+        command(device=ACCELERATOR, **policies).run()
+    assert "alone" not in told
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores"),
+    [({}, "2"), ({"OMP_NUM_THREADS": "4"}, "4"), ({"OMP_NUM_THREADS": "4", "SLURM_CPUS_PER_TASK": "8"}, "8")],
+)
+def test_workers_play_on_the_cores_that_they_asked_for(variables, cores, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _cores_asked_for() == cores

@@ -13,7 +13,7 @@ import numpy as np
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
 from jaxsched.locks import locked
-from jaxsched.machine import runs_at_once
+from jaxsched.machine import side_by_side
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.training.evolved import evolution
@@ -136,7 +136,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     rng = np.random.default_rng((config.seed, search.generation))
     directions, points = evolution.candidates(search, rng, subject.pace)
     plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(subject.lists)]
-    found = costs(plays, [subject.policy_of(point) for point in points], runs_at_once())
+    found = costs(plays, [subject.policy_of(point) for point in points], side_by_side())
     search = evolution.moved(search, directions, found, subject.pace)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
@@ -146,7 +146,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
 def _judged(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
     """The state, its average as the best point if it is, and the average's completion times over those of the rule."""
     policy = setting.config.subject.policy_of(state.search.average)
-    found = costs([plays for plays, _ in setting.judges], [policy], runs_at_once())[:, 0]
+    found = costs([plays for plays, _ in setting.judges], [policy], side_by_side())[:, 0]
     logs = [math.log(found_s / reference_s) for found_s, (_, reference_s) in zip(found, setting.judges)]
     ratio = math.exp(sum(logs) / len(logs))
     if state.best_ratio is not None and ratio >= state.best_ratio:
