@@ -120,6 +120,7 @@ def _csv(path: Path, models: str | None) -> str:
     from jaxsched.calibration.step_time.measurements import FORMATS as STEP_TIMES
     from jaxsched.calibration.step_time.measurements import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
+    from jaxsched.cluster.servers import GPU_SPEEDS
     from jaxsched.csv_file import read_table
     from jaxsched.simulation.job_table import JOB_COLUMNS
     from jaxsched.workload.catalogue import get_catalogue
@@ -137,6 +138,9 @@ def _csv(path: Path, models: str | None) -> str:
         return f"what became of {len(table.rows):,} jobs"
     jobs, skipped = read_trace(path, catalogue=get_catalogue(models))
     left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
+    types = sorted(set(jobs.gpu_type.tolist()) - {"", *GPU_SPEEDS})
+    if types:
+        left += f"; GPU types that only a cluster's gpu_speeds can tell: {', '.join(types)}"
     return f"a trace, format {detect_format(table).name}, of {len(jobs):,} job{'s' * (len(jobs) > 1)}{left}"
 
 
@@ -150,12 +154,12 @@ def _yaml(path: Path) -> str:
 
     content = read_yaml(path, "configs/quickstart.yaml")
     if content is None:
-        raise UserError(f"{path}: is empty; see configs/quickstart.yaml for an example")
+        raise UserError(f"{path}: is empty; see examples/cluster.yaml or configs/quickstart.yaml for examples")
     keys = set(content) if isinstance(content, dict) else set()
     if keys == {"models"}:
         get_catalogue(path)
         return f"{len(content['models']):,} model{'s' * (len(content['models']) > 1)} of jobs"
-    if "servers" in keys:
+    if keys & {"servers", "topology", "gpu_speeds"}:
         return f"a cluster of {len(read_cluster_file(path).servers):,} servers"
     if keys & {"axes", "variants", "base", "out"}:
         return f"a sweep of {len(load_sweep(path).points):,} points"

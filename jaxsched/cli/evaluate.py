@@ -107,12 +107,14 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.tables import markdown
-        from jaxsched.files import check_folder, check_outputs
+        from jaxsched.files import check_ending, check_folder, check_outputs
         from jaxsched.policies.registry import parse_all
 
         self.choose_device()
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
+        check_ending(self.report, "--report", ".html")
+        check_ending(self.picture, "--picture", ".svg")
         if self.keep_runs and self.json is None:
             raise UserError("--keep-runs: keeps them in a result, name its file by --json")
         if self.explain < 0:

@@ -96,7 +96,8 @@ class ScenarioOptions:
     restart_s: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
     """Seconds for which a job holds its GPUs before its work goes on, at every start but the first."""
     checkpoint_s: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
-    """Seconds of work between two checkpoints; a job that is stopped goes on from the last one (0: from the stop)."""
+    """Seconds of work between two checkpoints; a job that is stopped, or whose server fails, goes on from the last one
+    (0: from the stop; after a failure from its last start)."""
     min_run_s: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
     """A job is not stopped earlier after a start."""
     failures: Annotated[str | None, optional("MTBF_H,MTTR_H")] = None
@@ -105,7 +106,8 @@ class ScenarioOptions:
     failure_seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Of the failures: the same for all policies and seeds."""
     outages: Annotated[str | None, optional("FILE")] = None
-    """Servers are out as a file says (.csv: server,from_s,to_s)."""
+    """Servers are out as a file says (.csv: server,from_s,to_s): servers by name, server0 and so on where they have
+    none; seconds from the first job's submission on."""
     interference: Annotated[str, tyro.conf.arg(metavar=INTERFERENCE)] = "default"
     """How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, P100,
     V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and analytic:high

@@ -34,11 +34,12 @@ class Report:
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.saved import read_result, saved_page
-        from jaxsched.files import check_outputs
+        from jaxsched.files import check_ending, check_outputs
 
         if not self.results:
             raise UserError("report: name at least one result, see `jaxsched evaluate --json`")
         check_outputs({"--out": self.out}, self.results)
+        check_ending(self.out, "--out", ".html")
         names = [path.stem for path in self.results]
         if len(set(names)) < len(names):
             names = [str(path) for path in self.results]

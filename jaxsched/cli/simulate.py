@@ -19,7 +19,7 @@ HELP = """Run one policy and write what became of every job.
   jct_s             = queueing_s + ideal_s (run time alone, on the best places) + slowed_s
   slowed_s          = placement_s (spread out, slower GPUs) + sharing_s (jobs on the same GPU) + server_s (jobs in the
                     same servers) + network_s (jobs on the same network) + restarts_s + lost_s (work done twice)
-  slowdown          run time over ideal_s
+  slowdown          run time over ideal_s; below 1 on faster GPUs than those that run times are on
   placement         the last one: server:group:gpus joined by +; servers are numbered as in the cluster's inventory
 
 The columns stops, failures, restarts_s and lost_s are there where jobs may be stopped (--preemption on, --failures,

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
+from jaxsched.evaluation.metrics import JobCounts
 from jaxsched.evaluation.report import check_number, page
 from jaxsched.json_file import read_json
 from jaxsched.schema import Count, Text, converted
@@ -39,6 +40,25 @@ class SavedPolicy:
     slowdown_mean: Figure
     ratio_to_best_baseline: Figure
     gap_to_bound: Figure
+    jobs: JobCounts | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRemarks:
+    """What is said of a policy beside its figures."""
+
+    rejected_because: dict[Text, Count] = dataclasses.field(default_factory=dict)
+    notes: list[Text] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedConfig:
+    """What is said of the jobs, and of each policy."""
+
+    reference_gpu: Text = ""
+    run_times_on: Text = ""
+    skipped_rows: dict[Text, Count] | None = None
+    runs: dict[str, SavedRemarks] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +141,9 @@ class SavedRuns:
 def read_result(path: str | Path) -> Saved:
     """A result from a file. UserError for what is none."""
     wanted = "a result that `jaxsched evaluate --json` wrote"
-    found = converted(Saved, read_json(path, wanted), f"{path}: is no result of `jaxsched evaluate --json`")
+    none = f"{path}: is no result of `jaxsched evaluate --json`"
+    found = converted(Saved, read_json(path, wanted), none)
+    converted(SavedConfig, found.config, none)
     if not found.policies:
         raise UserError(f"{path}: has no policies, should be {wanted}")
     if found.runs is not None:
@@ -155,6 +177,8 @@ def saved_page(results: Mapping[str, Saved]) -> str:
 
 
 def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
+    remarks = converted(SavedConfig, result.config, "config").runs
+    said = {name: remarks.get(name, SavedRemarks()) for name in result.policies}
     order = sorted(result.policies.items(), key=lambda item: _or_nan(item[1].jct_mean_s, largest=True))
     about = [f"{name.replace('_', ' ')} {_short(result.config.get(name))}" for name in differing]
     known = [f"{name} {result.config[name]}" for name in ("cluster", "workload", "load") if result.config.get(name)]
@@ -164,9 +188,17 @@ def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
     return {
         "about": ", ".join(about or known),
         "names": [f"{name} ({_UNIT})" if name == "mean JCT" else name for name in _NAMES],
-        "lines": [_line(name, policy) for name, policy in order],
-        "legend": [] if result.bound_s is None else [bound],
+        "lines": [_line(name + (" †" if said[name].notes else ""), policy) for name, policy in order],
+        "legend": [*([] if result.bound_s is None else [bound]), *_legend(result, said)],
     }
+
+
+def _legend(result: Saved, said: Mapping[str, SavedRemarks]) -> list[str]:
+    """Where the jobs went, and what is wrong with some of the figures, as below the table of `evaluate`."""
+    policies = result.policies.items()
+    went = {name: (one.jobs, said[name].rejected_because) for name, one in policies if one.jobs is not None}
+    notes = {name: one.notes for name, one in said.items()}
+    return [*(tables.accounts(went) if went else []), *tables.remarks(result.config, notes)]
 
 
 def _line(name: str, policy: SavedPolicy) -> list[str]:

@@ -1,12 +1,14 @@
 """A comparison as a table: for a terminal, as plain text, as Markdown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from jaxsched.evaluation.compare import Comparison, PolicyResult
+from jaxsched.evaluation.metrics import JobCounts
 from jaxsched.evaluation.statistics import Interval
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
@@ -69,17 +71,16 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return names, [line(row) for row in order]
 
 
-def accounts(comparison: Comparison) -> list[str]:
-    """One line per policy (one for all where they agree): where every job that arrived has gone."""
+def accounts(went: Mapping[str, tuple[JobCounts, Mapping[str, int]]]) -> list[str]:
+    """One line per policy (one for all where they agree): where every job that arrived has gone, and why not in."""
     lines: dict[str, list[str]] = {}
-    for row in comparison.rows:
-        jobs = row.jobs
-        why = ", ".join(f"{count:,} {reason}" for reason, count in row.rejections.items())
+    for name, (jobs, rejections) in went.items():
+        why = ", ".join(f"{count:,} {reason}" for reason, count in rejections.items())
         text = (
             f"{jobs.arrived:,} arrived = {jobs.finished:,} finished + {jobs.running:,} running + {jobs.queued:,} queued"
             f" + {jobs.rejected:,} rejected{f' ({why})' if why else ''}"
         )
-        lines.setdefault(text, []).append(row.name)
+        lines.setdefault(text, []).append(name)
     if len(lines) == 1:
         return [f"jobs, every policy: {text}" for text in lines]
     return [f"jobs, {', '.join(names)}: {text}" for text, names in lines.items()]
@@ -99,16 +100,24 @@ def legend(comparison: Comparison) -> list[str]:
     lines = [
         f"{spread}ratio: JCT over the best baseline's on the same jobs",
         f"to bound: JCT over a lower bound that no policy is under, {number(comparison.bound_s / seconds)} {unit}",
-        *accounts(comparison),
+        *accounts({row.name: (row.jobs, row.rejections) for row in comparison.rows}),
+        *remarks(comparison.config, {row.name: row.notes for row in comparison.rows}),
     ]
-    reference, stated = comparison.config["reference_gpu"], comparison.config["run_times_on"]
-    lines.append(f"run times are on {reference}" + ("" if stated == reference else f", converted from {stated}"))
     if comparison.best_baseline is not None:
         lines.insert(1, "* best baseline (hand-written policy)")
-    lines += [f"† {row.name}: {note}" for row in comparison.rows for note in row.notes]
-    skipped = comparison.config.get("skipped_rows") or {}
-    lines += [f"rows of the trace that are no jobs: {count:,} ({reason})" for reason, count in skipped.items()]
     return lines
+
+
+def remarks(config: Mapping[str, Any], notes: Mapping[str, Sequence[str]]) -> list[str]:
+    """What run times are of, what is wrong with policies' figures, and which rows were left out."""
+    reference, stated = config.get("reference_gpu"), config.get("run_times_on")
+    converted = "" if stated == reference else f", converted from {stated}"
+    skipped = config.get("skipped_rows") or {}
+    return [
+        *([f"run times are on {reference}{converted}"] if reference else []),
+        *(f"† {name}: {note}" for name, those in notes.items() for note in those),
+        *(f"rows of the trace that are no jobs: {count:,} ({reason})" for reason, count in skipped.items()),
+    ]
 
 
 def rich_table(comparison: Comparison) -> Table:

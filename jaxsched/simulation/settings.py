@@ -148,6 +148,12 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
     if not any(kept.any() for kept in fits):
         gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
         smallest = min(int(jobs.num_gpus.min()) for jobs in job_lists)
+        worker, group = min(int(jobs.gpus_per_worker.min()) for jobs in job_lists), int(cluster.group_gpus.max())
+        if worker > group:
+            raise UserError(
+                f"no job fits the cluster: the smallest worker has {worker} GPUs, the largest GPU group {group}, and a "
+                f"worker lies in one group; write more workers of fewer GPUs, or servers with groups: [{worker}]"
+            )
         raise UserError(
             f"no job fits the cluster: the smallest gang has {smallest} GPUs, the largest partition {gpus}; "
             "take a larger cluster or fewer schedulers"

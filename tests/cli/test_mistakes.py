@@ -19,6 +19,7 @@ from tests.support.commands import refused
 
 QUICKSTART = str(Path(__file__).parents[2] / "checkpoints/quickstart")
 HEADER = "job_id,submit_time_s,num_gpus,duration_s,model\n"
+WIDE = "job_id,submit_time_s,num_gpus,duration_s,gpus_per_worker\n"
 GOOD = HEADER + "a,0,1,60,vgg16\nb,30,2,60,vgg16\n"
 
 
@@ -35,6 +36,10 @@ def own_cache(monkeypatch, tmp_path_factory):
         (HEADER + "a,0,1,60,vgg16\nb,1,1,-5,vgg16\n", ("line 3", "duration_s", "'-5'")),
         (HEADER + "a,0,1,60,vgg61\n", ("line 2", "model", "'vgg61'")),
         (HEADER + "a,0,999,60,vgg16\nb,5,999,60,vgg16\n", ("no job fits the cluster", "999 GPUs")),
+        (
+            WIDE + "a,0,16,60,8\nb,5,8,60,8\n",
+            ("the smallest worker has 8 GPUs, the largest GPU group 4", "groups: [8]"),
+        ),
         ("", ("empty",)),
     ],
 )
@@ -110,6 +115,9 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["simulate", "--jobs-out", "jobs.txt"], "jobs.txt: should end in .csv or .parquet"),
         (["simulate", "--failures", "a,b"], "failures: 'a,b' should be MTBF,MTTR"),
         (["evaluate", "--figure", "figure.xyz"], "should end in .png"),
+        (["evaluate", "--report", "page.pdf"], "--report page.pdf: should end in .html"),
+        (["evaluate", "--picture", "page.png"], "--picture page.png: should end in .svg"),
+        (["report", "pyproject.toml", "--out", "page.pdf"], "--out page.pdf: should end in .html"),
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
         (["train"], "give --out FOLDER"),
         (["train", "--out", ""], "--out '': the value is empty"),

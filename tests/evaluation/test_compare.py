@@ -55,7 +55,7 @@ def test_rejected_jobs_have_a_reason(comparison, job_lists):
     for row in comparison.rows:
         assert row.jobs.rejected == large
         assert row.rejections == {"larger than any partition": large}
-    (line,) = tables.accounts(comparison)
+    (line,) = tables.accounts({row.name: (row.jobs, row.rejections) for row in comparison.rows})
     assert line.endswith(f"{large} rejected ({large} larger than any partition)")
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import html
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from jaxsched.evaluation.decisions import decisions_of
 from jaxsched.evaluation.report import ADDED, report_html, runs, write_report
 from jaxsched.evaluation.report_data import SCRIPT, embedded, packed
 from jaxsched.evaluation.saved import read_result, saved_page
+from jaxsched.evaluation.tables import legend
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.attempts import DONE
 from jaxsched.simulation.settings import Settings
@@ -119,6 +121,26 @@ def test_saved_results_stand_side_by_side(saved, comparison):
     assert "<li>No policy is under" in saved_page({"stopping": stopping})
     only = saved_page({"figures": saved["figures"]})
     assert "<script" not in only and "<!--" not in only and mean in only
+
+
+def test_what_is_said_below_a_table_stands_on_the_page_of_saved_results(comparison, tmp_path):
+    row = dataclasses.replace(comparison.rows[0], notes=["unstable: 9 of 10 jobs wait"])
+    noted = dataclasses.replace(comparison, rows=[row, *comparison.rows[1:]])
+    (tmp_path / "noted.json").write_text(noted.dumps())
+    page = saved_page({"noted": read_result(tmp_path / "noted.json")})
+    below = [f"<li>{html.escape(line)}</li>" for line in legend(noted)]
+    for start in ("<li>jobs, ", "<li>run times are on ", "<li>† "):
+        (line,) = [line for line in below if line.startswith(start)]
+        assert line in page, start
+    assert page.count(f"{row.name} †") == 1
+
+
+def test_remarks_that_are_none_are_refused(saved, tmp_path):
+    content = json.loads((tmp_path / "figures.json").read_text())
+    content["config"]["runs"] = {"pack": {"notes": 5}}
+    (tmp_path / "odd.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is no result of `jaxsched evaluate --json`"):
+        read_result(tmp_path / "odd.json")
 
 
 def test_kept_runs_of_other_jobs_are_refused(saved):
