@@ -199,6 +199,7 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
     if config.shared_gpus:
         interference = interference.replace(sharing=sharing_law(settings.interference, models))
     horizon, outages = settings.horizon, settings.outages
+    _check_outages(cluster, job_lists, settings)
     if settings.failures is not None:
         span_s = drawn_span_s(cluster, job_lists, settings)
         horizon = min(horizon, int(np.ceil(span_s / settings.interval_s)))
@@ -248,6 +249,18 @@ def drawn_span_s(cluster: Cluster, job_lists: Sequence[JobList], settings: Setti
         jobs.submit_s.max() + jobs.gpu_demand @ jobs.duration_s / gpus + jobs.duration_s.max() for jobs in job_lists
     ]
     return DRAWN_SPANS * float(max(needs))
+
+
+def _check_outages(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> None:
+    """UserError if no outage of a file begins while jobs may still run: their times may be of another clock."""
+    out = settings.outages
+    if out is None or not len(out) or not job_lists or settings.horizon_s is not None:
+        return
+    if out.from_s.min() > drawn_span_s(cluster, job_lists, settings):
+        raise UserError(
+            f"outages: the first begins at {out.from_s.min():.10g} s, long after all jobs can be done; "
+            "times count from the first job's submission"
+        )
 
 
 def at_horizon(params: EnvParams, settings: Settings) -> str:
