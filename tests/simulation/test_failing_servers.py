@@ -76,11 +76,11 @@ def test_settings_that_are_none(settings, wanted):
         Settings(**settings)
 
 
-def test_outages_by_another_clock_are_refused(engine):
+def test_outages_by_another_clock_are_refused():
     jobs, out = make_job_list([0.0, 60.0], 600.0, 1), Outages(np.zeros(1, int), np.array([1.7e9]), np.array([1.8e9]))
     with pytest.raises(
         UserError, match="the first begins at 1700000000 s, long after all jobs can be done; times count"
     ):
-        outcome(jobs, engine=engine, outages=out)
-    cut = outcome(jobs, engine=engine, outages=out, horizon_s=1e4)
+        outcome(jobs, outages=out)
+    cut = outcome(jobs, outages=out, horizon_s=1e4)
     assert cut.finished.all(), "a horizon says when the run ends"
