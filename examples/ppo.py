@@ -6,6 +6,7 @@ The result is judged as all policies are: beside the rules, on jobs that it did 
 
     python examples/ppo.py          seed 0, 120 updates: three minutes of CPU time
     python examples/ppo.py 1 30     seed 1, 30 updates
+    python examples/ppo.py 0 30 1024    1,024 environments, in turns: for a GPU
 """
 
 import functools
@@ -143,8 +144,11 @@ def policy(env, network, weights):
 
 
 if __name__ == "__main__":
-    seed, updates = (int(sys.argv[i]) if len(sys.argv) > i else usual for i, usual in ((1, 0), (2, UPDATES)))
-    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, **JOBS)
+    usual = (0, UPDATES, ENVS)
+    seed, updates, ENVS = (int(sys.argv[i + 1]) if len(sys.argv) > i + 1 else usual[i] for i in range(3))
+    in_turns = ENVS >= 1024
+    STEPS *= 1 + in_turns  # of which fewer decide
+    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, in_turns=in_turns, **JOBS)
     mine = policy(env, *train(env, updates, jax.random.key(seed)))
     rules = ["random", "pack:sjf+backfill+forward", "greedy-wait:sjf+spread"]
     print(jaxsched.compare(CLUSTER, WORKLOAD, [*rules, mine], seed=1000, seeds=32, **JOBS))
