@@ -55,10 +55,10 @@ def check_outputs(files: Mapping[str, Path | None], inputs: Iterable[str | Path 
                 raise UserError(f"{option} {path}: would replace a file that the command reads; name another one")
 
 
-def check_ending(path: Path | None, option: str, ending: str) -> None:
-    """UserError if a file that is written in one way only has another ending; pipes and devices may have any name."""
-    if path is not None and path.suffix.lower() != ending and (path.is_file() or not path.exists()):
-        raise UserError(f"{option} {path}: should end in {ending}")
+def check_ending(path: Path | None, *endings: str, option: str = "") -> None:
+    """UserError if a file's name does not say one of the ways to write it; pipes and devices may have any name."""
+    if path is not None and path.suffix.lower() not in endings and (path.is_file() or not path.exists()):
+        raise UserError(f"{option} {path}: should end in {' or '.join(endings)}".strip())
 
 
 def check_folder(path: str | Path, option: str, *, parents: bool = True) -> Path:

@@ -113,8 +113,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         self.choose_device()
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
-        check_ending(self.report, "--report", ".html")
-        check_ending(self.picture, "--picture", ".svg")
+        check_ending(self.report, ".html", option="--report")
+        check_ending(self.picture, ".svg", option="--picture")
         if self.keep_runs and self.json is None:
             raise UserError("--keep-runs: keeps them in a result, name its file by --json")
         if self.explain < 0:

@@ -39,7 +39,7 @@ class Report:
         if not self.results:
             raise UserError("report: name at least one result, see `jaxsched evaluate --json`")
         check_outputs({"--out": self.out}, self.results)
-        check_ending(self.out, "--out", ".html")
+        check_ending(self.out, ".html", option="--out")
         names = [path.stem for path in self.results]
         if len(set(names)) < len(names):
             names = [str(path) for path in self.results]

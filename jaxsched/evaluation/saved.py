@@ -63,12 +63,13 @@ class SavedConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """One result. `runs` is what `report.runs` gave, if it was kept."""
+    """One result. `runs` is what `report.runs` gave, if it was kept; `said` is what `config` has of policies."""
 
     policies: dict[str, SavedPolicy]
     config: dict[str, Any]
     bound_s: Figure = None
     runs: dict[str, Any] | None = None
+    said: dict[str, SavedRemarks] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +144,7 @@ def read_result(path: str | Path) -> Saved:
     wanted = "a result that `jaxsched evaluate --json` wrote"
     none = f"{path}: is no result of `jaxsched evaluate --json`"
     found = converted(Saved, read_json(path, wanted), none)
-    converted(SavedConfig, found.config, none)
+    found = dataclasses.replace(found, said=converted(SavedConfig, found.config, none).runs)
     if not found.policies:
         raise UserError(f"{path}: has no policies, should be {wanted}")
     if found.runs is not None:
@@ -177,8 +178,7 @@ def saved_page(results: Mapping[str, Saved]) -> str:
 
 
 def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
-    remarks = converted(SavedConfig, result.config, "config").runs
-    said = {name: remarks.get(name, SavedRemarks()) for name in result.policies}
+    said = {name: result.said.get(name, SavedRemarks()) for name in result.policies}
     order = sorted(result.policies.items(), key=lambda item: _or_nan(item[1].jct_mean_s, largest=True))
     about = [f"{name.replace('_', ' ')} {_short(result.config.get(name))}" for name in differing]
     known = [f"{name} {result.config[name]}" for name in ("cluster", "workload", "load") if result.config.get(name)]

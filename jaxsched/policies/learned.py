@@ -101,7 +101,7 @@ def menu_policy(
 def menu_act(
     choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice], queue: Discipline, max_forwards: int | None
 ) -> Act:
-    """How `menu_policy` acts."""
+    """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         if max_forwards is not None:

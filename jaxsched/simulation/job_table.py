@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
-from jaxsched.files import atomic_path
+from jaxsched.files import atomic_path, check_ending
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.workload.jobs import WHOLE
 
@@ -103,9 +103,8 @@ def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataF
 
 def check_jobs_file(path: Path | None) -> None:
     """UserError if the name of a table of jobs does not say how it is written, or nothing is there that writes it."""
-    if path is not None and path.suffix not in (".csv", PARQUET) and (path.is_file() or not path.exists()):
-        raise UserError(f"{path}: should end in .csv or {PARQUET}")
-    if path is not None and path.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
+    check_ending(path, ".csv", PARQUET)
+    if path is not None and path.suffix.lower() == PARQUET and importlib.util.find_spec("pyarrow") is None:
         raise UserError(
             f"{path}: Parquet needs pyarrow; install the extra, pip install 'jaxsched[tables]', or take .csv"
         )
@@ -120,7 +119,7 @@ def write_jobs(
     """
     columns = job_columns(result, cluster, slowed)
     with atomic_path(path) as temporary:
-        if Path(path).suffix == PARQUET:
+        if Path(path).suffix.lower() == PARQUET:
             check_jobs_file(Path(path))
             import pyarrow
             from pyarrow import parquet

@@ -106,6 +106,7 @@ def test_an_accelerator_that_is_not_there(cluster):
 
 @pytest.mark.parametrize(("options", "threads"), [({}, min(machine.cores(), 16)), ({"threads": 3}, 3)])
 def test_one_thread_per_core_if_nothing_else_is_said(cluster, monkeypatch, options, threads):
+    monkeypatch.delenv(machine.THREADS_VARIABLE, raising=False)
     asked = []
     pool = ThreadPoolExecutor
     monkeypatch.setattr(
