@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from jaxsched.bench.simulator import bench_compiled, bench_environment
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.event_loop.run import Run
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine, CompiledPlayer
-from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.compiled_engine import CompiledEngine, CompiledPlayer
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.settings import Settings, compact_tenants, env_config, most_running
 from jaxsched.workload.jobs import JobList, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload

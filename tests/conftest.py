@@ -8,7 +8,7 @@ from pathlib import Path
 if os.environ.get("CHECK_SHAPES") != "0":  # before anything of the package is imported
     from tests.support.shapes import check_functions_of
 
-    check_functions_of("jaxsched", but="jaxsched.simulation.engines.compiled")  # Numba compiles these from their source
+    check_functions_of("jaxsched", but="jaxsched.event_loop")  # Numba compiles these from their source
 
 import jax
 import pytest

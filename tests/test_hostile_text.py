@@ -5,8 +5,8 @@ import time
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.json_file import read_json
-from jaxsched.yaml_file import read_yaml
+from jaxsched.io.json_file import read_json
+from jaxsched.io.yaml_file import read_yaml
 
 DEEP = 30_000
 YAML = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.files import check_folder, check_outputs, save_result, write_text
-from jaxsched.locks import locked
+from jaxsched.io.files import check_folder, check_outputs, save_result, write_text
+from jaxsched.io.locks import locked
 from jaxsched.training.json_lines import append, read_rows
 from tests.support.disks import disk, remounted
 

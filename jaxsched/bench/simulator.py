@@ -1,6 +1,6 @@
 """Speed of the simulator: decisions per second of the environment alone, jobs per second of whole simulations.
 
-The environment is measured in JAX, and its rules in the compiled event loop beside it (`simulation.engines.compiled`).
+The environment is measured in JAX, and its rules in the compiled event loop beside it (`event_loop`).
 
 Compilation is timed apart from running, and every figure comes with the number of environments and the device.
 """
@@ -34,9 +34,9 @@ from jaxsched.env.state import State
 from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.machine import loop_options
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
-from jaxsched.simulation.engines.jax.program import Program
-from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.compiled_engine import CompiledEngine
+from jaxsched.simulation.jax_program import Program
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.settings import JAX, Settings, compact_tenants
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
@@ -162,7 +162,7 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
     its turn, and starts anew on the next one of the pool, which is timed, too. Memory is that of all arrays, of which
     much is never touched.
     """
-    from jaxsched.simulation.engines.compiled.run import Run  # needs Numba
+    from jaxsched.event_loop.run import Run  # needs Numba
 
     config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     lists = min(num_envs, POOL)

@@ -1,14 +1,15 @@
-"""Folders of fitted models (see `jaxsched.cards`): those that come with the package, and what they were fitted to."""
+"""Folders of fitted models (see `io.cards`): those that come with the package, and what they were fitted to."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxsched import cards, shipped
-from jaxsched.csv_file import MOST_BYTES
+from jaxsched import shipped
 from jaxsched.errors import UserError
-from jaxsched.inputs import read_bytes
+from jaxsched.io import cards
+from jaxsched.io.csv_file import MOST_BYTES
+from jaxsched.io.inputs import read_bytes
 from jaxsched.workload.datasets import DATASETS
 
 SHIPPED = "fitted"  # names the folder that comes with the package

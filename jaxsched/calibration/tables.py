@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxsched import csv_file
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io import csv_file
+from jaxsched.io.inputs import shortened
 from jaxsched.workload.rows import Row, rows_of
 
 

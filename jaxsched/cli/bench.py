@@ -58,7 +58,7 @@ class Bench:
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.dynamics.batching import traced_for
         from jaxsched.errors import UserError
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse
         from jaxsched.training.config import AUTO

@@ -77,9 +77,9 @@ def what_is(path: Path, models: str | None = None) -> str:
 def _folder(path: Path) -> str:
     from jaxsched.calibration.interference import files as interference
     from jaxsched.calibration.step_time import files as step_time
-    from jaxsched.cards import CARD_FILE
     from jaxsched.errors import UserError
-    from jaxsched.json_file import read_json
+    from jaxsched.io.cards import CARD_FILE
+    from jaxsched.io.json_file import read_json
     from jaxsched.policies import level_files, seek_files
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.training.evolved.state import STATE_FILE
@@ -121,7 +121,7 @@ def _csv(path: Path, models: str | None) -> str:
     from jaxsched.calibration.step_time.measurements import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.cluster.servers import GPU_SPEEDS
-    from jaxsched.csv_file import read_table
+    from jaxsched.io.csv_file import read_table
     from jaxsched.simulation.job_table import JOB_COLUMNS
     from jaxsched.workload.catalogue import get_catalogue
     from jaxsched.workload.traces import detect_format, read_trace
@@ -147,10 +147,10 @@ def _csv(path: Path, models: str | None) -> str:
 def _yaml(path: Path) -> str:
     from jaxsched.cluster.cluster_file import read_cluster_file
     from jaxsched.errors import UserError
+    from jaxsched.io.yaml_file import read_yaml
     from jaxsched.training.config import load_config
     from jaxsched.training.sweep_file import load_sweep
     from jaxsched.workload.catalogue import get_catalogue
-    from jaxsched.yaml_file import read_yaml
 
     content = read_yaml(path, "configs/quickstart.yaml")
     if content is None:
@@ -169,7 +169,7 @@ def _yaml(path: Path) -> str:
 def _json(path: Path) -> str:
     from jaxsched.calibration.interference.measurements import read_measurements
     from jaxsched.evaluation.saved import read_result
-    from jaxsched.json_file import read_json
+    from jaxsched.io.json_file import read_json
 
     content = read_json(path)
     if isinstance(content, dict) and {"policies", "config", "versions"} <= set(content):
@@ -178,7 +178,7 @@ def _json(path: Path) -> str:
 
 
 def _lines(path: Path) -> str:
-    from jaxsched.inputs import read_text
+    from jaxsched.io.inputs import read_text
     from jaxsched.kube.cluster.record import read_recording
     from jaxsched.training.json_lines import MOST_BYTES, read_rows
 

@@ -70,7 +70,7 @@ class Draw:
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.drawing import save
         from jaxsched.evaluation.figures import check_figure
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
 
         check_outputs({"--out": self.out}, [self.name])
         check_figure(self.out)

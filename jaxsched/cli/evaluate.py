@@ -107,7 +107,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, jct_distribution
         from jaxsched.evaluation.tables import markdown
-        from jaxsched.files import check_ending, check_folder, check_outputs
+        from jaxsched.io.files import check_ending, check_folder, check_outputs
         from jaxsched.policies.registry import parse_all
 
         self.choose_device()
@@ -153,7 +153,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.evaluation.decisions import decisions_of, most_lost
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.device import played_on
-        from jaxsched.simulation.engines.jax.run import COMPILING
+        from jaxsched.simulation.jax_run import COMPILING
 
         cluster, settings = self.scenario(1).cluster, self.settings(horizon_s=self.horizon_s, record_placements=True)
         found = {}

@@ -48,8 +48,8 @@ class Fit:
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
         from jaxsched.calibration.interference.references import fit_references
         from jaxsched.calibration.interference.strength import best_curve
-        from jaxsched.cards import check_free
-        from jaxsched.files import check_folder
+        from jaxsched.io.cards import check_free
+        from jaxsched.io.files import check_folder
 
         check_folder(self.out, "--out", parents=False)
         check_free(self.out, WHAT, "--out")

@@ -229,7 +229,7 @@ class Replay:
         from jaxsched.cli.output import results, show, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.compare import compare
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
         from jaxsched.kube.cluster.replay import plan_again, recorded_day
         from jaxsched.policies.registry import parse_all

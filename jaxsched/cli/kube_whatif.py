@@ -67,12 +67,12 @@ class Whatif:
         import json
 
         from jaxsched.cli.output import results, text
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
+        from jaxsched.io.yaml_file import read_yaml
         from jaxsched.kube.planning.manifest import manifest_pods
         from jaxsched.kube.planning.question import Question
         from jaxsched.kube.planning.whatif import answers
         from jaxsched.policies.registry import parse_all
-        from jaxsched.yaml_file import read_yaml
 
         inputs = [one for one in (self.recording, self.manifest, *self.history) if one is not None]
         check_outputs({"--json": self.json}, inputs)

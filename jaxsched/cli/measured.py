@@ -13,7 +13,7 @@ def check_report(path: Path | None, *inputs: str | Path, **others: Path | None) 
 
     `inputs` are what the command reads, `others` the other files that it writes, by option.
     """
-    from jaxsched.files import check_outputs
+    from jaxsched.io.files import check_outputs
 
     check_outputs({"--json": path} | {f"--{name}": other for name, other in others.items()}, inputs)
 

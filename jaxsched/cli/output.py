@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from jaxsched.errors import UserError
-from jaxsched.files import save_result
+from jaxsched.io.files import save_result
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.compare import Comparison

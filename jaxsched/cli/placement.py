@@ -43,9 +43,9 @@ class Fit:
         from jaxsched.calibration.step_time.files import WHAT, save_model
         from jaxsched.calibration.step_time.model import fit_step_times
         from jaxsched.calibration.step_time.validate import mean_step_s
-        from jaxsched.cards import check_free
         from jaxsched.errors import UserError
-        from jaxsched.files import check_folder
+        from jaxsched.io.cards import check_free
+        from jaxsched.io.files import check_folder
 
         check_folder(self.out, "--out", parents=False)
         check_free(self.out, WHAT, "--out")

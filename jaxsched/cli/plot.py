@@ -41,7 +41,7 @@ class Plot:
         from jaxsched.cli.output import results
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, intervals, lines
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
         from jaxsched.training.sweep_ranking import along, curves, figure_named, ranked
         from jaxsched.training.sweep_records import read_records
 

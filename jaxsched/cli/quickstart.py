@@ -58,7 +58,7 @@ class Quickstart:
         from jaxsched.cli.progress import Display
         from jaxsched.cli.train import compiling, reporter
         from jaxsched.evaluation import figures
-        from jaxsched.files import write_text
+        from jaxsched.io.files import write_text
         from jaxsched.training.card import record
         from jaxsched.training.config import load_config, quickstart_config
         from jaxsched.training.loop import METRICS_FILE, train_or_resume

@@ -34,7 +34,7 @@ class Report:
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.saved import read_result, saved_page
-        from jaxsched.files import check_ending, check_outputs
+        from jaxsched.io.files import check_ending, check_outputs
 
         if not self.results:
             raise UserError("report: name at least one result, see `jaxsched evaluate --json`")

@@ -40,8 +40,8 @@ class Reproduce:
 
     def _run(self) -> None:
         from jaxsched import shipped
-        from jaxsched.cards import what_of
-        from jaxsched.files import check_folder
+        from jaxsched.io.cards import what_of
+        from jaxsched.io.files import check_folder
         from jaxsched.policies import level_files, seek_files
         from jaxsched.training.card import beside_card
         from jaxsched.versions import versions
@@ -93,10 +93,10 @@ def _network_anew(folder: Path, out: Path) -> Anew:
 
 def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
     """`files`: the module that reads such folders."""
-    from jaxsched.cards import CARD_FILE
     from jaxsched.cli.progress import Display
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
-    from jaxsched.schema import converted
+    from jaxsched.io.cards import CARD_FILE
+    from jaxsched.io.schema import converted
     from jaxsched.training.evolved.config import EvolvedConfig
     from jaxsched.training.evolved.loop import train_evolved
     from jaxsched.training.evolved.state import STATE_FILE

@@ -57,7 +57,7 @@ class Sweep(ExecutorOptions):
         """Plan, train and measure, or print. UserError on any mistake."""
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
-        from jaxsched.files import check_folder, check_outputs
+        from jaxsched.io.files import check_folder, check_outputs
         from jaxsched.training import sweep_plan, sweep_table
         from jaxsched.training.sweep_file import load_sweep
 

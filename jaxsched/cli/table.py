@@ -36,7 +36,7 @@ class Table:
     def run(self) -> None:
         """Read, rank, print, write. UserError on any mistake."""
         from jaxsched.cli.output import results, text
-        from jaxsched.files import check_outputs
+        from jaxsched.io.files import check_outputs
         from jaxsched.training import sweep_ranking
         from jaxsched.training.sweep_records import check_records_file, read_records, write_records
 

@@ -125,7 +125,7 @@ class Train:
 
         from jaxsched.cli.progress import Display
         from jaxsched.errors import UserError
-        from jaxsched.files import check_folder
+        from jaxsched.io.files import check_folder
         from jaxsched.policies.checkpoint import read_card
         from jaxsched.training import hosts
         from jaxsched.training.config import load_config, quickstart_config, to_dict

@@ -36,7 +36,7 @@ def learn(options: "Train") -> None:
     import shlex
 
     from jaxsched.cli.progress import Display
-    from jaxsched.files import check_folder
+    from jaxsched.io.files import check_folder
     from jaxsched.training.evolved.loop import METRICS_FILE, train_evolved
     from jaxsched.training.evolved.state import STATE_FILE, saved_config
     from jaxsched.training.json_lines import read_rows
@@ -66,11 +66,11 @@ def learn(options: "Train") -> None:
 
 def say_if_compiling(display: "Display") -> None:
     """Say on `display` that the event loop is compiled, if it is."""
-    from jaxsched.simulation.engines.compiled.covered import no_numba
+    from jaxsched.event_loop.covered import no_numba
 
     if no_numba() is not None:
         return
-    from jaxsched.simulation.engines.compiled import machine_code  # imports Numba
+    from jaxsched.event_loop import machine_code  # imports Numba
 
     if not machine_code.kept("play"):
         about = f"the event loop, about {machine_code.COMPILE_S} s (once: it is kept for the next time)"

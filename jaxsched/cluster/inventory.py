@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Server, known_speed, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
-from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
-from jaxsched.fields import bad_field, parse_whole
-from jaxsched.inputs import shortened
+from jaxsched.io.csv_file import Table, read_table
+from jaxsched.io.fields import bad_field, parse_whole
+from jaxsched.io.inputs import shortened
 
 if TYPE_CHECKING:
     from jaxsched.cluster.hardware import Cluster

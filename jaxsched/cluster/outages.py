@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jaxsched.csv_file import read_table
 from jaxsched.errors import UserError
-from jaxsched.inputs import plain_number, shortened
+from jaxsched.io.csv_file import read_table
+from jaxsched.io.inputs import plain_number, shortened
 
 COLUMNS = ("server", "from_s", "to_s")
 MOST = 1_000_000  # outages in all

@@ -46,6 +46,7 @@ class EnvConfig:
     knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
 
 
+LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 MOST_FORWARDS = 127  # of a job: they are counted in 8 bits, see `Records`
 
 

@@ -11,8 +11,8 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.statistics import Interval
 from jaxsched.evaluation.tables import time_unit
-from jaxsched.files import atomic_path
-from jaxsched.inputs import read_text
+from jaxsched.io.files import atomic_path
+from jaxsched.io.inputs import read_text
 
 MOST_BYTES = 1 << 30  # of a run's metrics
 

@@ -18,7 +18,7 @@ from jaxsched.evaluation.links import link_steps
 from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.spans import spans_of
 from jaxsched.evaluation.usage import Steps, steps
-from jaxsched.files import write_text
+from jaxsched.io.files import write_text
 from jaxsched.simulation.attempts import ENDED
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome
 

@@ -23,7 +23,7 @@ from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.report_data import SCRIPT, embedded, packed
 from jaxsched.evaluation.spans import spans_of
-from jaxsched.files import write_text
+from jaxsched.io.files import write_text
 from jaxsched.simulation.attempts import DONE, Attempts
 from jaxsched.simulation.settings import Settings, params_for
 

@@ -12,8 +12,8 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
 from jaxsched.evaluation.metrics import JobCounts
 from jaxsched.evaluation.report import check_number, page
-from jaxsched.json_file import read_json
-from jaxsched.schema import Count, Text, converted
+from jaxsched.io.json_file import read_json
+from jaxsched.io.schema import Count, Text, converted
 
 Figure = float | None
 SAME = ("jobs", "models", "servers", "gpus")  # of runs, where they are of the same jobs on the same cluster

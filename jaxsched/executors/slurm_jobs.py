@@ -17,8 +17,8 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.executors.executor import POLL_S, RETRIES, Attempt, Report, Task, attempt, lost, result_of
-from jaxsched.files import write_bytes
-from jaxsched.locks import LOCK_FILE, locked
+from jaxsched.io.files import write_bytes
+from jaxsched.io.locks import LOCK_FILE, locked
 from jaxsched.machine import cores, memory_bytes
 
 LOCAL, SLURM = "local", "slurm"

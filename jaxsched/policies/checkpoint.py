@@ -12,20 +12,20 @@ import msgspec
 from jaxtyping import PyTree
 from msgspec import Meta
 
-from jaxsched import cards
-from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
+from jaxsched.io import cards
+from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
+from jaxsched.io.schema import Count, Size, Text, converted
 from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
-from jaxsched.schema import Count, Size, Text, converted
 from jaxsched.workload.jobs import make_job_list, to_table
 
 WHAT = "checkpoint"  # what its card says that the folder holds

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from jaxsched.schema import Count, Text
+from jaxsched.io.schema import Count, Text
 
 
 class EvolvedCard(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

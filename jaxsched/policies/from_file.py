@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import unreadable
+from jaxsched.io.inputs import unreadable
 
 
 def from_file(spec: str) -> Any:

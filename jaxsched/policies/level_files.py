@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from jaxsched import cards
-from jaxsched.cards import CARD_FILE
 from jaxsched.env.level_table import LevelTable
+from jaxsched.io import cards
+from jaxsched.io.cards import CARD_FILE
+from jaxsched.io.schema import converted
 from jaxsched.policies.base import Policy
 from jaxsched.policies.evolved_card import EvolvedCard
 from jaxsched.policies.registry import hand_written, options_of
-from jaxsched.schema import converted
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
 WHAT = "levels"  # what its card says that the folder holds

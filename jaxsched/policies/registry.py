@@ -21,13 +21,13 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched import shipped
-from jaxsched.cards import what_of
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.pairs import as_seen
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, Order
 from jaxsched.env.state import CHANGE, POSSIBLE, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.cards import what_of
+from jaxsched.io.inputs import shortened
 from jaxsched.policies.base import FORWARDS, STAY, TO_ANY, TO_IDLE, Act, Options, Policy
 from jaxsched.policies.faster import quiet_intervals
 from jaxsched.policies.from_file import from_file

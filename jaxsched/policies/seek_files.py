@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from jaxsched import cards
-from jaxsched.cards import CARD_FILE
+from jaxsched.io import cards
+from jaxsched.io.cards import CARD_FILE
+from jaxsched.io.schema import converted
 from jaxsched.policies.base import Policy
 from jaxsched.policies.evolved_card import EvolvedCard
 from jaxsched.policies.registry import hand_written, options_of
 from jaxsched.policies.seek_weights import LARGEST, SeekWeights
-from jaxsched.schema import converted
 from jaxsched.semantics import SEEK_INPUTS
 
 WHAT = "seeking"  # what its card says that the folder holds

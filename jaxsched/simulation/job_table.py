@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
-from jaxsched.files import atomic_path, check_ending
+from jaxsched.io.files import atomic_path, check_ending
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.workload.jobs import WHOLE
 

@@ -15,7 +15,7 @@ from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import MOST_FORWARDS, EnvConfig, EnvParams, Pairs, make_params, preemption
+from jaxsched.env.state import LARGEST_HORIZON, MOST_FORWARDS, EnvConfig, EnvParams, Pairs, make_params, preemption
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 from jaxsched.simulation.device import on_accelerator
@@ -23,7 +23,6 @@ from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
 AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
-LARGEST_HORIZON = 2**30  # intervals; clocks are int32
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
 MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512

@@ -11,10 +11,10 @@ from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.machine import side_by_side
 from jaxsched.policies.base import Policy
+from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.device import brought_here, check_device, on_accelerator, played_on
 from jaxsched.simulation.engine import Engine, Report
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
-from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import AUTO, COMPILED, JAX, Settings, env_config, env_params
 from jaxsched.workload.catalogue import get_catalogue

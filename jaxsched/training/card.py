@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxsched import cards
 from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
-from jaxsched.locks import locked
+from jaxsched.io import cards
+from jaxsched.io.locks import locked
 from jaxsched.policies.checkpoint import WHAT
 from jaxsched.training.config import EnvironmentConfig, WorkloadConfig
 

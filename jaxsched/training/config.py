@@ -13,11 +13,11 @@ from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import MOST_FORWARDS, preemption
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
+from jaxsched.io.schema import converted
+from jaxsched.io.yaml_file import read_yaml
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
-from jaxsched.schema import converted
 from jaxsched.workload.mixes import get_mix
-from jaxsched.yaml_file import read_yaml
 
 T = TypeVar("T")
 AUTO = "auto"

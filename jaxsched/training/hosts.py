@@ -12,7 +12,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from jaxsched.errors import UserError
-from jaxsched.locks import locked
+from jaxsched.io.locks import locked
 
 AUTO = "auto"
 MEET_S = 300

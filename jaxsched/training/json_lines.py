@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.files import write_text
-from jaxsched.inputs import read_text, shortened
+from jaxsched.io.files import write_text
+from jaxsched.io.inputs import read_text, shortened
 
 MOST_BYTES = 1 << 30
 

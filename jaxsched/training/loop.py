@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float32, PyTree
 
 from jaxsched.errors import UserError
-from jaxsched.files import write_text
+from jaxsched.io.files import write_text
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 from jaxsched.training.card import limits

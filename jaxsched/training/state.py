@@ -24,9 +24,9 @@ from jaxtyping import Float32, Int32, PyTree, UInt32
 from jaxsched.env.state import State
 from jaxsched.env.turns import Playing
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
+from jaxsched.io.schema import converted
 from jaxsched.pytree import Pytree
-from jaxsched.schema import converted
 from jaxsched.training.config import TrainConfig, from_dict, to_dict, validate
 from jaxsched.training.worlds import Draw
 from jaxsched.versions import versions

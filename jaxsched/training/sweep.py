@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from jaxsched.executors.executor import Executor, Task
 from jaxsched.executors.local import LocalExecutor
-from jaxsched.files import write_text
-from jaxsched.locks import locked
+from jaxsched.io.files import write_text
+from jaxsched.io.locks import locked
 from jaxsched.training.json_lines import append, mend, read_rows
 from jaxsched.training.measure import BASELINES_FILE, against, tests_of
 from jaxsched.training.sweep_file import Point, Sweep

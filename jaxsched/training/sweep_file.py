@@ -12,12 +12,12 @@ from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
+from jaxsched.io.yaml_file import read_yaml
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
 from jaxsched.training.config import EnvironmentConfig, TrainConfig, from_dict, load_config, to_dict, validate
 from jaxsched.workload.load import WORKLOADS, unknown_workload
-from jaxsched.yaml_file import read_yaml
 
 EXAMPLE = "configs/sweeps/ablations.yaml"
 

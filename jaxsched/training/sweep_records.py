@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.files import write_text
+from jaxsched.io.files import write_text
 from jaxsched.training.json_lines import read_rows
 from jaxsched.training.sweep_file import load_sweep
 from jaxsched.training.sweep_plan import rows_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxsched.executors.executor import Tell
-from jaxsched.files import write_bytes, write_text
-from jaxsched.locks import locked
+from jaxsched.io.files import write_bytes, write_text
+from jaxsched.io.locks import locked
 from jaxsched.simulation import engine
 from jaxsched.training.batched import seconds_of, train_batched
 from jaxsched.training.config import TrainConfig

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.fields import bad_field, check_mapping, check_positive, check_whole
-from jaxsched.inputs import shortened
+from jaxsched.io.fields import bad_field, check_mapping, check_positive, check_whole
+from jaxsched.io.inputs import shortened
+from jaxsched.io.yaml_file import read_yaml
 from jaxsched.workload.llm import MODELS as LLM
 from jaxsched.workload.models import CATALOGUE, ModelProfile
-from jaxsched.yaml_file import read_yaml
 
 _REQUIRED = ("name", "compute_s", "gradient_bytes")
 _FROM_ZERO = {"cpu_cores": 1.0, "ps_cores": 1.0, "input_bytes": 0.0}  # with their defaults

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.workload.catalogue import MEASURED, Catalogue
 from jaxsched.workload.models import MODEL_NAMES
 

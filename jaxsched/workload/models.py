@@ -31,7 +31,7 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.pytree import Pytree, on_device
 
 IMAGE_CORE_S = 0.011

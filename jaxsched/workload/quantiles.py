@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int32, Int64
 
 from jaxsched.errors import UserError
-from jaxsched.files import write_text
+from jaxsched.io.files import write_text
 from jaxsched.workload.jobs import JobList
 
 GPU_CLASSES = (1, 2, 4, 8, 16)  # the smallest GPU count of each class

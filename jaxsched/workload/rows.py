@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxsched.csv_file import Table
 from jaxsched.errors import UserError
-from jaxsched.inputs import plain_number, shortened
+from jaxsched.io.csv_file import Table
+from jaxsched.io.inputs import plain_number, shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
 LONGEST_NAME = 256  # characters: arrays of names take as much for every row

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from jaxsched.csv_file import Table, read_table
 from jaxsched.errors import UserError
-from jaxsched.files import atomic_path
-from jaxsched.inputs import shortened
+from jaxsched.io.csv_file import Table, read_table
+from jaxsched.io.files import atomic_path
+from jaxsched.io.inputs import shortened
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import ENDS, MOST_PS, WHOLE, JobList, make_job_list

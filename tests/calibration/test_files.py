@@ -11,8 +11,8 @@ from jaxsched.calibration.interference.evaluate import evaluate
 from jaxsched.calibration.interference.files import load_model, save_model
 from jaxsched.calibration.interference.fit import fit
 from jaxsched.calibration.interference.references import fit_references
-from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.errors import UserError
+from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
 from tests.support.interference_files import QUICK
 
 CARD = {"data": []}

@@ -9,8 +9,8 @@ import pytest
 from jaxsched.calibration.folders import shipped_folder
 from jaxsched.calibration.interference.files import load_model
 from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
-from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.cli.main import main
+from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.versions import versions
 from jaxsched.workload.models import MODEL_NAMES
 from tests.support.interference_files import data_file

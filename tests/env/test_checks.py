@@ -115,7 +115,7 @@ def test_the_first_fault_ends_the_run(monkeypatch):
     def spoilt(params, state, environment):
         check_state(params, state.replace(free=state.free.at[0, 0, 0].add(-1 * (state.clock >= 3))), environment)
 
-    monkeypatch.setattr("jaxsched.simulation.engines.jax.program.check_state", spoilt)
+    monkeypatch.setattr("jaxsched.simulation.jax_program.check_state", spoilt)
     settings = Settings(engine="jax", debug_checks=True)
     with pytest.raises(
         UserError, match=r"'pack': GPUs .*: partition 0 of environment 0, boundary \d+, round \d+ "

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from jaxsched.event_loop.rows import with_rows
+from jaxsched.event_loop.run import Run
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.engines.compiled.rows import with_rows
-from jaxsched.simulation.engines.compiled.run import Run
 
 _init, _restart = Run.__init__, Run.restart
 

@@ -43,7 +43,7 @@ TESTS = {
         "tests/env/test_checks.py",
         "tests/env/test_estimates.py",
     ),
-    "simulation/engines/compiled": (
+    "event_loop": (
         *("-p", "tests.mutation.in_python"),
         "tests/simulation/test_compiled_oracle.py",
         "tests/simulation/test_compiled_runs.py",

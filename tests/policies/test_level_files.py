@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from jaxsched.cards import CARD_FILE
 from jaxsched.cli.check import what_is
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.level_table import LevelTable
 from jaxsched.errors import UserError
+from jaxsched.io.cards import CARD_FILE
 from jaxsched.policies.level_files import policy_of, save_levels
 from jaxsched.policies.registry import parse
 from tests.support.strategies import random_table

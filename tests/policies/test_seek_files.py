@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from jaxsched.cards import CARD_FILE
 from jaxsched.cli.check import what_is
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.errors import UserError
+from jaxsched.io.cards import CARD_FILE
 from jaxsched.policies.registry import parse
 from jaxsched.policies.seek_files import PLAYED, policy_of, read_seeking, save_seeking
 from jaxsched.policies.seek_weights import BY_HAND, SeekWeights

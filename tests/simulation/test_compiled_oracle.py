@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.level_table import LevelTable
+from jaxsched.event_loop.covered import POLICIES
+from jaxsched.event_loop.run import Run
 from jaxsched.policies.registry import GREEDY_WAIT
-from jaxsched.simulation.engines.compiled.covered import POLICIES
-from jaxsched.simulation.engines.compiled.run import Run
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases

@@ -15,13 +15,14 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
+from jaxsched.event_loop import covered, machine_code
+from jaxsched.event_loop.run import Run
 from jaxsched.machine import usable_folder
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
+from jaxsched.simulation import compiled_engine as engine
+from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.engine import Stopped
-from jaxsched.simulation.engines.compiled import covered, engine, machine_code
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
-from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table

@@ -23,7 +23,7 @@ PLAY = """
 import dataclasses, jax, jax.numpy as jnp
 from jaxsched.policies.registry import parse
 from jaxsched.simulation import device
-from jaxsched.simulation.engines.jax import run
+from jaxsched.simulation import jax_run as run
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate

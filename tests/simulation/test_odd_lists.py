@@ -9,8 +9,8 @@ import pytest
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
-from jaxsched.simulation.engines.jax.run import JaxEngine, JaxPlayer
+from jaxsched.simulation.compiled_engine import CompiledEngine
+from jaxsched.simulation.jax_run import JaxEngine, JaxPlayer
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_params
 from jaxsched.workload.jobs import JobList, make_job_list

@@ -15,7 +15,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
+from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import make_job_list
 

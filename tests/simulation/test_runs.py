@@ -13,7 +13,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation import settings as rules
-from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.settings import Settings, compact_tenants, env_config, fits_somewhere
 from jaxsched.workload.jobs import make_job_list, to_table
 from tests.support.evaluation_jobs import some_jobs

@@ -9,18 +9,18 @@ import pytest
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.settings import PlanSettings
-from jaxsched.policies.registry import parse
-from jaxsched.simulation.engines.compiled.engine import CompiledEngine
-from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.engines.compiled.search import (
+from jaxsched.event_loop.run import Run
+from jaxsched.event_loop.search import (
     Choice,
     Scene,
     SearchedRun,
     there_by_estimates,
     waiting_jobs,
 )
+from jaxsched.kube.planning.compiled_policy import CompiledPolicy
+from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table

@@ -19,7 +19,7 @@ from jaxsched.env.pairs import draw_pairs
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.policies.registry import parse, parse_all
-from jaxsched.simulation.engines.jax.run import JaxEngine
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.job_table import write_jobs
 from jaxsched.simulation.settings import Settings, env_config, most_running, params_for
 from jaxsched.simulation.simulate import simulate

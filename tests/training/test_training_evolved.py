@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from jaxsched.cards import CARD_FILE
 from jaxsched.cli import main
 from jaxsched.cli import train_evolved as train_evolved_command
 from jaxsched.cli.check import what_is
 from jaxsched.cli.train import Train
 from jaxsched.errors import UserError
+from jaxsched.io.cards import CARD_FILE
 from jaxsched.policies.level_files import PLAYED
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.scenario import load_scenario

@@ -14,7 +14,7 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
-from jaxsched.locks import LOCK_FILE, locked
+from jaxsched.io.locks import LOCK_FILE, locked
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE
 from jaxsched.training.config import to_dict
 from jaxsched.training.json_lines import read_rows

@@ -1,4 +1,4 @@
-"""Fitted models of interference in folders (see `jaxsched.cards`)."""
+"""Fitted models of interference in folders (see `jaxsched.io.cards`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from jaxsched import cards
 from jaxsched.calibration.folders import read_folder
 from jaxsched.calibration.interference.design import Vocabulary
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import NETWORK, Item
 from jaxsched.calibration.interference.model import FitSettings, SharingModel
 from jaxsched.calibration.interference.references import References
-from jaxsched.cards import CARD_FILE
 from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
 from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
-from jaxsched.schema import Count, Text, converted
+from jaxsched.io import cards
+from jaxsched.io.cards import CARD_FILE
+from jaxsched.io.inputs import shortened
+from jaxsched.io.schema import Count, Text, converted
 
 WHAT = "interference"
 

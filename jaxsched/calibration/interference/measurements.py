@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.tables import Format, model_name, read_table, some
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
-from jaxsched.json_file import read_json
+from jaxsched.io.inputs import shortened
+from jaxsched.io.json_file import read_json
 from jaxsched.workload.rows import Row
 
 GPU, NETWORK = "gpu", "network"

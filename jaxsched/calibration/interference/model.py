@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float32, Int
 
 from jaxsched.dynamics.sharing import Law, slowdown
-from jaxsched.schema import Size
+from jaxsched.io.schema import Size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jaxsched.calibration.folders import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 
 DEFAULT = "default"

@@ -13,7 +13,7 @@ from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
 from jaxsched.calibration.interference.model import law_of, split
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, model_index
 
 # Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.

@@ -1,4 +1,4 @@
-"""Fitted models of the step time in folders (see `jaxsched.cards`)."""
+"""Fitted models of the step time in folders (see `jaxsched.io.cards`)."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jaxsched import cards
 from jaxsched.calibration.folders import read_folder
 from jaxsched.calibration.step_time.model import START, StepTimeModel
-from jaxsched.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.errors import UserError
-from jaxsched.schema import Count, Size, Text, converted
+from jaxsched.io import cards
+from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
+from jaxsched.io.schema import Count, Size, Text, converted
 
 WHAT = "placement"
 

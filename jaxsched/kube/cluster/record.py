@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.inputs import read_text
-from jaxsched.json_file import parse_json
+from jaxsched.io.inputs import read_text
+from jaxsched.io.json_file import parse_json
+from jaxsched.io.schema import converted
 from jaxsched.kube.planning.objects import slim
 from jaxsched.kube.planning.plan import Plan
-from jaxsched.schema import converted
 
 log = logging.getLogger("jaxsched.kube")
 

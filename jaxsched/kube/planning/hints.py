@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.kube.planning.labels import (
     DURATION,
     GANG_SIZE,

@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from jaxsched.env.state import EnvParams
+from jaxsched.event_loop.world import Records, jobs_of
 from jaxsched.kube.planning.encode import blank_jobs
 from jaxsched.kube.planning.pools import Pool
 from jaxsched.kube.planning.question import Question
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.engines.compiled.world import Records, jobs_of
 from jaxsched.workload.jobs import JobTable
 
 RUN_TIMES, HOMES = 1, 2  # streams of random numbers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.inputs import shortened
+from jaxsched.io.inputs import shortened
 from jaxsched.kube.planning.hints import LARGEST_GANG
 from jaxsched.kube.planning.labels import GANG_SIZE
 from jaxsched.kube.planning.objects import Pod, mapping, read_pod

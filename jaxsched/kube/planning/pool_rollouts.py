@@ -7,6 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
 from jaxsched.env.state import EnvConfig, EnvParams, make_params
+from jaxsched.event_loop.covered import no_numba
+from jaxsched.event_loop.rollouts import Rollouts
+from jaxsched.event_loop.run import Run
+from jaxsched.event_loop.seated import Seat
 from jaxsched.kube.planning.encode import blank_jobs
 from jaxsched.kube.planning.later_jobs import LaterJobs, joined, orders_by_key, ranked
 from jaxsched.kube.planning.pools import Pool
@@ -16,10 +20,6 @@ from jaxsched.kube.planning.run_times import drawn_durations
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.policies.base import Policy
 from jaxsched.pytree import on_device
-from jaxsched.simulation.engines.compiled.covered import no_numba
-from jaxsched.simulation.engines.compiled.rollouts import Rollouts
-from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.engines.compiled.seated import Seat
 from jaxsched.workload.jobs import JobTable
 
 FIRST_STRETCH_S, LONGER = 4 * 3600.0, 4.0  # of the future with later gangs, and how much longer the next one is

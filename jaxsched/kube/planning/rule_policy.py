@@ -6,15 +6,15 @@ from jaxtyping import Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.event_loop.covered import not_covered
+from jaxsched.event_loop.moment import Moment, Round
+from jaxsched.event_loop.run import Run
+from jaxsched.event_loop.seated import Seat
 from jaxsched.kube.planning.decision import Decision
 from jaxsched.kube.planning.encode import StateArrays
 from jaxsched.kube.planning.fleet import Fleet
 from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.engines.compiled.covered import not_covered
-from jaxsched.simulation.engines.compiled.moment import Moment, Round
-from jaxsched.simulation.engines.compiled.run import Run
-from jaxsched.simulation.engines.compiled.seated import Seat
 from jaxsched.workload.jobs import JobTable
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float64
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
+from jaxsched.event_loop.covered import not_covered
 from jaxsched.kube.planning.arrivals import History
 from jaxsched.kube.planning.explain import Explanations
 from jaxsched.kube.planning.fleet import gpu_nodes, nodes_without_gpus, read_fleet
@@ -28,7 +29,6 @@ from jaxsched.kube.planning.settings import PlanSettings
 from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.volumes import unusable_volume, with_volumes
 from jaxsched.policies.base import Policy
-from jaxsched.simulation.engines.compiled.covered import not_covered
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.locks import locked
+from jaxsched.io.locks import locked
 from jaxsched.machine import side_by_side
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.files import write_text
-from jaxsched.inputs import read_text
-from jaxsched.json_file import parse_json
-from jaxsched.schema import Count, converted
+from jaxsched.io.files import write_text
+from jaxsched.io.inputs import read_text
+from jaxsched.io.json_file import parse_json
+from jaxsched.io.schema import Count, converted
 from jaxsched.training.evolved.config import EvolvedConfig
 from jaxsched.training.evolved.evolution import Search
 from jaxsched.training.evolved.subjects import SUBJECTS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.event_loop.run import Run
 from jaxsched.kube.cluster.arrivals import recorded_arrivals
 from jaxsched.kube.planning.arrivals import History, Stretch, in_blocks
 from jaxsched.kube.planning.encode import blank_jobs
@@ -20,7 +21,6 @@ from jaxsched.kube.planning.snapshot import Snapshot
 from jaxsched.kube.planning.whatif import Answer, answers
 from jaxsched.policies.registry import parse
 from jaxsched.pytree import on_device
-from jaxsched.simulation.engines.compiled.run import Run
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import model_index
 from tests.kube.planning.snapshots import nodes, snapshot

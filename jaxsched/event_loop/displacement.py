@@ -1,0 +1,315 @@
+"""Who is stopped for whom, and how long nobody will be (docs/semantics.md, section 8)."""
+
+import numpy as np
+
+from jaxsched.event_loop.estimates import left_by_estimate_s, outlived, remaining_s
+from jaxsched.event_loop.history import bin_of
+from jaxsched.event_loop.jit import compiled, inlined
+from jaxsched.event_loop.levels import (
+    GITTINS,
+    LAS,
+    MLFQ,
+    SRSF,
+    SRTF,
+    TABLE,
+    THEMIS,
+    attained_s,
+    gpus,
+    intervals_run,
+    level_of_running,
+    measure,
+    run_bin,
+    run_s,
+)
+from jaxsched.event_loop.occupancy import fewest_servers, leave, roomiest
+from jaxsched.event_loop.queues import enqueue
+from jaxsched.event_loop.world import BOUNDARY, Tables, World
+from jaxsched.semantics import (
+    CHECKPOINT_TOLERANCE,
+    FIRST_BIN_S,
+    FIRST_RUN_S,
+    LEAST_GAIN_S,
+    MLFQ_FIRST_S,
+    MLFQ_LEVELS,
+    MLFQ_RATIO,
+    OUTLIVED,
+    RUN_BINS,
+    SERVICE_BINS,
+    STOP_TOLERANCE,
+)
+
+LOWEST = -(2**31)
+FOREVER = 2**31
+MANY_GPUS = 2**31
+NONE, SOME, TOO_MANY = range(3)  # more are to be stopped than the queue has room for
+ROUNDING = 1e-6  # more than that of logarithms and powers
+
+
+@compiled
+def _left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
+    """Ideal seconds of work that a running job has left if it is stopped."""
+    return remaining_s(t, p, i) if w.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
+
+
+@compiled
+def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
+    """Ideal seconds of work that a running job has left at its last checkpoint; there must be some."""
+    j = t.running[p, i].job
+    duration_s = w.jobs[j].duration_s
+    done_s = duration_s - remaining_s(t, p, i)
+    last_s = w.checkpoint_s * np.floor(done_s / w.checkpoint_s + CHECKPOINT_TOLERANCE)
+    return duration_s - max(duration_s - t.service[j].left_s, min(done_s, last_s))
+
+
+@compiled
+def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
+    """Whether a running job has run for long enough, and would keep some of the work done since it started."""
+    j = t.running[p, i].job
+    if t.numbers[BOUNDARY] - t.service[j].since < w.min_run_s / w.interval_s - STOP_TOLERANCE:
+        return False
+    return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
+
+
+@inlined
+def mark_displaced(w: World, t: Tables, p: int) -> int:
+    """Mark in `Tables.stops` the jobs that a partition stops for one of its queue: SOME, NONE, or too MANY.
+
+    Slowdowns must be current. Queued jobs come in the order of their levels: those whom one may displace, the next may
+    or may not, and others neither.
+    """
+    partition, highest = t.partitions[p], _levels_above(w, t, p, t.queue[p, 0])
+    known, wide, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that width
+    for place in range(partition.queued if w.backfill else min(partition.queued, 1)):
+        j = t.queue[p, place]
+        above = t.service[j].level + w.margin
+        if above >= highest:
+            return NONE  # of all that follow, too
+        if freed < gpus(w, j):
+            continue
+        if above != known:
+            known, wide, freed = above, 0, _without_all(w, t, p, above)
+            if freed < gpus(w, j):
+                continue
+        if wide != w.jobs[j].wide:
+            wide = w.jobs[j].wide
+            roomiest(t.without, wide, t.most_without)
+        if _fits_most(w, t, p, j):
+            stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
+            if stopped > 0:
+                return SOME if partition.queued + stopped <= w.queue_slots else TOO_MANY
+            known = LOWEST
+    return NONE
+
+
+@compiled
+def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
+    """Fill `Tables.level` with the levels of the running jobs that a queued job may displace; the highest."""
+    highest, lowest = LOWEST, t.service[j].level + w.margin
+    least = t.service[j].exceed * (1.0 - ROUNDING)
+    for i in range(t.partitions[p].running):
+        t.stops[p, i], t.level[i] = 0, LOWEST
+        if measure(w, t, p, i) < least:  # spares most of them a logarithm
+            continue
+        level = level_of_running(w, t, p, i)
+        if level > lowest and may_stop(w, t, p, i):
+            t.level[i] = level
+            highest = max(highest, level)
+    return highest
+
+
+@compiled
+def _without_all(w: World, t: Tables, p: int, above: int) -> int:
+    """Fill `Tables.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
+    freed = t.partitions[p].free_gpus
+    fill_without(t, p)
+    for i in range(t.partitions[p].running):
+        if t.level[i] > above:
+            freed += gpus(w, t.running[p, i].job)
+            give_without(w, t, p, i, 1)
+    return freed
+
+
+@compiled
+def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
+    """Take jobs, latest first, until job `j` would be feasible, and spare those without whom it is; how many."""
+    running, count = t.partitions[p].running, 0
+    fill_without(t, p)
+    while running - count >= w.running_slots or not _fits(w, t, p, j):
+        i = _extreme(t, p, above, 0, 1)
+        t.stops[p, i] = 1
+        give_without(w, t, p, i, 1)
+        count += 1
+    left = count
+    while left > 0:
+        i = _extreme(t, p, above, 1, -1)
+        give_without(w, t, p, i, -1)
+        if running - (count - 1) < w.running_slots and _fits(w, t, p, j):
+            t.stops[p, i] = 0
+            t.level[i] = LOWEST  # looked at
+            count -= 1
+        else:
+            t.stops[p, i] = 2
+            give_without(w, t, p, i, 1)
+        left -= 1
+    return count
+
+
+@compiled
+def _extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
+    """The last by (level, job) of the running jobs above a level with that mark, or with `sign` -1 the first."""
+    best = -1
+    for i in range(t.partitions[p].running):
+        if t.level[i] > above and t.stops[p, i] == mark:
+            if best < 0:
+                best = i
+                continue
+            by_level = sign * (t.level[i] - t.level[best])
+            if by_level > 0 or (by_level == 0 and sign * (t.running[p, i].job - t.running[p, best].job) > 0):
+                best = i
+    return best
+
+
+@compiled
+def fill_without(t: Tables, p: int) -> None:
+    """Fill `Tables.without` with the free GPUs of a partition."""
+    for a in range(len(t.without)):
+        t.without[a] = t.free[p, a]
+
+
+@compiled
+def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
+    """Add the GPUs of a running job to `Tables.without`, or take them away."""
+    run = t.running[p, i]
+    for g in range(t.slots[p, run.slot].groups):
+        group = t.groups[p, run.slot, g]
+        t.without[group.group] += sign * group.workers * w.jobs[run.job].wide
+
+
+@compiled
+def _fits(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits `Tables.without`."""
+    roomiest(t.without, w.jobs[j].wide, t.most_without)
+    return _fits_most(w, t, p, j)
+
+
+@compiled
+def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits what `Tables.most_without` says."""
+    servers = fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
+    return t.most_without[servers - 1] >= w.jobs[j].workers
+
+
+@inlined
+def halt_marked(w: World, t: Tables, p: int) -> None:
+    """Stop the jobs that are marked; they go back to the queue."""
+    for i in range(t.partitions[p].running - 1, -1, -1):
+        if t.stops[p, i] == 0:
+            continue
+        run = t.running[p, i]
+        j, left_s = run.job, _left_if_stopped_s(w, t, p, i)
+        service = t.service[j]
+        service.lost_s += left_s - remaining_s(t, p, i)
+        service.stops += 1
+        halt(w, t, p, i, left_s)
+
+
+@compiled
+def halt(w: World, t: Tables, p: int, i: int, left_s: float) -> None:
+    """A running job goes back to its queue with so much work left."""
+    run = t.running[p, i]
+    j = run.job
+    service = t.service[j]
+    service.restarting_s -= max(run.resume_s - t.now_s[0], 0.0)
+    service.left_s, service.ran = left_s, intervals_run(t, j)
+    leave(w, t, p, i)
+    enqueue(w, t, p, j)
+
+
+@compiled
+def quiet_intervals(w: World, t: Tables, p: int) -> int:
+    """For how many intervals a scheduler that has just waited waits, if nobody comes, goes or changes speed.
+
+    Levels of queued jobs stand still. So that is until a running job may be displaced by one of them that could not
+    displace it before. Slowdowns must be current.
+    """
+    seconds = np.inf
+    if w.order == THEMIS:  # queued jobs rise all the time
+        return 1
+    for i in range(t.partitions[p].running):
+        seconds = min(seconds, _until_it_matters_s(w, t, p, i))
+    return int(min(max(np.floor(seconds / w.interval_s * (1.0 - 1e-4)), 1.0), FOREVER))
+
+
+@compiled
+def _until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
+    """At least so many seconds pass before a running job could be displaced that is not displaced now."""
+    value = measure(w, t, p, i)
+    if may_stop(w, t, p, i):
+        place = _first_not_exceeded(w, t, p, value)
+        return np.inf if place < 0 else _until_it_exceeds_s(w, t, p, i, value, t.queue[p, place])
+    head, stoppable_s = t.queue[p, 0], until_stoppable_s(w, t, p, i)
+    if value >= t.service[head].exceed * (1.0 - ROUNDING):
+        return stoppable_s
+    return max(stoppable_s, _until_it_exceeds_s(w, t, p, i, value, head))
+
+
+@compiled
+def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
+    """At least so many seconds pass before a running job may be stopped that may not be now."""
+    run = t.running[p, i]
+    restart_s = max(run.resume_s - t.now_s[0], 0.0)
+    ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
+    work_s = _until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least  # faster GPUs take less than its ideal time
+    return max(w.min_run_s - ran_s, restart_s + work_s)
+
+
+@compiled
+def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
+    """Place in its queue of the first job that may not displace one of that measure, or only just; -1: all may."""
+    looked_at = t.partitions[p].queued if w.backfill else 1
+    if value <= t.service[t.queue[p, 0]].exceed * (1.0 + ROUNDING):  # so it is with most
+        return 0
+    first, last = 1, looked_at
+    while first < last:
+        middle = (first + last) // 2
+        if value > t.service[t.queue[p, middle]].exceed * (1.0 + ROUNDING):
+            first = middle + 1
+        else:
+            last = middle
+    return first if first < looked_at else -1
+
+
+@compiled
+def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queued: int) -> float:
+    """At least so many seconds pass before a queued job may displace a running one of that measure."""
+    j = t.running[p, i].job
+    if w.order == SRTF or w.order == SRSF:  # falls until it has outlived the estimate
+        overdue = outlived(w, j, remaining_s(t, p, i))
+        seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
+        if w.history:  # once it has run for half of its estimate that grows
+            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
+        return seconds
+    if w.order == LAS:
+        return (t.service[queued].exceed - value) / gpus(w, j)
+    ran, level = intervals_run(t, j), t.service[queued].level
+    if w.order == TABLE:
+        own, ran_s = run_bin(run_s(w, ran)), run_s(w, ran)
+        return FIRST_RUN_S * 2.0**own - ran_s if own < RUN_BINS - 1 else np.inf
+    if w.order == GITTINS:
+        own = bin_of(attained_s(w, j, ran))
+        edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
+        return (edge - attained_s(w, j, ran)) / gpus(w, j)
+    if w.order == MLFQ:
+        return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
+    return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / gpus(w, j)
+
+
+@compiled
+def _until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
+    """At least so many ideal seconds of work before a running job has something new to keep."""
+    if w.checkpoint_s == 0.0:
+        return 0.0
+    j = t.running[p, i].job
+    done_s, had_s = w.jobs[j].duration_s - remaining_s(t, p, i), w.jobs[j].duration_s - t.service[j].left_s
+    checkpoints = np.floor((had_s + LEAST_GAIN_S) / w.checkpoint_s) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
+    return max(w.checkpoint_s * checkpoints - done_s, 0.0)

@@ -1,0 +1,114 @@
+"""GPUs of different speeds (docs/semantics.md, section 7, "GPU types"): the tier of a job, and who waits for faster.
+
+`World.tier_speed` are the speeds, fastest first; there is one where all GPUs are alike, and then nothing here is asked.
+"""
+
+import numpy as np
+
+from jaxsched.event_loop.estimates import foresee
+from jaxsched.event_loop.jit import compiled
+from jaxsched.event_loop.occupancy import fit
+from jaxsched.event_loop.speed import quantised
+from jaxsched.event_loop.world import Tables, World
+from jaxsched.semantics import GRID
+
+
+@compiled
+def tier_of(w: World, t: Tables, p: int, j: int) -> int:
+    """The highest tier at which a job fits the free GPUs of a partition; it must fit at some."""
+    job, tier = w.jobs[j], 0
+    while _fits(w, t, p, job.wide, tier, True) < job.workers:
+        tier += 1
+    return tier
+
+
+@compiled
+def tier_without(w: World, t: Tables, p: int, j: int) -> int:
+    """The same of the GPUs in `Tables.without`."""
+    job, tier = w.jobs[j], 0
+    while True:
+        fits = 0
+        for a in range(len(t.without)):
+            if w.group_tier[p, a] <= tier:
+                fits += fit(t.without[a], job.wide)
+        if fits >= job.workers:
+            return tier
+        tier += 1
+
+
+@compiled
+def _fits(w: World, t: Tables, p: int, wide: int, tier: int, now: bool) -> int:
+    """Workers that fit the groups at a tier: the free GPUs, or all."""
+    fits = 0
+    for a in range(t.free.shape[1]):
+        if w.group_tier[p, a] <= tier:
+            fits += fit(t.free[p, a] if now else w.groups[p, a].gpus, wide)
+    return fits
+
+
+@compiled
+def waits_for_faster(w: World, t: Tables, p: int, j: int, turn: int) -> bool:
+    """Whether a feasible job of that place in its queue would be done sooner on faster GPUs that it waits for."""
+    own, job = tier_of(w, t, p, j), w.jobs[j]
+    if own == 0:
+        return False
+    foresee(w, t, p)
+    here_s = job.estimate_s / w.tier_speed[job.model, own]
+    for tier in range(own):
+        if _fits(w, t, p, job.wide, tier, False) >= job.workers:
+            wait_s = _wait(w, t, p, tier, job.workers * job.wide)
+            there_s = turn * wait_s + job.estimate_s / w.tier_speed[job.model, tier]
+            if quantised(here_s / there_s) > GRID:
+                return True
+    return False
+
+
+@compiled
+def _wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
+    """Seconds until so many GPUs at a tier are free, at the end of a job that has some; inf = never."""
+    free = 0
+    for a in range(t.free.shape[1]):
+        if w.group_tier[p, a] <= tier:
+            free += t.free[p, a]
+    wait_s = -1.0
+    while True:
+        next_s = np.inf
+        for i in range(t.partitions[p].running):
+            if wait_s < t.end_s[i] < next_s and _held(w, t, p, i, tier) > 0:
+                next_s = t.end_s[i]
+        if next_s == np.inf:
+            return next_s
+        for i in range(t.partitions[p].running):
+            if t.end_s[i] == next_s:
+                free += _held(w, t, p, i, tier)
+        wait_s = next_s
+        if free >= need:
+            return wait_s
+
+
+@compiled
+def _held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
+    """GPUs at a tier that a running job of a partition has."""
+    run, gpus = t.running[p, i], 0
+    for g in range(t.slots[p, run.slot].groups):
+        group = t.groups[p, run.slot, g]
+        if w.group_tier[p, group.group] <= tier:
+            gpus += group.workers * w.jobs[run.job].wide
+    return gpus
+
+
+@compiled
+def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
+    """Take away the free GPUs below a job's tier, for as long as it is placed."""
+    tier = tier_of(w, t, p, j)
+    for a in range(t.free.shape[1]):
+        t.hidden[a] = t.free[p, a] if w.group_tier[p, a] > tier else 0
+        t.free[p, a] -= t.hidden[a]
+
+
+@compiled
+def show_slow(t: Tables, p: int) -> None:
+    """Put back what `hide_slow` took."""
+    for a in range(t.free.shape[1]):
+        t.free[p, a] += t.hidden[a]
+        t.hidden[a] = 0

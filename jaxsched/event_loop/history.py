@@ -1,0 +1,94 @@
+"""What finished jobs tell of others (docs/semantics.md, section 9, "History")."""
+
+import numpy as np
+from jaxtyping import Float32
+
+from jaxsched.event_loop.jit import compiled
+from jaxsched.event_loop.world import BY_AREA, BY_RUN_TIME, Tables, World
+from jaxsched.semantics import (
+    BINS_AHEAD,
+    FIRST_BIN_S,
+    OUTLIVED,
+    PARTS,
+    PRIOR_JOBS,
+    PRIOR_STEPS,
+    SERVICE_BINS,
+    STEPS,
+)
+
+
+@compiled
+def note(w: World, t: Tables, j: int) -> None:
+    """A job has finished."""
+    for stage in range(w.past.classes.shape[1]):
+        index = w.past.classes[j, stage]
+        t.known.jobs[index] += 1
+        t.known.steps[index] += w.past.steps[j]
+    t.known.served[w.past.bin[j]] += 1
+
+
+@compiled
+def expect(w: World, t: Tables, j: int) -> None:
+    """Note the run time that the history lets one expect of a job."""
+    mean = PARTS * PRIOR_STEPS
+    for stage in range(w.past.classes.shape[1]):
+        index = w.past.classes[j, stage]
+        mean = (PARTS * t.known.steps[index] + PRIOR_JOBS * mean) // (t.known.jobs[index] + PRIOR_JOBS)
+    t.service[j].expected_s = w.past.seconds[min(mean, len(w.past.seconds) - 1)]
+
+
+@compiled
+def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
+    """Write the estimate of a job that has held GPUs for so long, and the keys that hang on it."""
+    job = w.jobs[j]
+    job.estimate_s = max(expected_s, OUTLIVED * ran_s)
+    job.area = np.float32(job.workers * job.wide) * np.float32(job.estimate_s)
+    if w.keyed == BY_RUN_TIME:
+        job.key = np.float32(job.estimate_s)
+    elif w.keyed == BY_AREA:
+        job.key = job.area
+
+
+@compiled
+def rank_bins(w: World, t: Tables) -> None:
+    """The levels of `gittins` of all bins, as `env.history.gittins_levels`."""
+    for own in range(SERVICE_BINS):
+        beyond = 0
+        for b in range(own, SERVICE_BINS):
+            beyond += t.known.served[b] + 1
+        ended, cost, reach, least = 0, 0, 1, np.float32(np.inf)
+        for b in range(own, own + BINS_AHEAD):
+            jobs = t.known.served[b] + 1 if b < SERVICE_BINS else 0
+            ended, cost = ended + jobs, cost + jobs * (3 * reach - 2)
+            all_in = cost + (beyond - ended) * (4 * reach - 2)
+            least = min(least, np.float32(all_in) / np.float32(ended))
+            reach *= 2
+        t.known.levels[own] = STEPS * own + on_grid(w.past.grid, least)
+
+
+@compiled
+def bin_of(service_s: float) -> int:
+    """The bin of attained service in GPU-seconds."""
+    return doubling_bin(service_s, FIRST_BIN_S, SERVICE_BINS)
+
+
+@compiled
+def doubling_bin(x: float, first: float, bins: int) -> int:
+    """The bin of `x`, each but the first, which is below `first`, and the last as wide as all before."""
+    own, edge = 0, first
+    while own < bins - 1 and x >= edge:
+        own, edge = own + 1, 2.0 * edge
+    return own
+
+
+@compiled
+def on_grid(grid: Float32[np.ndarray, "steps"], x: float | np.floating) -> int:
+    """Steps of the grid that `x` has reached."""
+    low, high = 0, len(grid)
+    while low < high:
+        middle = (low + high) // 2
+        if grid[middle] <= x:
+            low = middle + 1
+        else:
+            high = middle
+    return low

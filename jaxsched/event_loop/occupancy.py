@@ -1,0 +1,246 @@
+"""Jobs come and go: free GPUs, totals of use, and whose slowdown is another for it."""
+
+import numpy as np
+from jaxtyping import Int64
+
+from jaxsched.dynamics.resources import LINK
+from jaxsched.event_loop.history import note
+from jaxsched.event_loop.jit import compiled, inlined
+from jaxsched.event_loop.speed import footprint, slowdown
+from jaxsched.event_loop.world import (
+    BOUNDARY,
+    FINISHED,
+    PEAK_RUNNING,
+    STAMP,
+    STARTED,
+    Tables,
+    World,
+)
+from jaxsched.semantics import WORK_TOLERANCE
+
+CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
+
+
+@compiled
+def fit(gpus: int, wide: int) -> int:
+    """Workers of `wide` GPUs that fit so many; most have one, and a division takes as long as all else of a group."""
+    return gpus if wide == 1 else gpus // wide
+
+
+@inlined
+def workers_that_fit(t: Tables, p: int, wide: int) -> int:
+    """Workers of `wide` GPUs that fit the free GPUs of a partition."""
+    if t.fits[p, wide] < 0:
+        fits = 0
+        for a in range(t.free.shape[1]):
+            fits += fit(t.free[p, a], wide)
+        t.fits[p, wide] = fits
+    return t.fits[p, wide]
+
+
+@compiled
+def fits_together(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a gang fits as few servers of a partition as it ever needs."""
+    job = w.jobs[j]
+    if t.most[p, job.wide, 0] < 0:
+        roomiest(t.free[p], job.wide, t.most[p, job.wide])
+    return t.most[p, job.wide, fewest_servers(w, t, p, j) - 1] >= job.workers
+
+
+@compiled
+def fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
+    """That a gang needs in an empty partition, which can hold it."""
+    count, job = 1, w.jobs[j]
+    while t.most_empty[p, job.wide, count - 1] < job.workers:
+        count += 1
+    return count
+
+
+@compiled
+def roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"]) -> None:
+    """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers."""
+    servers = len(most)
+    k = len(free) // servers
+    for s in range(servers):
+        fits = 0
+        for a in range(s * k, (s + 1) * k):
+            fits += fit(free[a], wide)
+        at = s
+        while at > 0 and most[at - 1] < fits:
+            most[at] = most[at - 1]
+            at -= 1
+        most[at] = fits
+    for s in range(1, servers):
+        most[s] += most[s - 1]
+
+
+@compiled
+def in_order(t: Tables, used: int) -> None:
+    """Put the first `used` groups of `Tables.place` in ascending order."""
+    for i in range(1, used):
+        group, workers, at = t.place[i].group, t.place[i].workers, i
+        while at > 0 and t.place[at - 1].group > group:
+            t.place[at].group, t.place[at].workers = t.place[at - 1].group, t.place[at - 1].workers
+            at -= 1
+        t.place[at].group, t.place[at].workers = group, workers
+
+
+@compiled
+def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
+    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order."""
+    in_order(t, used)
+    partition = t.partitions[p]
+    run = t.running[p, partition.running]
+    partition.running += 1
+    service = t.service[j]
+    run.job, run.finish_s, run.resume_s, run.slowdown = j, service.left_s, 0.0, 0.0
+    service.since = t.numbers[BOUNDARY]
+    if service.stops + service.falls > 0:
+        run.resume_s = t.now_s[0] + w.restart_s
+        service.restarting_s += w.restart_s
+    footprint(w, t, p, run.slot, j, used)
+    _hold(w, t, p, run.slot, j, 1)
+    t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
+    t.records[j].partition = p
+    if service.stops + service.falls == 0:
+        t.records[j].start = t.numbers[BOUNDARY]
+    if len(t.placement) > 0:
+        for a in range(t.placement.shape[1]):
+            t.placement[j, a] = 0
+        for i in range(used):
+            t.placement[j, t.place[i].group] = t.place[i].workers
+    if len(t.starts) > 0:
+        _log(t, p, j, used)
+
+
+@compiled
+def _log(t: Tables, p: int, j: int, used: int) -> None:
+    """A line of the log for a start on the first `used` groups of `Tables.place`."""
+    at, service = t.numbers[STARTED], t.service[j]
+    line = t.starts[at]
+    line.job, line.partition, line.boundary = j, p, t.numbers[BOUNDARY]
+    line.ran, line.stops, line.falls = service.ran, service.stops, service.falls
+    for i in range(used):
+        t.start_workers[at, t.place[i].group] = t.place[i].workers
+    t.numbers[STARTED] = at + 1
+
+
+@inlined
+def log_has_room(w: World, t: Tables) -> bool:
+    """Whether the log can take all starts of a boundary, if there is one."""
+    return len(t.starts) == 0 or t.numbers[STARTED] + w.rounds * len(t.partitions) <= len(t.starts)
+
+
+@compiled
+def give_server(w: World, t: Tables, p: int, s: int, sign: int) -> None:
+    """A server on which nothing runs is back (`sign` 1) or goes out (-1)."""
+    k = t.free.shape[1] // w.servers.shape[1]
+    for a in range(s * k, (s + 1) * k):
+        t.free[p, a] += sign * w.groups[p, a].gpus
+        t.partitions[p].free_gpus += sign * w.groups[p, a].gpus
+    t.partitions[p].settled = 0
+    recount(t, p)
+
+
+@compiled
+def recount(t: Tables, p: int) -> None:
+    """What was counted of the free GPUs of a partition is no longer right."""
+    for wide in range(t.fits.shape[1]):
+        t.fits[p, wide] = t.most[p, wide, 0] = -1
+
+
+@compiled
+def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
+    """End the jobs of a partition that are done, or as good as done, by now."""
+    partition = t.partitions[p]
+    for i in range(partition.running - 1, -1, -1):
+        run = t.running[p, i]
+        if run.early_s > now_s:
+            continue
+        t.records[run.job].finish_s = now_s
+        if w.history:
+            note(w, t, run.job)
+        leave(w, t, p, i)
+        t.numbers[FINISHED] += 1
+
+
+@compiled
+def leave(w: World, t: Tables, p: int, i: int) -> None:
+    """A running job gives back what it holds; the last one of the partition takes its place in the table."""
+    partition, run = t.partitions[p], t.running[p, i]
+    slot = run.slot
+    _hold(w, t, p, slot, run.job, -1)
+    partition.running -= 1
+    last = t.running[p, partition.running]
+    run.finish_s, run.early_s, run.slowdown = last.finish_s, last.early_s, last.slowdown
+    run.job, run.slot, run.resume_s, last.slot = last.job, last.slot, last.resume_s, slot
+
+
+@compiled
+def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
+    """Take (`sign` 1) or give back (-1) what a job holds and uses."""
+    job, partition, stamp = w.jobs[j], t.partitions[p], t.numbers[STAMP]
+    others = 1 if sign > 0 else 0  # users but for this job, if there are more than so many
+    felt = False
+    for i in range(t.slots[p, slot].groups):
+        group = t.groups[p, slot, i]
+        t.free[p, group.group] -= sign * group.workers * job.wide
+        on = t.on_group[p, group.group]
+        on.users += sign
+        on.cpu = on.cpu + sign * group.cpu if on.users > 0 else 0.0
+        on.pcie = on.pcie + sign * group.pcie if on.users > 0 else 0.0
+        if on.users > others:
+            on.stamp, felt = stamp, True
+    for i in range(t.slots[p, slot].wires):
+        wire = t.wires[p, slot, i]
+        on = t.on_wire[wire.wire]
+        on.users += sign
+        on.use = on.use + sign * wire.use if on.users > 0 else 0.0
+        if on.users > others:
+            on.stamp, felt = stamp, True
+            if wire.channel == LINK:
+                link = wire.wire - 2 * w.servers.size
+                for place in range(w.reach_first[link], w.reach_first[link + 1]):
+                    t.partitions[w.reach[place]].stale = FELT
+    partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
+    partition.settled = 0
+    partition.free_gpus -= sign * job.workers * job.wide
+    t.tenants[job.tenant].gpus += sign * job.workers * job.wide
+    recount(t, p)
+
+
+@compiled
+def feels(t: Tables, p: int, slot: int) -> bool:
+    """Whether the totals of something that a job uses are others than at the last `refresh`."""
+    stamp = t.numbers[STAMP]
+    for i in range(t.slots[p, slot].groups):
+        if t.on_group[p, t.groups[p, slot, i].group].stamp == stamp:
+            return True
+    for i in range(t.slots[p, slot].wires):  # noqa: SIM110 (Numba compiles no generators)
+        if t.on_wire[t.wires[p, slot, i].wire].stamp == stamp:
+            return True
+    return False
+
+
+@compiled
+def refresh(w: World, t: Tables) -> None:
+    """Slowdowns and ends of all jobs as of now, and the earliest end of every partition."""
+    now_s = t.now_s[0]
+    for p in range(len(t.partitions)):
+        partition = t.partitions[p]
+        if partition.stale == 0:
+            continue
+        next_finish_s, next_early_s = np.inf, np.inf
+        for i in range(partition.running):
+            run = t.running[p, i]
+            if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
+                rate = slowdown(w, t, p, run.slot, run.job)
+                if rate != run.slowdown:
+                    partition.settled = 0
+                    work_from_s = max(now_s, run.resume_s)
+                    left_s = run.finish_s if run.slowdown == 0.0 else (run.finish_s - work_from_s) / run.slowdown
+                    run.slowdown, run.finish_s = rate, work_from_s + left_s * rate
+                    run.early_s = run.finish_s - WORK_TOLERANCE * w.jobs[run.job].duration_s * rate
+            next_finish_s, next_early_s = min(next_finish_s, run.finish_s), min(next_early_s, run.early_s)
+        partition.next_finish_s, partition.next_early_s, partition.stale = next_finish_s, next_early_s, 0
+    t.numbers[STAMP] += 1

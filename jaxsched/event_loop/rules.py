@@ -1,0 +1,194 @@
+"""Placement rules (docs/semantics.md, section 7): where the gang of a job that fits goes.
+
+Each writes groups and their workers into the first places of `Tables.place`, in any order, and returns how many.
+"""
+
+from jaxsched.event_loop.covered import POLICIES
+from jaxsched.event_loop.jit import compiled, inlined
+from jaxsched.event_loop.occupancy import fit
+from jaxsched.event_loop.speed import quantised
+from jaxsched.event_loop.world import Tables, World
+
+FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(POLICIES))
+NEVER = 2**62
+MANY = 2**31
+
+
+@inlined
+def place(w: World, t: Tables, p: int, j: int) -> int:
+    """By the rule of the run; `greedy-wait` is in `offers`. The gang must fit: else some rules never end."""
+    workers, wide = w.jobs[j].workers, w.jobs[j].wide
+    if w.rule == FIRST_FIT:
+        return fill(t, p, 0, t.free.shape[1], workers, wide, 0)
+    if w.rule == LEAST_INTERFERENCE:
+        return _by_pressure(w, t, p, workers, wide)
+    if w.rule == LOAD_BALANCE or w.rule == TETRIS:
+        return _one_by_one(w, t, p, j)
+    return _in_container(w, t, p, workers, wide)
+
+
+@compiled
+def fill(t: Tables, p: int, first: int, last: int, need: int, wide: int, used: int, most: int = MANY) -> int:
+    """Groups from `first` up to `last` take what fits, up to `most`, as long as some are needed.
+
+    How many groups are used then; `used` were before.
+    """
+    for a in range(first, last):
+        if need == 0:
+            break
+        if t.free[p, a] >= wide:
+            workers = min(fit(t.free[p, a], wide), need, most)
+            t.place[used].group, t.place[used].workers = a, workers
+            used, need = used + 1, need - workers
+    return used
+
+
+@compiled
+def _by_pressure(w: World, t: Tables, p: int, need: int, wide: int) -> int:
+    """`least-interference`: groups in order of the use of what a worker there would share."""
+    used = 0
+    t.taken[:] = 0
+    while need > 0:
+        best, least = -1, NEVER
+        for a in range(t.free.shape[1]):
+            if t.free[p, a] >= wide and t.taken[a] == 0:
+                key = quantised(_group_pressure(w, t, p, a))
+                if key < least:
+                    best, least = a, key
+        used = fill(t, p, best, best + 1, need, wide, used)
+        t.taken[best] = t.place[used - 1].workers
+        need -= t.taken[best]
+    return used
+
+
+@compiled
+def _wires_pressure(w: World, t: Tables, p: int, s: int) -> float:
+    """Use of QPI and NIC of a server."""
+    qpi = p * 2 * w.servers.shape[1] + s
+    return t.on_wire[qpi].use + t.on_wire[qpi + w.servers.shape[1]].use
+
+
+@compiled
+def _group_pressure(w: World, t: Tables, p: int, a: int) -> float:
+    """Use of CPU and PCIe of a group and of QPI and NIC of its server."""
+    s = a // (w.groups.shape[1] // w.servers.shape[1])
+    return t.on_group[p, a].cpu + t.on_group[p, a].pcie + _wires_pressure(w, t, p, s)
+
+
+@compiled
+def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
+    """Use of QPI and NIC of a server and of CPU and PCIe of all its groups."""
+    k = w.groups.shape[1] // w.servers.shape[1]
+    groups = 0.0
+    for a in range(s * k, (s + 1) * k):
+        groups += t.on_group[p, a].cpu + t.on_group[p, a].pcie
+    return _wires_pressure(w, t, p, s) + groups
+
+
+@compiled
+def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
+    """`pack` and `contention-aware`: the smallest container that holds the gang, filled server by server."""
+    servers, groups, pack = w.servers.shape[1], t.free.shape[1], w.rule == PACK
+    k = groups // servers
+    nic = p * 2 * servers + servers
+
+    best, least = -1, NEVER
+    for a in range(groups):
+        if t.free[p, a] >= workers * wide:
+            key = t.free[p, a] if pack else quantised(_group_pressure(w, t, p, a))
+            if key < least:
+                best, least = a, key
+    if best >= 0:
+        return fill(t, p, best, best + 1, workers, wide, 0)
+
+    for r in range(len(t.racks)):
+        t.racks[r].workers = t.racks[r].ps = 0.0
+    for s in range(servers):
+        free, fits = 0, 0
+        for a in range(s * k, (s + 1) * k):
+            free += t.free[p, a]
+            fits += fit(t.free[p, a], wide)
+        t.fits_server[s] = fits
+        rack = t.racks[w.servers[p, s].rack]
+        rack.workers += fits
+        rack.ps += free if pack else t.on_wire[nic + s].use
+        if fits >= workers:
+            key = free if pack else quantised(server_pressure(w, t, p, s))
+            if key < least:
+                best, least = s, key
+    if best >= 0:
+        return fill(t, p, best * k, (best + 1) * k, workers, wide, 0)
+
+    for r in range(len(t.racks)):
+        if t.racks[r].workers >= workers:
+            key = int(t.racks[r].ps) if pack else quantised(t.racks[r].ps)
+            if key < least:
+                best, least = r, key
+    used = 0
+    while workers > 0:  # the next server of that rack, or of all
+        chosen, least = -1, NEVER
+        for s in range(servers):
+            if t.fits_server[s] > 0 and (best < 0 or w.servers[p, s].rack == best):
+                key = -t.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
+                if key < least:
+                    chosen, least = s, key
+        used = fill(t, p, chosen * k, (chosen + 1) * k, workers, wide, used)
+        workers -= min(t.fits_server[chosen], workers)
+        t.fits_server[chosen] = 0
+    return used
+
+
+@compiled
+def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
+    """`load-balance` and `tetris`: each worker in turn where its key is lowest, keys updated after each."""
+    wide, groups = w.jobs[j].wide, t.free.shape[1]
+    t.taken[:] = 0
+    for _ in range(w.jobs[j].workers):
+        best, least = -1, NEVER
+        for a in range(groups):
+            free = t.free[p, a] - t.taken[a] * wide
+            if free >= wide:
+                if w.rule == TETRIS:
+                    key = -quantised(_alignment(w, t, p, a, j, free))
+                else:
+                    key = quantised(_used_share(w, t, p, a, wide)) * 1024 - free
+                if key < least:
+                    best, least = a, key
+        t.taken[best] += 1
+    used = 0
+    for a in range(groups):
+        if t.taken[a] > 0:
+            t.place[used].group, t.place[used].workers = a, t.taken[a]
+            used += 1
+    return used
+
+
+@compiled
+def _used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
+    """Share of the GPUs of a group's server that are not free, `Tables.taken` counted as used."""
+    k = w.groups.shape[1] // w.servers.shape[1]
+    gpus, free = 0, 0
+    for b in range(a // k * k, a // k * k + k):
+        gpus += w.groups[p, b].gpus
+        free += t.free[p, b] - t.taken[b] * wide
+    return (gpus - free) / gpus
+
+
+@compiled
+def _alignment(w: World, t: Tables, p: int, a: int, j: int, free: int) -> float:
+    """What one worker of a job demands times what is free, of GPUs, CPU, PCIe and NIC."""
+    servers, job, site, on = w.servers.shape[1], w.jobs[j], w.groups[p, a], t.on_group[p, a]
+    model, s = w.models[job.model], a // (w.groups.shape[1] // w.servers.shape[1])
+    ranks = job.workers * job.wide
+    sent = model.gradient_bytes if job.ps > 0 else 2.0 * (ranks - 1) / ranks * model.gradient_bytes
+    score = job.wide / site.gpus * (free / site.gpus)
+    score += job.wide * model.cpu_cores / site.cores * _left(on.cpu)
+    score += job.wide * model.input_bytes / (site.pcie_bytes_s * model.compute_s) * _left(on.pcie)
+    nic = min(1.0, sent / (w.servers[p, s].nic_bytes_s * model.compute_s))
+    return score + nic * _left(t.on_wire[p * 2 * servers + servers + s].use)
+
+
+@compiled
+def _left(use: float) -> float:
+    """What is left of a capacity."""
+    return min(max(1.0 - use, 0.0), 1.0)

@@ -1,0 +1,260 @@
+"""A run of the compiled event loop on the arguments that the environment takes."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from jaxsched.cluster.hardware import distinct_speeds
+from jaxsched.dynamics import interference
+from jaxsched.env import levels
+from jaxsched.env.knowledge import HISTORY, NOTHING
+from jaxsched.env.level_table import LevelTable
+from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
+from jaxsched.event_loop.covered import POLICIES, not_covered, why_not
+from jaxsched.event_loop.events import play
+from jaxsched.event_loop.gpu_speeds import speeds_of, tiers_of
+from jaxsched.event_loop.levels import TABLE
+from jaxsched.event_loop.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.event_loop.past import no_past, past_of
+from jaxsched.event_loop.rows import with_rows, write
+from jaxsched.event_loop.world import (
+    BOUNDARY,
+    BY_AREA,
+    BY_RUN_TIME,
+    FINISHED,
+    LAW,
+    NEXT_JOB,
+    PEAK_QUEUE,
+    PEAK_RUNNING,
+    ROUNDS,
+    START,
+    STARTED,
+    Records,
+    Tables,
+    World,
+    jobs_of,
+    models_of,
+    site_of,
+    table,
+    tables_of,
+)
+from jaxsched.policies import base
+from jaxsched.policies.base import Policy
+from jaxsched.policies.seek_weights import SeekWeights
+from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
+from jaxsched.workload.jobs import NEVER, JobTable
+
+_FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
+
+
+class Run:
+    """One job list under one rule, from an empty cluster on; what has happened so far is in `tables`."""
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        params: EnvParams,
+        jobs: JobTable,
+        policy: Policy,
+        interval_s: float,
+        *,
+        in_python: bool = False,
+    ) -> None:
+        """As `env.environment.initial_state`; the slots of `config` limit queues and running jobs.
+
+        Args:
+            interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
+            in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
+        """
+        missing = not_covered if in_python else why_not
+        assert missing(policy, config, params) is None and policy.options is not None
+        assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
+        cluster, of, queue = params.cluster, policy.options, policy.options.queue
+        assert not callable(queue.order)
+        timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
+        stops = queue.preempt and params.preemption is not None and params.preemption.voluntary
+        models, history = models_of(params.profiles), config.knows == HISTORY
+        self.world = World(
+            **site_of(cluster),
+            models=models,
+            speed=speeds_of(cluster, params.profiles),
+            **tiers_of(cluster, params.profiles),
+            waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
+            jobs=jobs_of(cluster, params.profiles, jobs, queue.order),
+            law=_law(params),
+            interval_s=float(interval_s),
+            rounds=config.rounds,
+            max_forwards=int(params.max_forwards),
+            queue_slots=config.queue_slots,
+            running_slots=config.running_slots,
+            horizon=int(params.horizon),
+            rule=POLICIES.index(of.rule),
+            backfill=queue.backfill,
+            forward=_FORWARDS[of.forward],
+            by_tenant=queue.order == "tenants",
+            reserve=queue.reserve,
+            timed=timed,
+            settles=not timed,
+            window=queue.window,
+            threshold=of.threshold,
+            patience=of.patience,
+            lifetimes=of.lifetimes,
+            seek=_seek_numbers(of.seek),
+            order=_place_of(queue.order),
+            quantum=queue.quantum,
+            margin=levels.margin(queue.order, queue.hysteresis),
+            level_table=_level_table(queue.order),
+            consolidate=queue.consolidate,
+            preempts=stops,
+            faster=stops and queue.faster and distinct_speeds(cluster) > 1,
+            restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
+            checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),
+            min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),
+            fails=params.failures is not None,
+            changes=_changes(params),
+            history=history,
+            past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
+            keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
+            tenants=config.tenants,
+        )
+        self._log_rows = config.rounds * len(self.world.groups) + len(self.world.jobs) if config.starts else 0
+        self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
+        self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
+
+    def restart(self, policy: Policy | None = None) -> None:
+        """Begin anew, as machine code; under a policy that may differ in a table of levels or numbers of seeking."""
+        if policy is not None:
+            assert policy.options is not None
+            order, seek = policy.options.queue.order, policy.options.seek
+            if isinstance(order, LevelTable):
+                assert self.world.order == TABLE
+                self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)
+            if seek is not None:
+                assert len(self.world.seek) > 0
+                self.world = self.world._replace(seek=_seek_numbers(seek))
+        self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
+
+    def go_on(self, rounds: int = 2**30) -> bool:
+        """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
+        until = self.rounds + rounds
+        while not self._play(until - self.rounds):
+            if self.rounds >= until:
+                return False
+            self._lengthen_log()
+        return True
+
+    def _play(self, rounds: int) -> bool:
+        if self._rows is None:
+            from jaxsched.event_loop.machine_code import machine_code  # needs Numba
+
+            return machine_code(play)(self.world, self.tables, rounds)
+        with self.in_rows() as rows:
+            return play(*rows, rounds)
+
+    def _lengthen_log(self) -> None:
+        starts, workers = self.tables.starts, self.tables.start_workers
+        starts, workers = (np.concatenate([table, np.zeros_like(table)]) for table in (starts, workers))
+        self.tables = self.tables._replace(starts=starts, start_workers=workers)
+        if self._rows is not None:
+            self._rows = self._rows[0], with_rows(self.tables)
+
+    @contextlib.contextmanager
+    def in_rows(self) -> Iterator[tuple[Any, Any]]:
+        """World and tables for Python, which may write into them."""
+        rows = self._rows or (with_rows(self.world), with_rows(self.tables))
+        with np.errstate(all="ignore"):
+            yield rows
+        write(rows[1])
+
+    @property
+    def home(self) -> Int64[np.ndarray, "J"]:
+        """The partition where each job is queued first, -1 = rejected."""
+        return self.world.jobs["home"]
+
+    @property
+    def arrived(self) -> int:
+        """Jobs, rejected ones included."""
+        return int(self.tables.numbers[NEXT_JOB])
+
+    @property
+    def finished(self) -> int:
+        """Jobs."""
+        return int(self.tables.numbers[FINISHED])
+
+    @property
+    def log(self) -> dict[str, np.ndarray] | None:
+        """Columns of all starts, as of `env.starts.Starts`; None if they are not logged."""
+        if not self._log_rows:
+            return None
+        count = int(self.tables.numbers[STARTED])
+        starts = self.tables.starts[:count]
+        return {name: starts[name] for name in START.names or ()} | {"workers": self.tables.start_workers[:count]}
+
+    @property
+    def queued(self) -> Int64[np.ndarray, "queued"]:
+        """Jobs that are in queues."""
+        pairs = zip(self.tables.queue, self.tables.partitions["queued"])
+        return np.concatenate([queue[:count] for queue, count in pairs])
+
+    @property
+    def boundary(self) -> int:
+        """How far the run is."""
+        return int(self.tables.numbers[BOUNDARY])
+
+    @property
+    def simulated_s(self) -> float:
+        """How far the run is in seconds; the last finish, once all jobs have finished."""
+        if self.finished + int((self.home < 0).sum()) < len(self.home):
+            return self.boundary * self.world.interval_s
+        return float(np.nanmax(self.tables.records["finish_s"], initial=0.0))
+
+    @property
+    def rounds(self) -> int:
+        """Decision rounds."""
+        return int(self.tables.numbers[ROUNDS])
+
+    @property
+    def peak_running(self) -> int:
+        """Most jobs that ran at once in a partition."""
+        return int(self.tables.numbers[PEAK_RUNNING])
+
+    @property
+    def peak_queue(self) -> int:
+        """The longest queue of a partition."""
+        return int(self.tables.numbers[PEAK_QUEUE])
+
+
+def _place_of(order: levels.Ranking) -> int:
+    """As `World.order`."""
+    if isinstance(order, LevelTable):
+        return TABLE
+    return levels.ORDERS.index(order) if order in levels.ORDERS else -1
+
+
+def _level_table(order: levels.Ranking) -> Int64[np.ndarray, "widths bins"]:
+    if isinstance(order, LevelTable):
+        return np.array(order.levels, np.int64)
+    return np.zeros((WIDTH_CLASSES, RUN_BINS), np.int64)
+
+
+def _seek_numbers(seek: SeekWeights | None) -> Float64[np.ndarray, "numbers"]:
+    """In 32 bits, as other engines have them."""
+    return np.array(() if seek is None else seek.numbers, np.float32).astype(np.float64)
+
+
+def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:
+    if params.failures is None:
+        return np.full((*params.cluster.shape[:2], 1), NEVER)
+    return np.asarray(params.failures.changes, np.int64)
+
+
+def _law(params: EnvParams) -> Records:
+    """LAW[channels]."""
+    law, weights = params.interference.law, params.interference.weights
+    kappa = np.asarray(weights.kappa)
+    if law is interference.none:
+        kappa = np.zeros_like(kappa)
+    return table(LAW, {"kappa": kappa, "power": weights.power if law is interference.fitted else np.ones_like(kappa)})

@@ -1,0 +1,139 @@
+"""Jobs are sent where they had better wait or start, by an index of partitions (docs/semantics.md, "Seeking")."""
+
+import numpy as np
+
+from jaxsched.event_loop.estimates import outlived, remaining_s
+from jaxsched.event_loop.jit import compiled
+from jaxsched.event_loop.openings import awaited, feasible, gang_gpus, may_start
+from jaxsched.event_loop.queues import comes_before, room
+from jaxsched.event_loop.world import BOUNDARY, NEWS, NEXT_JOB, Tables, World
+from jaxsched.semantics import (
+    GRID,
+    GRID_OFFSET,
+    SEEK_DOUBT,
+    SEEK_INPUTS,
+    SEEK_JOBS,
+    SEEK_LAST,
+    SEEK_LONGEST_S,
+    SEEK_MOST,
+    SEEK_MOST_DOUBT,
+    SEEK_S,
+)
+
+
+@compiled
+def seek(w: World, t: Tables, p: int) -> None:
+    """A job that a scheduler would place, or else the first that had better wait elsewhere, is forwarded instead."""
+    partition = t.partitions[p]
+    if partition.target == p:
+        j = t.queue[p, partition.chosen]
+        if _forwards_left(w, t, j) > 0:
+            partition.target = _best(w, t, p, j, partition.chosen, True)
+    elif partition.target == -1 and t.numbers[NEWS] == t.numbers[BOUNDARY]:
+        for place in range(min(partition.queued, SEEK_JOBS)):
+            j = t.queue[p, place]
+            if _forwards_left(w, t, j) <= 0 or feasible(w, t, p, j):
+                continue
+            q = _best(w, t, p, j, place, False)
+            if q != p:
+                partition.chosen, partition.target = place, q
+                return
+
+
+@compiled
+def note_arrivals(w: World, t: Tables) -> None:
+    """There is news where jobs are submitted for the present boundary."""
+    j, boundary = t.numbers[NEXT_JOB], t.numbers[BOUNDARY]
+    while j < len(w.jobs) and w.jobs[j].arrival <= boundary:
+        if w.jobs[j].arrival == boundary and w.jobs[j].home >= 0:
+            t.numbers[NEWS] = boundary
+        j += 1
+
+
+@compiled
+def _forwards_left(w: World, t: Tables, j: int) -> int:
+    return w.max_forwards - t.records[j].forwards
+
+
+@compiled
+def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
+    """The partition with the largest index for the job at that place of its queue.
+
+    `starts`: it may start in its own, and others are those where it may, too; else it may not.
+    """
+    best, most = p, _index(w, t, p, p, j, starts)
+    for q in range(len(t.partitions)):
+        if q == p or room(w, t, q) <= 0 or not _could_hold(w, t, q, j):
+            continue
+        there = _may_start(w, t, q, j, place)
+        if starts and not there:
+            continue
+        index = _index(w, t, p, q, j, there)
+        if index > most:
+            best, most = q, index
+    return best
+
+
+@compiled
+def _may_start(w: World, t: Tables, q: int, j: int, place: int) -> bool:
+    return may_start(w, t, q, j, place)
+
+
+@compiled
+def _wait_s(w: World, t: Tables, q: int, need: int) -> float:
+    """Seconds until a partition has so many free GPUs by the estimates."""
+    wait_s, _ = awaited(w, t, q, need)
+    return wait_s
+
+
+@compiled
+def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
+    """Whether the gang fits the empty partition."""
+    return t.most_empty[q, w.jobs[j].wide, t.most_empty.shape[2] - 1] >= w.jobs[j].workers
+
+
+@compiled
+def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
+    """Of a partition, for a job in the queue of `p` that `starts` there now, or may not; on the grid."""
+    x, weights = t.inputs, w.seek
+    _fill_inputs(w, t, p, q, j, starts)
+    index = 0.0
+    for i in range(SEEK_INPUTS):
+        index += weights[i] * x[i]
+    return int(np.floor(GRID * index + GRID_OFFSET))
+
+
+@compiled
+def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> None:
+    """What the index is of: `Tables.inputs`."""
+    partition, x = t.partitions[q], t.inputs
+    gpus, total = gang_gpus(w, j), w.partition_gpus[q]
+    queued, ahead = 0, 0
+    for at in range(partition.queued):
+        i = t.queue[q, at]
+        if i == j:
+            continue
+        queued += gang_gpus(w, i)
+        if comes_before(w, t, i, j):
+            ahead += gang_gpus(w, i)
+    wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
+    x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
+    x[1] = min(queued / total, SEEK_MOST)
+    x[2] = 1.0 if q == p else 0.0
+    left = _forwards_left(w, t, j)
+    x[3] = _doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
+
+
+@compiled
+def _doubt(w: World, t: Tables) -> float:
+    """How little the estimates are to be trusted."""
+    if w.history:
+        return SEEK_MOST_DOUBT
+    busy, late = 0, 0
+    for p in range(len(t.partitions)):
+        for i in range(t.partitions[p].running):
+            j = t.running[p, i].job
+            busy += gang_gpus(w, j)
+            if outlived(w, j, remaining_s(t, p, i)):
+                late += gang_gpus(w, j)
+    return min(SEEK_DOUBT * late / busy, SEEK_MOST_DOUBT) if busy > 0 else 0.0

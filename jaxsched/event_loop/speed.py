@@ -1,0 +1,153 @@
+"""The footprint of a placement and the slowdown of a running job (docs/semantics.md, sections 3 to 5)."""
+
+import numpy as np
+
+from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
+from jaxsched.event_loop.jit import compiled
+from jaxsched.event_loop.world import Tables, World
+from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
+
+
+@compiled
+def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None:
+    """Write what job `j` asks of a partition into a slot; it lies on the first `used` groups of `Tables.place`."""
+    servers = w.servers.shape[1]
+    k = w.groups.shape[1] // servers
+    job = w.jobs[j]
+    model = w.models[job.model]
+    ranks = job.workers * job.wide
+    ring = 2.0 * (ranks - 1) / ranks * model.gradient_bytes
+    shard = model.gradient_bytes / job.ps if job.ps > 0 else 0.0
+    spread = t.place[0].group // k != t.place[used - 1].group // k
+    if spread:
+        for rack in range(len(t.racks)):
+            t.racks[rack].workers = t.racks[rack].ps = 0.0
+
+    wires, compute, comm, slowest = 0, 0.0, 0.0, 0.0
+    tasks, ps_before = 0, 0
+    first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
+    for i in range(used):
+        a, workers = t.place[i].group, t.place[i].workers
+        site, group = w.groups[p, a], t.groups[p, slot, i]
+        tasks += workers
+        ps = tasks * job.ps // job.workers - ps_before
+        ps_before += ps
+        group.group, group.workers = a, workers
+        group.cpu = (workers * job.wide * model.cpu_cores + ps * model.ps_cores) / site.cores
+        group.compute = model.compute_s / w.speed[job.model, p, a]
+        slowest = max(slowest, group.compute)
+        group.base = (workers * model.gradient_bytes if job.ps > 0 else ring) / site.pcie_bytes_s
+        group.pcie = group.base + workers * job.wide * model.input_bytes / site.pcie_bytes_s  # over `solo` below
+        compute = max(compute, group.compute * (1.0 + model.sens_cpu * (max(1.0, group.cpu) - 1.0)))
+        comm = max(comm, group.base)
+
+        here, ps_here, together = here + workers, ps_here + ps, together + workers * ps
+        s = a // k
+        if i + 1 == used or t.place[i + 1].group // k != s:
+            if job.ps > 0:
+                qpi = (here * ps_here - together) * shard
+                nic = (here * (job.ps - ps_here) + ps_here * (job.workers - here)) * shard
+            else:
+                qpi, nic = ring if i > first else 0.0, ring if spread else 0.0
+            wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.servers[p, s].qpi_bytes_s)
+            wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.servers[p, s].nic_bytes_s)
+            if spread:
+                t.racks[w.servers[p, s].rack].workers += here
+                t.racks[w.servers[p, s].rack].ps += ps_here
+            first, here, ps_here, together = i + 1, 0, 0, 0
+    if spread:
+        wires = _add_links(w, t, p, slot, wires, ring, shard)
+
+    for i in range(wires):
+        comm = max(comm, t.wires[p, slot, i].base)
+    solo = max(compute + comm, 1e-9)
+    for i in range(used):
+        t.groups[p, slot, i].pcie /= solo
+    for i in range(wires):
+        t.wires[p, slot, i].use = t.wires[p, slot, i].base / solo
+    t.slots[p, slot].groups, t.slots[p, slot].wires = used, wires
+    alike = slowest == model.compute_s
+    t.slots[p, slot].least = 1.0 if alike else (slowest + job.ideal_comm_s) / max(job.ideal_s, 1e-9)
+
+
+@compiled
+def _add(t: Tables, p: int, slot: int, wires: int, m: int, channel: int, base: float) -> int:
+    """Add a wire to a footprint that has so many, if something is sent over it; how many there are then."""
+    if base <= 0.0:
+        return wires
+    wire = t.wires[p, slot, wires]
+    wire.wire, wire.channel, wire.base = m, channel, base
+    return wires + 1
+
+
+@compiled
+def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, shard: float) -> int:
+    """Add the links between the racks of a placement; how many wires there are then."""
+    first, last = -1, -1
+    for r in range(len(t.racks)):
+        if t.racks[r].workers > 0.0:
+            first, last = r if first < 0 else first, r
+    if first == last:
+        return wires
+    t.sent[:] = 0.0
+    before = last
+    for r in range(first, last + 1):
+        if t.racks[r].workers == 0.0:
+            continue
+        if shard > 0.0:
+            for q in range(first, last + 1):
+                if q != r and t.racks[q].workers > 0.0:
+                    pairs = t.racks[r].workers * t.racks[q].ps + t.racks[r].ps * t.racks[q].workers
+                    _send(w, t, p, r, q, pairs * shard)
+        else:
+            _send(w, t, p, before, r, ring)
+            before = r
+    for e in range(len(t.sent)):
+        link = w.link_id[p, e]
+        wires = _add(t, p, slot, wires, 2 * w.servers.size + link, LINK, t.sent[e] / w.links[link])
+    return wires
+
+
+@compiled
+def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float) -> None:
+    """Bytes from rack to rack, over the links of the route."""
+    for e in range(len(t.sent)):
+        t.sent[e] += sent * w.route[p, source, target, e]
+
+
+@compiled
+def _stretch(w: World, channel: int, own: float, total: float, users: int) -> float:
+    """The stretch of section 5. Sums over changing jobs keep rounding errors: a lone user is known by `users`."""
+    others = max(total - own, 0.0)
+    if users == 1 or others == 0.0:
+        return 1.0
+    law = w.law[channel]
+    if channel == CPU:
+        full = max(own, 1.0)
+        return 1.0 + law.kappa * (max(own + others, full) / full - 1.0)
+    return 1.0 + law.kappa * (others if law.power == 1.0 else others**law.power)
+
+
+@compiled
+def slowdown(w: World, t: Tables, p: int, slot: int, j: int) -> float:
+    """Step time over ideal step time, at least that slot's least, under the present totals."""
+    model = w.models[w.jobs[j].model]
+    compute, comm = 0.0, 0.0
+    for i in range(t.slots[p, slot].groups):
+        group = t.groups[p, slot, i]
+        on = t.on_group[p, group.group]
+        pcie = _stretch(w, PCIE, group.pcie, on.pcie, on.users)
+        factor = 1.0 + model.sens_cpu * (max(1.0, group.cpu) * _stretch(w, CPU, group.cpu, on.cpu, on.users) - 1.0)
+        compute = max(compute, group.compute * (factor + model.sens_pcie * (pcie - 1.0)))
+        comm = max(comm, group.base * pcie)
+    for i in range(t.slots[p, slot].wires):
+        wire = t.wires[p, slot, i]
+        on = t.on_wire[wire.wire]
+        comm = max(comm, wire.base * _stretch(w, wire.channel, wire.use, on.use, on.users))
+    return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), t.slots[p, slot].least)
+
+
+@compiled
+def quantised(x: float) -> int:
+    """`x` on the grid on which scores are compared, see `semantics`."""
+    return int(min(max(np.floor(GRID * x + GRID_OFFSET), 0.0), GRID_LIMIT))

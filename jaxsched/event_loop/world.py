@@ -1,0 +1,311 @@
+"""What the event loop reads (`World`) and writes (`Tables`), as tuples of NumPy arrays.
+
+Axes as in `cluster.hardware` and `env.state`. Groups of a partition lie on one axis, `NK`. *Wires* of all partitions
+lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, after those come the links.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int8, Int64
+from numpy.typing import ArrayLike
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.queues import Order
+from jaxsched.event_loop.homes import home_of, ideal_s_of
+from jaxsched.event_loop.past import Known, Past, nothing_known
+from jaxsched.semantics import ANCHORS, SEEK_INPUTS
+from jaxsched.workload.jobs import NEVER, JobTable
+from jaxsched.workload.models import Profiles
+
+Records = Any  # a structured array, whose fields Numba knows (`w.jobs[j].home`) and a type checker does not
+
+
+def _record(**fields: str) -> np.dtype:
+    return np.dtype(list(fields.items()), align=True)
+
+
+# What does not change.
+SITE_GROUP = _record(gpus="i8", cores="f8", pcie_bytes_s="f8")
+SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
+MODEL = _record(
+    compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
+)
+# `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected; `held`: it does not start
+# before that boundary, for a search holds it back. Where policies know the history, and no more, `estimate_s`, `key`
+# and `area` are those of the present boundary.
+JOB = _record(
+    arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
+    wide="i8", ps="i8", model="i8", tenant="i8", home="i8", held="i8",
+)  # fmt: skip
+LAW = _record(kappa="f8", power="f8")
+
+# What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
+# the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
+# `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
+# `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
+# `openings`.
+PARTITION = _record(
+    free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
+    settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
+)  # fmt: skip
+# `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
+# `resume_s`: when its restart is over.
+RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
+SLOT = _record(groups="i8", wires="i8", least="f8")  # how many a footprint has; its least slowdown
+GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
+WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
+ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
+ON_WIRE = _record(users="i8", stamp="i8", use="f8")
+TENANT = _record(attained_s="f8", gpus="i8")
+PLACE = _record(group="i8", workers="i8")  # of the placement at hand
+RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
+# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
+# `expected_s`: by the history; `falls`: times that a failure stopped it, `fallen_s`: work lost so.
+SERVICE = _record(
+    left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", exceed="f8",
+    expected_s="f8", falls="i8", fallen_s="f8",
+)  # fmt: skip
+START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", falls="i8")  # as `env.starts.Starts`
+RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
+
+# Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
+NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
+NEXT_CHANGE, STARTED = 8, 9  # boundary at which a server goes out or comes back; starts in the log
+NEWS, COUNT = 10, 11  # the last boundary for which jobs have come, or ended since the one before
+BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
+
+
+class World(NamedTuple):
+    """The cluster, the jobs and the rule of a run."""
+
+    groups: Records  # SITE_GROUP[P, NK]
+    servers: Records  # SITE_SERVER[P, N]
+    links: Float64[np.ndarray, "links"]  # bytes/s
+    link_id: Int64[np.ndarray, "P E"]
+    route: Float32[np.ndarray, "P T T E"]
+    reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
+    reach: Int64[np.ndarray, "pairs"]
+    models: Records  # MODEL[models]
+    speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
+    group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
+    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
+    waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
+    jobs: Records  # JOB[J], in order of submission
+    law: Records  # LAW[channels], of stretches
+    interval_s: float
+    rounds: int
+    max_forwards: int
+    queue_slots: int
+    running_slots: int
+    horizon: int
+    rule: int  # as in `rules`
+    backfill: bool
+    forward: int  # as in `queues`
+    by_tenant: bool  # queues are in order of what tenants have received, not of `key`
+    reserve: bool  # GPUs are kept for blocked gangs
+    timed: bool  # what is chosen depends on the clock
+    settles: bool  # who has waited waits until something changes in its partition, or levels do
+    window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
+    threshold: float
+    patience: float
+    lifetimes: bool
+    seek: Float64[np.ndarray, "numbers"]  # of the index by which jobs are sent to other partitions; none: they are not
+    partition_gpus: Int64[np.ndarray, "P"]
+    order: int  # as in `levels`; -1: queues are not in order of levels
+    quantum: float
+    margin: int  # levels
+    level_table: Int64[np.ndarray, "widths bins"]  # 0 where the order is none
+    consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
+    preempts: bool  # the rule stops jobs, as the world allows
+    faster: bool  # it moves jobs to faster GPUs, which there are
+    restart_s: float
+    checkpoint_s: float
+    min_run_s: float
+    fails: bool  # servers fail
+    changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
+    history: bool  # policies know that of finished jobs, and no run times
+    past: Past
+    tenants: int  # V
+    keyed: int  # BY_RUN_TIME, BY_AREA or 0
+
+
+class Tables(NamedTuple):
+    """The state of a run and room to work in."""
+
+    numbers: Int64[np.ndarray, "numbers"]
+    now_s: Float64[np.ndarray, "1"]
+    free: Int64[np.ndarray, "P NK"]
+    fits: Int64[np.ndarray, "P G"]  # workers of so many GPUs that fit; -1 = not counted since `free` changed
+    most: Int64[np.ndarray, "P G N"]  # workers of so many GPUs that fit the 1, 2, ... roomiest servers; see `fits`
+    most_empty: Int64[np.ndarray, "P G N"]  # the same of the empty cluster
+    queue: Int64[np.ndarray, "P Q"]  # jobs in the policy's order
+    partitions: Records  # PARTITION[P]
+    running: Records  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free
+    slots: Records  # SLOT[P, R]
+    groups: Records  # GROUP[P, R, ...]
+    wires: Records  # WIRE[P, R, ...]
+    on_group: Records  # ON_GROUP[P, NK]
+    on_wire: Records  # ON_WIRE[wires]
+    tenants: Records  # TENANT[V]
+    place: Records  # PLACE[NK]
+    taken: Int64[np.ndarray, "NK"]  # workers
+    fits_server: Int64[np.ndarray, "N"]  # workers
+    racks: Records  # RACK[T]
+    sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
+    left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
+    end_s: Float64[np.ndarray, "R"]  # seconds until they end
+    exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
+    inputs: Float64[np.ndarray, "inputs"]  # of the index of `seek`, of the partition at hand
+    anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
+    service: Records  # SERVICE[J]
+    level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
+    stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
+    most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
+    without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
+    hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
+    kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
+    kept_wires: Records  # ON_WIRE[...]
+    records: Records  # RECORD[J]
+    placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
+    starts: Records  # START[A], the log; without rows if there is none
+    start_workers: Int8[np.ndarray, "A NK"]  # of each of them
+    passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
+    known: Known
+
+
+def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
+    """A table of records from its columns, all of one shape."""
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    out = np.zeros(next(iter(arrays.values())).shape, dtype)
+    for name, column in arrays.items():
+        out[name] = column
+    return out
+
+
+def site_of(cluster: Cluster) -> dict[str, Any]:
+    """The fields of `World` that are the cluster's."""
+    p, n, k = cluster.shape
+    groups = {
+        "gpus": cluster.group_gpus,
+        "cores": cluster.group_cores,
+        "pcie_bytes_s": cluster.pcie_bytes_s,
+    }
+    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
+    links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
+    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
+    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
+    route = np.asarray(cluster.route).view()  # large, so not copied
+    route.flags.writeable = False
+    return dict(
+        groups=table(SITE_GROUP, groups).reshape(p, n * k),
+        servers=table(SITE_SERVER, servers),
+        links=links,
+        link_id=link_id,
+        route=route,
+        reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
+        reach=pairs[:, 1].copy(),
+        partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
+    )
+
+
+def models_of(profiles: Profiles) -> Records:
+    """MODEL[models]: the catalogue."""
+    return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
+
+
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) -> Records:
+    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
+    estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
+    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
+    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
+    same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
+    columns = {name: getattr(jobs, name) for name in same}
+    return table(
+        JOB,
+        columns
+        | {
+            "wide": wide,
+            "ideal_s": compute_s + comm_s,
+            "ideal_comm_s": comm_s,
+            "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
+            "area": area,
+            "home": home_of(cluster, jobs),
+        },
+    )
+
+
+def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
+    """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
+    (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
+    r, jobs = w.running_slots, len(w.jobs)
+    passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
+    numbers[LEARNED] = numbers[NEWS] = -1
+    numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
+    free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
+    some = w.jobs[w.jobs["home"] >= 0]
+    gang = int(min(some["workers"].max(initial=1), nk))
+    running = np.zeros((p, r), RUNNING)
+    running["slot"] = np.arange(r)
+    partitions = np.zeros(p, PARTITION)
+    partitions["free_gpus"] = free.sum(-1)
+    partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
+    partitions["gang"] = -1
+    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
+    on_group["stamp"] = on_wire["stamp"] = -1
+    wires = 2 * min(gang, n) + w.link_id.shape[1]
+    records = np.zeros(jobs, RECORD)
+    records["start"] = records["partition"] = -1
+    records["finish_s"] = np.nan
+    service = np.zeros(jobs, SERVICE)
+    service["left_s"] = w.jobs["duration_s"]
+    return Tables(
+        numbers=numbers,
+        now_s=np.zeros(1),
+        free=free,
+        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
+        most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
+        most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
+        queue=np.zeros((p, w.queue_slots), np.int64),
+        partitions=partitions,
+        running=running,
+        slots=np.zeros((p, r), SLOT),
+        groups=np.zeros((p, r, gang), GROUP),
+        wires=np.zeros((p, r, wires), WIRE),
+        on_group=on_group,
+        on_wire=on_wire,
+        tenants=np.zeros(w.tenants, TENANT),
+        place=np.zeros(nk, PLACE),
+        taken=np.zeros(nk, np.int64),
+        fits_server=np.zeros(n, np.int64),
+        racks=np.zeros(t, RACK),
+        sent=np.zeros(w.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        inputs=np.zeros(SEEK_INPUTS),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        service=service,
+        level=np.zeros(r, np.int64),
+        stops=np.zeros((p, r), np.int8),
+        most_without=np.zeros(n, np.int64),
+        without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
+        records=records,
+        placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
+        starts=np.zeros(starts, START),
+        start_workers=np.zeros((starts, nk), np.int8),
+        passed=passed,
+        known=nothing_known(w.tenants, len(w.models)),
+    )
+
+
+def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
+    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
+    (p, nk), n = w.groups.shape, w.servers.shape[1]
+    sizes = np.maximum(np.arange(widest + 1), 1)
+    fits = (w.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
+    return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)

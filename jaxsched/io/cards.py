@@ -1,0 +1,133 @@
+"""Folders of a model: `weights.msgpack` (arrays, no pickle) and `card.json` (all else that is known of it).
+
+Every card says `what` the folder holds, the `schema` and the `versions` that it was made with. The same content gives
+the same bytes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.io.files import write_bytes, write_text
+from jaxsched.io.inputs import read_bytes, read_text, shortened
+from jaxsched.io.json_file import parse_json
+from jaxsched.io.schema import converted
+from jaxsched.versions import versions
+
+WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
+SCHEMA = 1
+MOST_CARD_BYTES, MOST_WEIGHTS_BYTES = 1 << 24, 1 << 30
+
+
+class _Head(msgspec.Struct):
+    """What every card says."""
+
+    what: str
+    schema: int
+    versions: dict[str, str]
+
+
+def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:
+    """Make `folder` one that holds a `what`: dicts of arrays, and a card. UserError if it cannot be written."""
+    try:
+        from flax import serialization  # an eighth of a second, which names of models do not need
+
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / WEIGHTS_FILE, serialization.msgpack_serialize(weights))
+    except OSError as error:
+        raise _unwritable(folder, what, error) from None
+    write_card(folder, what, card)
+
+
+def write_card(folder: Path, what: str, card: dict[str, Any]) -> None:
+    """Make `folder` one that holds a `what` of which all stands in the card. UserError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_card(folder, {"what": what, "schema": SCHEMA, "versions": versions()} | card)
+    except OSError as error:
+        raise _unwritable(folder, what, error) from None
+
+
+def update(folder: Path, what: str, **entries: Any) -> None:
+    """Put `entries` into the card of `folder`, in place of those of the same name."""
+    _write_card(folder, read_card(folder, what) | entries)
+
+
+def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
+    """Weights and card of a folder of `what`. UserError if it does not hold one, or weights that are not finite."""
+    from flax import serialization
+
+    card = read_card(folder, what)
+    try:
+        content = read_bytes(folder / WEIGHTS_FILE, MOST_WEIGHTS_BYTES)
+    except UserError as error:
+        raise _missing(folder, what, WEIGHTS_FILE, error) from None
+    try:
+        weights = serialization.msgpack_restore(content)
+        leaves = jax.tree.leaves(weights)
+        kinds = {str(np.asarray(leaf).dtype) for leaf in leaves} - {"float32", "float64"}
+        finite = not kinds and all(np.isfinite(leaf).all() for leaf in leaves)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} is not readable ({_one_line(error)})") from None
+    if kinds:
+        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds {', '.join(sorted(kinds))}, should be float32")
+    if not finite:
+        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds weights that are not finite numbers")
+    return weights, card
+
+
+def what_of(folder: Path) -> str | None:
+    """What a folder's card says that it holds; None if it says nothing that can be read."""
+    try:
+        card = parse_json(read_text(folder / CARD_FILE, MOST_CARD_BYTES), CARD_FILE)
+    except UserError:
+        return None
+    return str(card["what"]) if isinstance(card, dict) and "what" in card else None
+
+
+def check_free(folder: Path, what: str, option: str) -> None:
+    """UserError if a folder that is to be written holds something else than a `what`."""
+    there = what_of(folder)
+    if there not in (None, what):
+        raise UserError(f"{option} {folder}: holds something else, {there!r}; choose another folder")
+
+
+def read_card(folder: Path, what: str) -> dict[str, Any]:
+    """The card of a folder of `what`. UserError if there is none, or one of something else or of another schema."""
+    try:
+        content = read_text(folder / CARD_FILE, MOST_CARD_BYTES)
+    except UserError as error:
+        raise _missing(folder, what, CARD_FILE, error) from None
+    try:
+        card = parse_json(content, f"{what} {folder}: {CARD_FILE}")
+    except UserError as error:
+        raise UserError(f"{error}; this is not a readable card") from None
+    head = converted(_Head, card, f"{what} {folder}: {CARD_FILE} is not a readable card")
+    if head.what != what:
+        raise UserError(f"{what} {folder}: {CARD_FILE} is of {shortened(head.what)!r}, should be of {what!r}")
+    if head.schema != SCHEMA:
+        raise UserError(f"{what} {folder}: schema {head.schema}, this version reads schema {SCHEMA}")
+    return card
+
+
+def _write_card(folder: Path, card: dict[str, Any]) -> None:
+    write_text(folder / CARD_FILE, json.dumps(card, indent=1, sort_keys=True) + "\n")
+
+
+def _unwritable(folder: Path, what: str, error: OSError) -> UserError:
+    return UserError(f"{what} {folder}: cannot be written: {error.strerror}")
+
+
+def _missing(folder: Path, what: str, name: str, error: UserError) -> UserError:
+    if "no such file" not in str(error) and "Not a directory" not in str(error):
+        return UserError(f"{what} {error}")
+    return UserError(f"{what} {folder}: no file {name}; name a folder that has one")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,191 @@
+"""Runs of hand-written policies by the compiled event loop, where that has all they need."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
+from jaxsched.event_loop.covered import not_searched, why_not
+from jaxsched.policies.base import Policy
+from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
+from jaxsched.simulation.settings import COMPILED, Settings, at_horizon, env_config, env_params, most_running
+from jaxsched.workload.jobs import JobList, to_table
+
+CHUNK_S = 0.2  # of a run at a time, about
+FEWEST_ROUNDS = 64
+FEW_JOBS = 2000  # longer lists are not tried in Python
+
+if TYPE_CHECKING:
+    from jaxsched.event_loop.run import Run
+
+
+class CompiledEngine:
+    """Plays hand-written policies on jobs with whole GPUs, one job list after the other."""
+
+    name = COMPILED
+
+    def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+        """What it lacks, Numba included."""
+        return (not_searched if policy.searches else why_not)(policy, config, params)
+
+    def prepare(
+        self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
+    ) -> "CompiledPlayer":
+        """A player; nothing is compiled before the first run. UserError: see `env_config`."""
+        config = env_config(cluster, job_lists, settings)
+        return CompiledPlayer(policy, config, env_params(cluster, config, settings, job_lists), settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPlayer:
+    """Plays job lists in turn."""
+
+    policy: Policy
+    config: EnvConfig
+    params: EnvParams
+    settings: Settings
+
+    def play(
+        self,
+        job_lists: Sequence[JobList],
+        first_seed: int = 0,
+        *,
+        report: Report | None = None,
+        stop: threading.Event | None = None,
+    ) -> list[Outcome]:
+        """See `simulation.engine.Player`."""
+        return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
+
+    def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
+        if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
+            with contextlib.suppress(_Spent):
+                return self._run(jobs, seed, report, stop, in_python=True)
+        if report is not None:
+            from jaxsched.event_loop import machine_code  # imports Numba, which takes half a second
+
+            if not machine_code.kept("play"):
+                report(_compiling(self.policy.name, len(jobs), seed, machine_code.COMPILE_S))
+        return self._run(jobs, seed, report, stop, in_python=False)
+
+    def _run(
+        self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None, *, in_python: bool
+    ) -> Outcome:
+        """In Python or as machine code. `_Spent` if Python takes longer than `IN_PYTHON` has left."""
+        begin = time.perf_counter()
+        run = self.prepared(jobs, seed, in_python=in_python)
+        compile_s, begin = time.perf_counter() - begin, time.perf_counter()
+        fewest = 1 if self.policy.searches else FEWEST_ROUNDS
+        over, why, rounds, wall_s = False, None, fewest, 0.0
+        while not over and why is None:
+            if stop is not None and stop.is_set():
+                raise Stopped
+            began_s = time.thread_time()
+            over = run.go_on(rounds)
+            if in_python and IN_PYTHON.spent(time.thread_time() - began_s) and not over:
+                raise _Spent
+            took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
+            rounds = max(fewest, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
+            why = None if over else overdue(self.settings, wall_s)
+            if report is not None:
+                report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
+        why = why or at_horizon(self.params, self.settings)
+        return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
+
+    def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> "Run":
+        """A run of which nothing has been played, but its machine code is loaded."""
+        from jaxsched.event_loop.run import Run
+
+        slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
+        config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
+        if self.policy.searches:
+            from jaxsched.event_loop.search import SearchedRun
+
+            drawn = (self.settings.seed, seed)
+            run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)
+        else:
+            run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=in_python)
+        run.go_on(0)
+        return run
+
+
+class Allowance:
+    """CPU seconds that all threads together may play in Python."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s, self._lock = left_s, threading.Lock()
+
+    def spent(self, s: float) -> bool:
+        """Take from it; whether nothing is left then."""
+        with self._lock:
+            self.left_s -= s
+            return self.left_s <= 0
+
+
+IN_PYTHON = Allowance(2.0)  # of this process: about what it takes to load machine code, a tenth of making it
+
+
+class _Spent(Exception):
+    """Nothing is left of the allowance."""
+
+
+def _compiling(name: str, total: int, seed: int, about_s: float) -> Progress:
+    said = f"the event loop, about {about_s:.0f} s (once: it is kept for the next time)"
+    return Progress(name, seed, 0, 0, total, 0.0, 0.0, 0, over=False, compiling=said)
+
+
+def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, over: bool) -> Progress:
+    return Progress(
+        policy=name,
+        seed=seed,
+        finished=run.finished + int((run.home[: run.arrived] < 0).sum()),
+        arrived=run.arrived,
+        total=total,
+        simulated_s=run.simulated_s,
+        wall_s=wall_s,
+        steps=run.rounds,
+        over=over,
+    )
+
+
+def _outcome(
+    name: str, run: "Run", jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str
+) -> Outcome:
+    """`why` the run was cut off, if it was."""
+    start, finish_s = run.tables.records["start"], run.tables.records["finish_s"]
+    status = np.where(start < 0, WAITING, np.where(np.isnan(finish_s), RUNNING, FINISHED))
+    status[run.queued] = WAITING  # some of them have run before
+    status = np.where(run.home < 0, REJECTED, status)
+    status = np.where(np.arange(len(jobs)) < run.arrived, status, NOT_ARRIVED).astype(np.int8)
+    done = np.isin(status, (FINISHED, REJECTED)).all()
+    stats = RunStats(
+        wall_s=wall_s,
+        compile_s=compile_s,
+        steps=run.rounds,
+        simulated_s=run.simulated_s,
+        running_slots=run.world.running_slots,
+        queue_slots=run.world.queue_slots,
+        peak_running=run.peak_running,
+        peak_queue=run.peak_queue,
+        illegal=0,
+        engine=COMPILED,
+    )
+    found = Outcome(
+        policy=name,
+        jobs=jobs,
+        status=status,
+        partition=run.tables.records["partition"].astype(np.int16),
+        start_s=np.where(start < 0, np.nan, start * settings.interval_s),
+        finish_s=finish_s,
+        workers=run.tables.placement if settings.record_placements else None,
+        cut_off=None if done else why,
+        stats=stats,
+        forwards=run.tables.records["forwards"].astype(np.int8),
+    )
+    return interrupted(found, run.tables.service, settings, run.log) if settings.stops else found

@@ -1,1 +1,0 @@
-"""Whole runs in the JAX environment, in tables that grow with the run."""

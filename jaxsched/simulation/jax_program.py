@@ -1,0 +1,189 @@
+"""The device program of a run: chunks of decision rounds, compiled once per size of the tables.
+
+A program is for one environment, or for a batch: then every leaf of the state has a leading axis S (one entry per
+seed), and a chunk goes on until all of them are done; one that is done idles in an empty cluster, which changes no
+record. On a CPU one run after the other is 2 to 4 times cheaper than a batch (measured: under vmap every inner loop
+selects between whole states); an accelerator wants a batch.
+"""
+
+import dataclasses
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import checkify
+from jaxtyping import Bool, Int32, Key, PyTree
+
+from jaxsched.env.actions import admit
+from jaxsched.env.checks import check_state
+from jaxsched.env.environment import is_finished
+from jaxsched.env.failures import next_changes
+from jaxsched.env.rollout import Collector, one_round, play_while
+from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, Failures, State
+from jaxsched.machine import loop_options
+from jaxsched.policies.base import Policy
+from jaxsched.pytree import Pytree
+from jaxsched.simulation.jax_slots import Slots
+from jaxsched.workload.jobs import NEVER
+
+CHUNK_STEPS = 1024  # decision rounds per call: tenths of a second on a CPU
+
+
+class ChunkSummary(Pytree):
+    """What the host learns after a chunk; one value, or one per seed of a batch."""
+
+    done: Bool[Array, "*seeds"]  # finished or past the horizon
+    queue_full: Bool[Array, "*seeds"]  # some queue could not take a job from every scheduler
+    running_full: Bool[Array, "*seeds"]  # a partition has no free running slot and could have more
+    steps: Int32[Array, "*seeds"]  # decision rounds of this chunk
+    clock: Int32[Array, "*seeds"]  # boundary; of a run that is done, the one after the last finish
+    arrived: Int32[Array, "*seeds"]  # jobs so far, rejected ones included
+    started: Int32[Array, "*seeds"]  # jobs so far
+    finished: Int32[Array, "*seeds"]  # jobs so far
+    rejected: Int32[Array, "*seeds"]  # jobs so far
+    running: Int32[Array, "*seeds"]  # jobs now
+    peak_running: Int32[Array, "*seeds"]  # most jobs that ran at once in a partition during this chunk
+    peak_queue: Int32[Array, "*seeds"]  # the longest queue of a partition during this chunk
+    illegal: Int32[Array, "*seeds"]  # illegal actions so far
+    changing: Bool[Array, "*seeds"] | None  # servers will go out or come back; None where none does
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A compiled chunk: `run(state, params, key, step, weights) -> state, ChunkSummary`; the state is donated.
+
+    `key` is `[S]` of a batch, and the run's; `step` counts from its start, so that what is drawn does not depend on
+    where chunks end. `weights` are the policy's.
+    """
+
+    run: jax.stages.Compiled
+    compile_s: float
+
+
+class Program:
+    """The chunks of policies that differ in weights alone, by table sizes; safe to share between threads."""
+
+    def __init__(
+        self, policy: Policy, config: EnvConfig, most_running: int, *, batched: bool, checks: bool = False
+    ) -> None:
+        self.policy, self.config, self.most_running, self.batched = policy, config, most_running, batched
+        self.checks = checks  # chunks return what `checkify` found, too
+        self._chunks: dict[Slots, Chunk] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def smallest(self) -> Slots:
+        """The sizes a run starts with."""
+        return Slots(self.config.running_slots, self.config.queue_slots)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """All that have been compiled so far."""
+        with self._lock:
+            return list(self._chunks.values())
+
+    def chunk(
+        self,
+        slots: Slots,
+        state: State,
+        params: EnvParams,
+        key: Key[Array, "..."],
+        step: Int32[Array, ""],
+        weights: PyTree,
+    ) -> Chunk:
+        """The chunk for tables of these sizes; compiled for arguments like these if it is the first time."""
+        with self._lock:
+            if slots not in self._chunks:
+                config = dataclasses.replace(self.config, running_slots=slots.running, queue_slots=slots.queue)
+                begin = time.perf_counter()
+                function = self._function(config)
+                if self.checks:
+                    function = checkify.checkify(function)
+                function = jax.jit(function, donate_argnums=0)
+                run = function.lower(state, params, key, step, weights).compile(loop_options())
+                self._chunks[slots] = Chunk(run, time.perf_counter() - begin)
+            return self._chunks[slots]
+
+    def _function(self, config: EnvConfig):
+        may_grow = config.running_slots < self.most_running
+
+        def begin(state: State) -> State:  # arrivals that a smaller queue held back
+            state = state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0))
+            if state.starts is not None:  # the host has read them
+                state = state.replace(starts=state.starts.replace(count=jnp.int32(0)))
+            return admit(state)
+
+        def running_now(state: State) -> Int32[Array, "P"]:
+            return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
+
+        def signals(state: State, params: EnvParams) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
+            over = is_finished(state) | (state.clock >= params.horizon)
+            free = (state.queue < 0).sum(-1)
+            if params.preemption is not None:
+                free -= running_now(state)  # each may be stopped
+            room = free.min()  # every scheduler may forward a job to the same queue
+            queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
+            running_full = (state.running.job >= 0).all(-1).any() & may_grow
+            return over, queue_full, running_full
+
+        def log_full(state: State) -> Bool[Array, ""]:
+            assert state.starts is not None
+            return state.starts.count + state.queue.shape[0] > state.starts.job.shape[0]  # each scheduler may start one
+
+        def changing(state: State, failures: Failures) -> Bool[Array, ""]:
+            assert state.faults is not None
+            return (next_changes(failures, state.faults) < NEVER).any()
+
+        over_batch = jax.vmap if self.batched else lambda function, *_: function
+        signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
+        begin, running = over_batch(begin), over_batch(running_now)
+        changing, log_full = over_batch(changing, (0, None)), over_batch(log_full)
+
+        def chunk(
+            state: State, params: EnvParams, key: Key[Array, "..."], first: Int32[Array, ""], weights: PyTree
+        ) -> tuple[State, ChunkSummary]:
+            policy = dataclasses.replace(self.policy, weights=weights)
+            step = over_batch(lambda state, key: one_round(config, params, policy, state, key))
+
+            def going(state: State) -> Bool[Array, ""]:
+                done, queue_full, running_full = signals(state, params)
+                on = ~done.all() & ~(queue_full | running_full).any()
+                return on if state.starts is None else on & ~log_full(state).any()
+
+            def play(state: State, key: Key[Array, "..."]) -> tuple[State, Int32[Array, "*seeds"]]:
+                state = step(state, key)
+                if self.checks:
+                    numbers = jnp.arange(state.clock.size).reshape(state.clock.shape)
+                    over_batch(lambda state, number: check_state(params, state, number))(state, numbers)
+                return state, running(state).max(-1)
+
+            state = begin(state)
+            peak = Collector(running(state).max(-1), jnp.maximum)
+            state, peak_running, steps = play_while(
+                going, play, state, lambda index: fold_in(key, first + index), CHUNK_STEPS, peak
+            )
+            done, queue_full, running_full = signals(state, params)
+            status, home = state.records.status, state.jobs.home
+            lost = (home < 0) & (jnp.arange(home.shape[-1]) < state.next_job[..., None])
+            ends = state.records.finish + (state.records.finish_offset_s / params.interval_s).astype(jnp.int32)
+            last = ends.max(-1) + 1  # the clock of a run that is done may have skipped far beyond
+            return state, ChunkSummary(
+                done=done,
+                queue_full=queue_full,
+                running_full=running_full,
+                steps=steps,
+                clock=jnp.where(done, jnp.minimum(state.clock, last), state.clock),
+                arrived=state.next_job,
+                started=(status != WAITING).sum(-1, dtype=jnp.int32),
+                finished=(status == FINISHED).sum(-1, dtype=jnp.int32),
+                rejected=lost.sum(-1, dtype=jnp.int32),
+                running=running(state).sum(-1),
+                peak_running=peak_running,
+                peak_queue=state.peak_queue,
+                illegal=state.illegal,
+                changing=None if params.failures is None else changing(state, params.failures),
+            )
+
+        return chunk
