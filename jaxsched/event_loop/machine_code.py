@@ -18,7 +18,7 @@ from jaxsched.machine import cache_root, cpu_kind, usable_folder
 
 config: Any = numba_config  # its options are attributes that it sets when it is imported
 
-_PACKAGE = Path(__file__).parents[3]
+_PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     *sorted(Path(__file__).parent.glob("*.py")),
     _PACKAGE / "dynamics/resources.py",
