@@ -8,7 +8,8 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import best_hardware, footprint
-from jaxsched.env import shares
+from jaxsched.env import sharing
+from jaxsched.env.preemption import stop
 from jaxsched.env.starts import logged
 from jaxsched.env.state import (
     FORWARD,
@@ -21,7 +22,6 @@ from jaxsched.env.state import (
     job_spec,
     queue_room,
 )
-from jaxsched.env.stops import stop
 
 ADMITTED = 16  # jobs that one turn of `admit_some` queues, at most
 
@@ -129,7 +129,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         assert job.milli is not None
         free, used, workers = (x.reshape(len(p), -1, *x.shape[3:]) for x in (state.free, shared, action.workers))
         in_axes = (0, 0, 0, 0, None if action.gpu is None else 0)
-        gpu, fits = jax.vmap(shares.gpu_for, in_axes)(free, used, workers, job.milli, action.gpu)
+        gpu, fits = jax.vmap(sharing.gpu_for, in_axes)(free, used, workers, job.milli, action.gpu)
         taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
@@ -181,7 +181,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     if shared is not None:
         assert gpu is not None and running.gpu is not None and job.milli is not None
         running = running.replace(gpu=put(running.gpu, gpu))
-        shared, whole = shares.take(shared, jnp.where(legal, gpu, -1), job.milli)
+        shared, whole = sharing.take(shared, jnp.where(legal, gpu, -1), job.milli)
         free += whole
     records = records.replace(
         status=note(records.status, jnp.full_like(row, RUNNING)),

@@ -11,7 +11,7 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int32
 
-from jaxsched.env.shares import take
+from jaxsched.env.sharing import take
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.workload.jobs import WHOLE
 

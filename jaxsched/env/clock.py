@@ -12,7 +12,7 @@ from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.env.failures import next_changes
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
-from jaxsched.env.knowledge import HISTORY, seen
+from jaxsched.env.knowledge import HISTORY, mask_unknown
 from jaxsched.env.load import Load, load_of, sharers_of
 from jaxsched.env.pairs import as_is
 from jaxsched.env.queues import feasible, movable
@@ -47,7 +47,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
         quiet = jnp.minimum(arrival, intervals_to_completion(params, state))
         if callable(asked):
-            known = seen(params, state, HISTORY) if config.knows == HISTORY else state
+            known = mask_unknown(params, state, HISTORY) if config.knows == HISTORY else state
             waits = asked(params, known)
             quiet = jnp.minimum(quiet, waits)
             ahead = jnp.where(queued, ahead, jnp.minimum(ahead, waits))

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
+from jaxsched.env.preemption import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
 from jaxsched.env.state import EnvParams, Failures, Faults, Preemption, Service, State
-from jaxsched.env.stops import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import NEVER, first_boundary
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike, Bool, Float32, Int, Int32
 
-from jaxsched.env.shares import gpus_of
+from jaxsched.env.sharing import gpus_of
 from jaxsched.env.state import RUNNING, EnvConfig, EnvParams, History, State
 from jaxsched.semantics import (
     BINS_AHEAD,

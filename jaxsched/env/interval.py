@@ -5,7 +5,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env import shares
+from jaxsched.env import sharing
 from jaxsched.env.history import noted
 from jaxsched.env.load import Load, sharers_of
 from jaxsched.env.pairs import observed
@@ -66,7 +66,7 @@ def interval_of(
     held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
     sharers, gpus_per_worker = None, running.gpus_per_worker
     if state.shared is not None:
-        held, sharers = shares.gpus_of(state.jobs, row), sharers_of(params, state)
+        held, sharers = sharing.gpus_of(state.jobs, row), sharers_of(params, state)
         gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     now = IntervalState(
@@ -143,7 +143,7 @@ def after_interval(
     shared = state.shared
     if shared is not None:
         assert running.gpu is not None and state.jobs.milli is not None
-        shared, whole = shares.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
+        shared, whole = sharing.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
         freed += whole
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
     records = state.records.replace(

@@ -1,16 +1,17 @@
-"""What policies may see of run times: the state as they get it (docs/semantics.md, section 9)."""
+"""What policies know of run times and of the work that jobs have left (docs/semantics.md, sections 7 and 9)."""
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from jaxsched.env.history import estimates_s
 from jaxsched.env.state import FINISHED, EnvParams, State
+from jaxsched.semantics import OVERDUE
 
 RUNTIMES, ESTIMATES, HISTORY, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "history", "nothing")
 
 
-def seen(params: EnvParams, state: State, knows: str) -> State:
+def mask_unknown(params: EnvParams, state: State, knows: str) -> State:
     """The state as a policy sees it that `knows` one of `KNOWLEDGE`.
 
     With `estimates` every run time, and what is left of it, is by the job's estimate. With `history` likewise but for
@@ -50,3 +51,30 @@ def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "
         ),
         service=service,
     )
+
+
+def estimated_left_s(state: State) -> Float32[Array, "P R"]:
+    """Ideal seconds that each running job has left by its estimate; 0 in free slots."""
+    running = state.running
+    estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
+    left = left_by_estimate_s(estimate, running.duration_s, running.remaining_s)
+    return jnp.where(running.job >= 0, left, 0.0)
+
+
+def left_by_estimate_s(
+    estimate_s: Float32[Array, "*jobs"], duration_s: Float32[Array, "*jobs"], remaining_s: Float32[Array, "*jobs"]
+) -> Float32[Array, "*jobs"]:
+    """Ideal seconds that jobs have left by their estimates, of which `remaining_s` are truly left."""
+    left = _up_to_estimate_s(estimate_s, duration_s, remaining_s)
+    return jnp.where(left > 0, left, OVERDUE * (duration_s - remaining_s))
+
+
+def outlived(state: State) -> Bool[Array, "P R"]:
+    """Whether each running job has run for longer than its estimate; False in free slots."""
+    running = state.running
+    estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
+    return (running.job >= 0) & (_up_to_estimate_s(estimate, running.duration_s, running.remaining_s) <= 0)
+
+
+def _up_to_estimate_s(estimate_s: Array, duration_s: Array, remaining_s: Array) -> Array:
+    return remaining_s + (estimate_s - duration_s)  # to the last bit what is left if that is known

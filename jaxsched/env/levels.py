@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int32
 
-from jaxsched.env.estimates import estimated_left_s, left_by_estimate_s
 from jaxsched.env.history import bin_of, gittins_levels, on_grid
+from jaxsched.env.knowledge import estimated_left_s, left_by_estimate_s
 from jaxsched.env.level_table import LevelTable, levels_of
-from jaxsched.env.shares import gpus_of
+from jaxsched.env.preemption import intervals_run
+from jaxsched.env.sharing import gpus_of
 from jaxsched.env.state import EnvParams, State
-from jaxsched.env.stops import intervals_run
 from jaxsched.errors import UserError
 from jaxsched.semantics import LEVEL_OFFSET, LEVELS_PER_E, MLFQ_FIRST_S, MLFQ_LEVELS, MLFQ_RATIO, SMALLEST, STEPS
 

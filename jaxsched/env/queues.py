@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
 from jaxsched.env.level_table import LevelTable
-from jaxsched.env.shares import gpus_of, room_of
+from jaxsched.env.sharing import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import WHOLE

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
-from jaxsched.env.knowledge import seen
+from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.pairs import as_known
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 
@@ -34,7 +34,7 @@ class Collector(NamedTuple, Generic[T, R]):
     add: Callable[[T, R], T]
 
 
-NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
+COLLECT_NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None)
 
 
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
@@ -46,12 +46,12 @@ def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: Stat
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
     """What a policy does that sees only what it may know."""
     hidden = params.replace(failures=None)  # nobody knows what will fail
-    hidden, state = as_known(hidden, seen(params, state, config.knows))
+    hidden, state = as_known(hidden, mask_unknown(params, state, config.knows))
     return policy(key, state, hidden)
 
 
 def play_rounds(
-    play: Play[S, R], states: S, keys: Key[Array, "rounds"], collector: Collector[T, R] = NOTHING
+    play: Play[S, R], states: S, keys: Key[Array, "rounds"], collector: Collector[T, R] = COLLECT_NOTHING
 ) -> tuple[S, T, R]:
     """So many rounds as there are `keys`. Returns states, the collector's total, and every round's rest, stacked."""
 
@@ -70,7 +70,7 @@ def play_while(
     states: S,
     key_of: Callable[[Int32[Array, ""]], PRNGKeyArray],
     most: int,
-    collector: Collector[T, R] = NOTHING,
+    collector: Collector[T, R] = COLLECT_NOTHING,
 ) -> tuple[S, T, Int32[Array, ""]]:
     """Rounds while `going(states)`, `most` at most; round `i` has the key `key_of(i)`.
 

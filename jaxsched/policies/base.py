@@ -12,7 +12,7 @@ from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.level_table import LevelTable
 from jaxsched.env.queues import Discipline, first
-from jaxsched.env.shares import room_of
+from jaxsched.env.sharing import room_of
 from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View

@@ -8,14 +8,14 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
-from jaxsched.env import levels, shares
-from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env import levels, sharing
 from jaxsched.env.history import BIN_EDGES, bin_of
+from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.level_table import LevelTable, run_bin, run_limits_s
+from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
-from jaxsched.env.shares import gpus_of
+from jaxsched.env.sharing import gpus_of
 from jaxsched.env.state import EnvParams, State
-from jaxsched.env.stops import may_stop, released, until_stoppable_s
 from jaxsched.semantics import OUTLIVED
 from jaxsched.workload.jobs import NEVER, WHOLE
 
@@ -106,7 +106,7 @@ def _feasible_without(
     jobs = state.jobs
     free, shared = released(state, p, gone)
     milli = None if jobs.milli is None else jobs.milli[row]
-    capacity = shares.capacity(free, shares.room_of(free, shared), jobs.gpus_per_worker[row], milli)
+    capacity = sharing.capacity(free, sharing.room_of(free, shared), jobs.gpus_per_worker[row], milli)
     fits = capacity.sum() >= jobs.workers[row]
     if queue.consolidate:
         empty = on_roomiest(params.cluster.group_gpus[p] // jobs.gpus_per_worker[row])

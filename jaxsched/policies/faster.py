@@ -11,10 +11,10 @@ from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels
 from jaxsched.env.clock import intervals_to_completion
 from jaxsched.env.gpu_choice import speeds_at, suits, tier_in, tiers
+from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, feasible_at
-from jaxsched.env.shares import room_of
+from jaxsched.env.sharing import room_of
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State, queue_room
-from jaxsched.env.stops import may_stop, released, until_stoppable_s
 from jaxsched.policies import displacement
 from jaxsched.policies.base import STAY, TO_IDLE, or_stop
 from jaxsched.policies.displacement import displaced

@@ -17,8 +17,8 @@ from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of, stretch_with
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
-from jaxsched.env import shares
-from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env import sharing
+from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates, single_gpus
@@ -165,7 +165,7 @@ def offers(
     now = here.now or step_time(params.interference, scene.footprint, scene.total[:, None])
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
     rows, crowd = scene.footprint, scene.crowd
-    room = None if crowd is None else shares.room_of(scene.free, crowd.shared)
+    room = None if crowd is None else sharing.room_of(scene.free, crowd.shared)
     view = View(cluster=cluster, free=scene.free, total=scene.total, profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[w], scene.job)
     if scene.gpu_speeds > 1:
@@ -273,8 +273,8 @@ def _stretches(
     """What placing `job` as `workers`, on GPUs that are `chosen` if given, would do on the GPUs that it would share."""
     assert job.milli is not None
     each = (None, None, 0, None, None if chosen is None else 0)
-    gpu, _ = jax.vmap(shares.gpu_for, in_axes=each)(view.free, crowd.shared, workers, job.milli, chosen)
-    kinds = view.cluster.group_gpu_type.reshape(-1)[shares.group_of(workers)]
+    gpu, _ = jax.vmap(sharing.gpu_for, in_axes=each)(view.free, crowd.shared, workers, job.milli, chosen)
+    kinds = view.cluster.group_gpu_type.reshape(-1)[sharing.group_of(workers)]
     placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
     gpus = crowd.shared.shape[0] * crowd.shared.shape[1]
     own, after = stretch_with(params.interference, gpus, crowd.running, crowd.stretch, placed)

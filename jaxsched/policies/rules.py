@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
-from jaxsched.env import shares
+from jaxsched.env import sharing
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI
@@ -25,7 +25,7 @@ class View(Pytree):
     free: Int32[Array, "NK"]  # whole GPUs
     total: Float32[Array, "M"]  # utilisation of every resource
     profiles: Profiles
-    room: Int32[Array, "NK"] | None = None  # thousandths that fit one GPU of the group, see `shares.room_of`
+    room: Int32[Array, "NK"] | None = None  # thousandths that fit one GPU of the group, see `sharing.room_of`
 
 
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
@@ -33,7 +33,7 @@ Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view
 
 def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Workers of the job that fit each group's free GPUs."""
-    return shares.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
+    return sharing.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 
 def fastest(view: View, job: JobSpec) -> View:

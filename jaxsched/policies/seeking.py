@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.env.estimates import outlived
+from jaxsched.env.knowledge import outlived
 from jaxsched.env.queues import Discipline, feasible, order_keys
 from jaxsched.env.reservations import freed_in_turn, gang_gpus, held_gpus, may_start_at
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, Action, EnvParams, State, could_hold, queue_room

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
-from jaxsched.env.knowledge import seen
+from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.state import ALWAYS, Action, EnvParams, State
@@ -107,7 +107,7 @@ def _to_decide(world: State | Playing) -> State:
 
 def look(setting: Setting, params: EnvParams, state: State) -> tuple[Observation, Menu]:
     """What the schedulers of one environment see of it, by what they may know."""
-    state = seen(params, state, setting.static.knows)
+    state = mask_unknown(params, state, setting.static.knows)
     obs = observe(setting.config.queue, params, state)
     return obs, build_menu(params, state, obs)
 

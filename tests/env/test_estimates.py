@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.environment import SHOWN, initial_state
-from jaxsched.env.estimates import estimated_left_s
+from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.levels import GITTINS
 from jaxsched.env.observation import observe
 from jaxsched.env.queues import ORDERS, Discipline, order_keys

@@ -13,7 +13,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Interference, Strengths
-from jaxsched.env import shares
+from jaxsched.env import sharing
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, to_table
@@ -25,12 +25,12 @@ from tests.support.sharing_laws import by_hand, random_table
 def test_room_and_the_gpu_that_is_taken():
     free = jnp.array([1, 0, 0, 2])
     shared = jnp.array([[900, 300, 0], [500, 600, 0], [0, 0, 0], [0, 0, 0]], jnp.int16)
-    assert shares.room_of(free, shared).tolist() == [1000, 500, 0, 1000]
-    fits = functools.partial(shares.capacity, free, shares.room_of(free, shared), jnp.int32(1))
+    assert sharing.room_of(free, shared).tolist() == [1000, 500, 0, 1000]
+    fits = functools.partial(sharing.capacity, free, sharing.room_of(free, shared), jnp.int32(1))
     assert fits(jnp.int32(501)).tolist() == [1, 0, 0, 1] and fits(jnp.int32(1000)).tolist() == [1, 0, 0, 2]
 
     def gpu(milli):
-        slot, some = shares.best_gpu(free, shared, jnp.full(4, milli))
+        slot, some = sharing.best_gpu(free, shared, jnp.full(4, milli))
         return [int(s) if ok else None for s, ok in zip(slot, some)]
 
     assert gpu(100) == [0, 1, None, 0]  # the one with the least left, 100 and 400
@@ -41,9 +41,9 @@ def test_room_and_the_gpu_that_is_taken():
 
 def test_a_gpu_is_free_again_when_the_last_fraction_leaves():
     shared = jnp.array([[[[900, 300]]]], jnp.int16)
-    after, whole = shares.take(shared, jnp.array([[0, 1, -1]]), jnp.array([[-900, -100, -500]]))
+    after, whole = sharing.take(shared, jnp.array([[0, 1, -1]]), jnp.array([[-900, -100, -500]]))
     assert after.tolist() == [[[[0, 200]]]] and whole.tolist() == [[[1]]]
-    after, whole = shares.take(after, jnp.array([0]), jnp.array([250]))
+    after, whole = sharing.take(after, jnp.array([0]), jnp.array([250]))
     assert after.tolist() == [[[[250, 200]]]] and whole.tolist() == [[[-1]]]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxsched.env.environment import initial_state
 from jaxsched.env.history import SECONDS, expected_s, gittins_levels, no_history
-from jaxsched.env.knowledge import seen
+from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.state import FINISHED, History
 from jaxsched.errors import UserError
@@ -66,7 +66,7 @@ def after_some_rounds(case: strategies.Case):
     state = strategies.jit_start(case.config())(case.params, case.table)
     while int((state.records.status == FINISHED).sum()) < 8:
         state, *_ = step(
-            case.params, state, policy(jax.random.key(0), seen(case.params, state, "history"), case.params)
+            case.params, state, policy(jax.random.key(0), mask_unknown(case.params, state, "history"), case.params)
         )
     return state
 
@@ -90,7 +90,7 @@ def test_run_times_of_unfinished_jobs_are_nowhere():
             duration_s=running.duration_s + more, remaining_s=np.asarray(running.remaining_s) + more
         ),
     )
-    one, two = (seen(case.params, x, "history") for x in (state, other))
+    one, two = (mask_unknown(case.params, x, "history") for x in (state, other))
     # What a running job has done is a difference: its last bits are those of its run time.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-2), one, two)
     np.testing.assert_array_equal(one.jobs.estimate_s, two.jobs.estimate_s)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.knowledge import seen
+from jaxsched.env.knowledge import mask_unknown
+from jaxsched.env.preemption import left_at_checkpoint
 from jaxsched.env.state import STOP, wait_action
-from jaxsched.env.stops import left_at_checkpoint
 from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same
 from tests.oracle.preemption import Preemption
@@ -150,7 +150,9 @@ def test_a_policy_that_knows_nothing_sees_no_run_time():
     order = np.random.default_rng(0).permutation(len(case.jobs))
     other = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, duration_s=case.jobs.duration_s[order]))
     config = case.shape.config()
-    one, two = (seen(x.params, strategies.jit_start(config)(x.params, x.table), "nothing") for x in (case, other))
+    one, two = (
+        mask_unknown(x.params, strategies.jit_start(config)(x.params, x.table), "nothing") for x in (case, other)
+    )
     jax.tree.map(np.testing.assert_array_equal, one, two)
     assert np.isnan(one.jobs.estimate_s).all() and not np.asarray(one.jobs.duration_s).any()
 
@@ -162,7 +164,9 @@ def test_a_policy_that_knows_estimates_sees_no_true_run_time():
         case.jobs, duration_s=case.jobs.duration_s * 2, estimate_ratio=case.jobs.estimate_ratio / 2
     )
     other, config = dataclasses.replace(case, jobs=jobs), case.shape.config()
-    one, two = (seen(x.params, strategies.jit_start(config)(x.params, x.table), "estimates") for x in (case, other))
+    one, two = (
+        mask_unknown(x.params, strategies.jit_start(config)(x.params, x.table), "estimates") for x in (case, other)
+    )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), one, two)
 
 

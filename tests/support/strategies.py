@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
-from jaxsched.env.knowledge import seen
+from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.level_table import LevelTable
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
@@ -354,7 +354,7 @@ def watched_run(case: Case, spec: str, config: EnvConfig, watch, most_rounds: in
     for index in range(most_rounds):
         if done:
             return state
-        action = policy(jax.random.fold_in(key, index), seen(params, state, config.knows), params)
+        action = policy(jax.random.fold_in(key, index), mask_unknown(params, state, config.knows), params)
         before = state
         state, gain, done = step(params, state, action)
         watch(before, action, state, gain)

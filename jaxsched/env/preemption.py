@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
-from jaxsched.env import shares
+from jaxsched.env import sharing
 from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
 from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
 
@@ -102,7 +102,7 @@ def released(
         return free, None
     assert running.gpu is not None and state.jobs.milli is not None
     milli = state.jobs.milli[jnp.maximum(running.job[p], 0)]
-    after, more = shares.take(shared[p][None], jnp.where(gone, running.gpu[p], -1)[None], -milli[None])
+    after, more = sharing.take(shared[p][None], jnp.where(gone, running.gpu[p], -1)[None], -milli[None])
     return free + more[0], after[0]
 
 
