@@ -38,13 +38,13 @@ from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary
+from jaxsched.learning.chunk import chunk, initial
+from jaxsched.learning.config import MachineConfig, quickstart_config, validate
+from jaxsched.learning.setting import Setting, make_setting
 from jaxsched.networks.hierarchy import APPRAISED
 from jaxsched.policies import greedy_wait, menu
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
-from jaxsched.training.chunk import chunk, initial
-from jaxsched.training.config import MachineConfig, quickstart_config, validate
-from jaxsched.training.setting import Setting, make_setting
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_cuda_data_dir="
 CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS

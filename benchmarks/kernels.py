@@ -28,9 +28,9 @@ from jaxsched.bench.simulator import LEAST_WALL_S, WARM_INTERVALS, device_name, 
 from jaxsched.bench.worlds import environment_of, start_states
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.turns import at_boundary
+from jaxsched.learning.chunk import chunk, initial
 from jaxsched.machine import loop_options
 from jaxsched.policies.registry import parse
-from jaxsched.training.chunk import chunk, initial
 
 LONGEST = 12  # kernels that are listed
 WARM_CHUNKS = 2

@@ -59,9 +59,9 @@ class Bench:
         from jaxsched.dynamics.batching import traced_for
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_outputs
+        from jaxsched.learning.config import AUTO
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse
-        from jaxsched.training.config import AUTO
 
         compute_on_one_thread()
         if not self.clusters or not self.num_envs:
@@ -130,9 +130,9 @@ def _training(cluster: str, schedulers: int, path: str) -> "Timing":
     from jaxsched.bench.simulator import Timing, device_name
     from jaxsched.cluster.presets import get_inventory
     from jaxsched.compile_cache import enable_cache
-    from jaxsched.training.config import MachineConfig, quickstart_config, validate
-    from jaxsched.training.loop import bench_chunk
-    from jaxsched.training.shards import provide_devices
+    from jaxsched.learning.config import MachineConfig, quickstart_config, validate
+    from jaxsched.learning.loop import bench_chunk
+    from jaxsched.learning.shards import provide_devices
 
     enable_cache()
     provide_devices()

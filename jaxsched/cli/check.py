@@ -80,14 +80,14 @@ def _folder(path: Path) -> str:
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.json_file import read_json
+    from jaxsched.io.json_lines import read_rows
+    from jaxsched.learning.evolved.state import STATE_FILE
+    from jaxsched.learning.evolved.state import saved_config as saved_evolved
+    from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
+    from jaxsched.learning.state import saved_config
     from jaxsched.policies import level_files, seek_files
     from jaxsched.policies.checkpoint import WHAT, load_policy
-    from jaxsched.training.evolved.state import STATE_FILE
-    from jaxsched.training.evolved.state import saved_config as saved_evolved
-    from jaxsched.training.json_lines import read_rows
-    from jaxsched.training.loop import METRICS_FILE, STATE_FOLDER
-    from jaxsched.training.state import saved_config
-    from jaxsched.training.sweep_plan import ROWS_FILE
+    from jaxsched.sweeps.plan import ROWS_FILE
 
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
@@ -148,8 +148,8 @@ def _yaml(path: Path) -> str:
     from jaxsched.cluster.cluster_file import read_cluster_file
     from jaxsched.errors import UserError
     from jaxsched.io.yaml_file import read_yaml
-    from jaxsched.training.config import load_config
-    from jaxsched.training.sweep_file import load_sweep
+    from jaxsched.learning.config import load_config
+    from jaxsched.sweeps.file import load_sweep
     from jaxsched.workload.catalogue import get_catalogue
 
     content = read_yaml(path, "configs/quickstart.yaml")
@@ -179,8 +179,8 @@ def _json(path: Path) -> str:
 
 def _lines(path: Path) -> str:
     from jaxsched.io.inputs import read_text
+    from jaxsched.io.json_lines import MOST_BYTES, read_rows
     from jaxsched.kube.cluster.record import read_recording
-    from jaxsched.training.json_lines import MOST_BYTES, read_rows
 
     first = read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]
     if '"baselines_jct_s"' in first:

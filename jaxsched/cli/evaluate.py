@@ -138,7 +138,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             self._draw(comparison, decisions, write)
             show(comparison)
         if self.record is not None:
-            from jaxsched.training.card import record
+            from jaxsched.learning.card import record
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")

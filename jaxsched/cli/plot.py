@@ -42,8 +42,8 @@ class Plot:
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, intervals, lines
         from jaxsched.io.files import check_outputs
-        from jaxsched.training.sweep_ranking import along, curves, figure_named, ranked
-        from jaxsched.training.sweep_records import read_records
+        from jaxsched.sweeps.ranking import along, curves, figure_named, ranked
+        from jaxsched.sweeps.records import read_records
 
         check_outputs({"--out": self.out}, [self.file])
         check_figure(self.out)

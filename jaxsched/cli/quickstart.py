@@ -12,7 +12,7 @@ from jaxsched.cli.options import optional
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.compare import Comparison
-    from jaxsched.training.config import TrainConfig
+    from jaxsched.learning.config import TrainConfig
 
 HELP = """Train two schedulers for a few minutes, compare them with heuristics, and draw the result.
 
@@ -59,10 +59,10 @@ class Quickstart:
         from jaxsched.cli.train import compiling, reporter
         from jaxsched.evaluation import figures
         from jaxsched.io.files import write_text
-        from jaxsched.training.card import record
-        from jaxsched.training.config import load_config, quickstart_config
-        from jaxsched.training.loop import METRICS_FILE, train_or_resume
-        from jaxsched.training.shards import provide_devices
+        from jaxsched.learning.card import record
+        from jaxsched.learning.config import load_config, quickstart_config
+        from jaxsched.learning.loop import METRICS_FILE, train_or_resume
+        from jaxsched.learning.shards import provide_devices
 
         provide_devices()
         figures.check_figure(CURVE)

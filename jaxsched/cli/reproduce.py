@@ -42,8 +42,8 @@ class Reproduce:
         from jaxsched import shipped
         from jaxsched.io.cards import what_of
         from jaxsched.io.files import check_folder
+        from jaxsched.learning.card import beside_card
         from jaxsched.policies import level_files, seek_files
-        from jaxsched.training.card import beside_card
         from jaxsched.versions import versions
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
@@ -77,10 +77,10 @@ Anew = tuple[Known, Path, list[tuple[str, float | None, float | None]]]
 def _network_anew(folder: Path, out: Path) -> Anew:
     from jaxsched.cli.progress import Display
     from jaxsched.cli.train import compiling, reporter
+    from jaxsched.learning.config import TrainConfig, from_dict
+    from jaxsched.learning.loop import train_or_resume
+    from jaxsched.learning.shards import provide_devices
     from jaxsched.policies.checkpoint import read_card
-    from jaxsched.training.config import TrainConfig, from_dict
-    from jaxsched.training.loop import train_or_resume
-    from jaxsched.training.shards import provide_devices
 
     provide_devices()
     card = read_card(folder)
@@ -97,9 +97,9 @@ def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import converted
-    from jaxsched.training.evolved.config import EvolvedConfig
-    from jaxsched.training.evolved.loop import train_evolved
-    from jaxsched.training.evolved.state import STATE_FILE
+    from jaxsched.learning.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.loop import train_evolved
+    from jaxsched.learning.evolved.state import STATE_FILE
 
     card = files.read_card(folder)
     config: EvolvedConfig = converted(EvolvedConfig, card.config, f"{files.WHAT} {folder}: {CARD_FILE}: config")
@@ -119,7 +119,7 @@ def _evaluated(entry: dict, old: str, new: str) -> list[tuple[str, float | None,
     import shlex
 
     from jaxsched.cli.evaluate import Evaluate
-    from jaxsched.training.card import CHECKPOINT
+    from jaxsched.learning.card import CHECKPOINT
 
     arguments = [new if word == CHECKPOINT else word for word in shlex.split(entry["command"])[2:]]
     comparison = tyro.cli(Evaluate, args=arguments).compared()

@@ -9,7 +9,7 @@ import tyro
 from jaxsched.cli.options import ExecutorOptions, Output, optional
 
 if TYPE_CHECKING:
-    from jaxsched.training.sweep_file import Sweep as Plan
+    from jaxsched.sweeps.file import Sweep as Plan
 
 HELP = """Train every point of a sweep, measure it, and print the table.
 
@@ -58,8 +58,9 @@ class Sweep(ExecutorOptions):
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder, check_outputs
-        from jaxsched.training import sweep_plan, sweep_table
-        from jaxsched.training.sweep_file import load_sweep
+        from jaxsched.sweeps import plan as sweep_plan
+        from jaxsched.sweeps import table as sweep_table
+        from jaxsched.sweeps.file import load_sweep
 
         check_outputs({"--markdown": self.markdown}, [self.file])
         if self.memory and not self.plan:
@@ -92,8 +93,9 @@ class Sweep(ExecutorOptions):
         """Trains and measures what has no row, with progress on stderr."""
         from jaxsched.cli.progress import Display, OverAll
         from jaxsched.executors.choose import executor_for
-        from jaxsched.training import sweep, sweep_plan
-        from jaxsched.training.shards import provide_devices
+        from jaxsched.learning.shards import provide_devices
+        from jaxsched.sweeps import plan as sweep_plan
+        from jaxsched.sweeps import run as sweep
 
         if plan.runs_at_once > 1:
             provide_devices()

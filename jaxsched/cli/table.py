@@ -37,8 +37,8 @@ class Table:
         """Read, rank, print, write. UserError on any mistake."""
         from jaxsched.cli.output import results, text
         from jaxsched.io.files import check_outputs
-        from jaxsched.training import sweep_ranking
-        from jaxsched.training.sweep_records import check_records_file, read_records, write_records
+        from jaxsched.sweeps import ranking as sweep_ranking
+        from jaxsched.sweeps.records import check_records_file, read_records, write_records
 
         check_outputs({"--markdown": self.markdown, "--rows": self.rows}, [self.file])
         check_records_file(self.rows)

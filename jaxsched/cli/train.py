@@ -12,8 +12,8 @@ from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
 
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
-    from jaxsched.training.config import TrainConfig
-    from jaxsched.training.loop import Report
+    from jaxsched.learning.config import TrainConfig
+    from jaxsched.learning.loop import Report
 
 HELP = """Train the schedulers, or resume a run.
 
@@ -126,13 +126,13 @@ class Train:
         from jaxsched.cli.progress import Display
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder
+        from jaxsched.learning import hosts
+        from jaxsched.learning.config import load_config, quickstart_config, to_dict
+        from jaxsched.learning.loop import STATE_FOLDER, train
+        from jaxsched.learning.shards import provide_devices, shared_devices
+        from jaxsched.learning.state import has_step, saved_config
+        from jaxsched.learning.trackers import tracked
         from jaxsched.policies.checkpoint import read_card
-        from jaxsched.training import hosts
-        from jaxsched.training.config import load_config, quickstart_config, to_dict
-        from jaxsched.training.loop import STATE_FOLDER, train
-        from jaxsched.training.shards import provide_devices, shared_devices
-        from jaxsched.training.state import has_step, saved_config
-        from jaxsched.training.trackers import tracked
 
         if self.hosts is not None:
             hosts.join(self.hosts)
@@ -191,7 +191,7 @@ class Train:
 
     def overridden(self, config: "TrainConfig") -> "TrainConfig":
         """`config` with what the options say instead."""
-        from jaxsched.training.config import validate
+        from jaxsched.learning.config import validate
 
         def given(*names: str) -> dict:
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

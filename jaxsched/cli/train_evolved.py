@@ -9,7 +9,7 @@ from jaxsched.cli.options import switched_on
 if TYPE_CHECKING:
     from jaxsched.cli.progress import Display
     from jaxsched.cli.train import Train
-    from jaxsched.training.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.config import EvolvedConfig
 
 ONLY_HERE = ("workload", "learn", "until", "generations")
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
@@ -20,7 +20,7 @@ NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_che
 def is_asked(options: "Train") -> bool:
     """The command learns from a workload. UserError where only a part of what that needs is given."""
     from jaxsched.errors import UserError
-    from jaxsched.training.evolved.state import STATE_FILE
+    from jaxsched.learning.evolved.state import STATE_FILE
 
     if options.resume is not None and (options.resume / STATE_FILE).is_file():
         return True
@@ -37,9 +37,9 @@ def learn(options: "Train") -> None:
 
     from jaxsched.cli.progress import Display
     from jaxsched.io.files import check_folder
-    from jaxsched.training.evolved.loop import METRICS_FILE, train_evolved
-    from jaxsched.training.evolved.state import STATE_FILE, saved_config
-    from jaxsched.training.json_lines import read_rows
+    from jaxsched.io.json_lines import read_rows
+    from jaxsched.learning.evolved.loop import METRICS_FILE, train_evolved
+    from jaxsched.learning.evolved.state import STATE_FILE, saved_config
 
     folder = options.out if options.resume is None else options.resume
     config = config_of(options) if options.resume is None else saved_config(options.resume)
@@ -80,7 +80,7 @@ def say_if_compiling(display: "Display") -> None:
 def config_of(options: "Train") -> "EvolvedConfig":
     """What a new run is told. UserError on options that do not go with it."""
     from jaxsched.errors import UserError
-    from jaxsched.training.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.config import EvolvedConfig
 
     wrong = [name for name in NOT_HERE if getattr(options, name)]
     if wrong:
@@ -131,7 +131,7 @@ def judging(config: "EvolvedConfig", policy: Path) -> str:
     """The command that compares the policy with rules, on the jobs that it was not learned from if there are any."""
     import shlex
 
-    from jaxsched.training.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.config import EvolvedConfig
 
     words = ["jaxsched", "evaluate", "--workload", config.workload]
     for name in (*SCENARIO, *COSTS):

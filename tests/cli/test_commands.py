@@ -15,9 +15,9 @@ from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
 from jaxsched.cli.progress import Display, OverAll
 from jaxsched.cli.train import Train
-from jaxsched.training.config import quickstart_config
-from jaxsched.training.setting import make_setting
-from jaxsched.training.worlds import Draw, params_of
+from jaxsched.learning.config import quickstart_config
+from jaxsched.learning.setting import make_setting
+from jaxsched.learning.worlds import Draw, params_of
 
 ROOT = Path(__file__).parents[2]
 

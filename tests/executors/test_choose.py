@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.executors.choose import executor_for
 from tests.executors.conftest import needs
 from tests.support.commands import refused
-from tests.training.test_training_sweep import BASE, TESTS
+from tests.sweeps.test_sweep import BASE, TESTS
 
 MISTAKES = [  # --on, --ask, what the message must say
     ("rya", [], ["--on rya", "ray:ADDRESS"]),

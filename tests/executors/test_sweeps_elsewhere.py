@@ -12,12 +12,12 @@ import yaml
 
 from jaxsched.cli.main import main
 from jaxsched.executors.choose import executor_for
-from jaxsched.training import sweep
-from jaxsched.training.json_lines import read_rows
-from jaxsched.training.sweep_file import Sweep, load_sweep
+from jaxsched.io.json_lines import read_rows
+from jaxsched.sweeps import run as sweep
+from jaxsched.sweeps.file import Sweep, load_sweep
 from tests.executors.conftest import MARK, needs
 from tests.support.cases import TIMES
-from tests.training.test_training_sweep import BASE, TESTS, Killed
+from tests.sweeps.test_sweep import BASE, TESTS, Killed
 
 PATIENCE_S = 600.0
 TIMED = ("training", "measuring", "folder")

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jaxsched.training.json_lines import read_rows
-from jaxsched.training.loop import METRICS_FILE
+from jaxsched.io.json_lines import read_rows
+from jaxsched.learning.loop import METRICS_FILE
 
 
 def of_process(pid: int, name: str) -> int:

@@ -1,0 +1,74 @@
+"""What a checkpoint's card says of its training beside figures."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxsched.evaluation.compare import Comparison
+from jaxsched.evaluation.tables import aligned
+from jaxsched.io import cards
+from jaxsched.io.locks import locked
+from jaxsched.learning.config import EnvironmentConfig, WorkloadConfig
+from jaxsched.policies.checkpoint import WHAT
+
+WAIT_S = 30.0
+CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
+
+
+def limits(env: EnvironmentConfig, jobs: WorkloadConfig, *, any_size: bool) -> str:
+    """What the policy was trained on, in a few sentences: beyond it nothing is known until it is measured.
+
+    `any_size`: it can be asked on clusters of other sizes.
+    """
+
+    def span(limits: tuple[float, float]) -> str:
+        low, high = limits
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+    gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
+    return (
+        f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
+        f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
+        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
+        f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
+        " durations. Beyond these nothing is known but what is measured."
+        + ("" if any_size else " For clusters of the same sizes only.")
+    )
+
+
+def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None:
+    """Puts an evaluation into the card of the checkpoint in `folder`, in place of an earlier one by the same command.
+
+    In `command` and figures, the checkpoint's folder becomes `CHECKPOINT`.
+    """
+    named = lambda word: CHECKPOINT if word == str(folder) else word
+    text = shlex.join(map(named, command))
+    report = comparison.to_json()
+    figures = {named(name): own for name, own in report["policies"].items()}
+    entry = {
+        "command": text,
+        "jct_mean_s": {name: own["jct_mean_s"] for name, own in figures.items()},
+        "jct_ci95_s": {name: own["jct_ci95_s"] for name, own in figures.items()},
+        "ratio_to_best_baseline": {name: own["ratio_to_best_baseline"] for name, own in figures.items()},
+        "jobs": report["jobs"],
+        "versions": comparison.versions,
+    }
+    with locked(folder, wait_s=WAIT_S):  # another evaluation may be about to add its own
+        what = cards.what_of(folder) or WHAT
+        kept = [one for one in cards.read_card(folder, what).get("figures", []) if one["command"] != text]
+        cards.update(folder, what, figures=[*kept, entry])
+
+
+def beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
+    """A table of mean JCTs: name, in the card, now, and their ratio; a dash where there is none."""
+
+    def text(value: float | None, form: str) -> str:
+        return "–" if value is None or math.isnan(value) else format(value, form)
+
+    def ratio(then: float | None, now: float | None) -> float | None:
+        return now / then if then and now else None
+
+    names = ["mean JCT (s)", "card", "now", "now / card"]
+    rows = [[name, text(then, ",.1f"), text(now, ",.1f"), text(ratio(then, now), ".4f")] for name, then, now in lines]
+    return aligned(names, rows)

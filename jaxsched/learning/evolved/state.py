@@ -1,0 +1,96 @@
+"""The state of a run that learns: one small file, replaced whole after each generation."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from jaxsched.errors import UserError
+from jaxsched.io.files import write_text
+from jaxsched.io.inputs import read_text
+from jaxsched.io.json_file import parse_json
+from jaxsched.io.schema import Count, converted
+from jaxsched.learning.evolved.config import EvolvedConfig
+from jaxsched.learning.evolved.evolution import Search
+from jaxsched.learning.evolved.subjects import SUBJECTS
+
+STATE_FILE = "evolved.json"
+SCHEMA = 1
+MOST_BYTES = 1 << 20
+ARRAYS = ("point", "average", "momentum", "squares")  # of a search
+
+
+@dataclasses.dataclass(frozen=True)
+class EvolvedState:
+    """Everything that a run needs to go on as if it had never stopped."""
+
+    search: Search
+    best: np.ndarray  # the numbers of the policy
+    best_ratio: float | None = None  # of its mean completion times to those of the rule; None: not judged yet
+    best_generation: int = 0
+
+
+class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    schema: int
+    config: EvolvedConfig
+    jobs: str  # digest of what is learned from
+    point: list[float]
+    average: list[float]
+    momentum: list[float]
+    squares: list[float]
+    generation: Count
+    best: list[float]
+    best_ratio: float | None
+    best_generation: Count
+    command: str
+
+
+def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, command: str) -> None:
+    """Write it; floats are written so that the same ones are read."""
+    search = state.search
+    content = {
+        "schema": SCHEMA,
+        "config": dataclasses.asdict(config),
+        "jobs": jobs,
+        "point": search.point.tolist(),
+        "average": search.average.tolist(),
+        "momentum": search.momentum.tolist(),
+        "squares": search.squares.tolist(),
+        "generation": search.generation,
+        "best": state.best.tolist(),
+        "best_ratio": state.best_ratio,
+        "best_generation": state.best_generation,
+        "command": command,
+    }
+    write_text(run_dir / STATE_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _read(run_dir: Path) -> _Saved:
+    where = f"run {run_dir}: {STATE_FILE}"
+    saved: _Saved = converted(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
+    if min(saved.squares, default=0.0) < 0.0:
+        raise UserError(f"{where}: squares has {min(saved.squares):g}, should be at least 0")
+    if saved.schema != SCHEMA:
+        raise UserError(f"{where}: schema {saved.schema}, this version reads schema {SCHEMA}")
+    count = len(SUBJECTS[saved.config.learn].begin)
+    for name in (*ARRAYS, "best"):
+        if len(getattr(saved, name)) != count:
+            raise UserError(f"{where}: {name} has {len(getattr(saved, name))} numbers, should have {count}")
+    return saved
+
+
+def saved_config(run_dir: Path) -> EvolvedConfig:
+    """What the run was told. UserError if the file is not as `save` writes it."""
+    return _read(run_dir).config
+
+
+def restore(run_dir: Path, jobs: str) -> tuple[EvolvedState, str]:
+    """The state, and the command that began the run. UserError if the file is bad or the workload is another now."""
+    saved = _read(run_dir)
+    if saved.jobs != jobs:
+        raise UserError(f"run {run_dir}: its workload {saved.config.workload} has other jobs now; start a new run")
+    arrays = (np.array(getattr(saved, name)) for name in ARRAYS)
+    search = Search(*arrays, generation=saved.generation)
+    return EvolvedState(search, np.array(saved.best), saved.best_ratio, saved.best_generation), saved.command

@@ -1,0 +1,84 @@
+"""What is learned: numbers that a policy is made of, and the rule that they are held against."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from jaxsched.env.knowledge import NOTHING, RUNTIMES
+from jaxsched.learning.evolved import level_numbers
+from jaxsched.learning.evolved.evolution import Pace
+from jaxsched.learning.evolved.level_numbers import table_of
+from jaxsched.policies import level_files, seek_files, seek_weights
+from jaxsched.policies.base import Policy
+from jaxsched.policies.level_files import save_levels
+from jaxsched.policies.seek_files import save_seeking
+from jaxsched.policies.seek_weights import SeekWeights
+
+Numbers = Float64[np.ndarray, "numbers"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One thing that can be learned."""
+
+    name: str
+    rule: str  # whose mean completion times are those of numbers held against
+    begin: Numbers  # where learning starts
+    policy_of: Callable[[Numbers], Policy]
+    save: Callable[[Path, Numbers, dict[str, Any]], None]  # as a policy's folder, with more for its card
+    knows: str  # of run times
+    stops: bool  # schedulers stop jobs
+    several: bool  # it is about several schedulers that forward jobs
+    generations: int
+    lists: int  # that all candidates of a generation play
+    judges: int  # lists by which the best point is chosen
+    pace: Pace
+    shorter: bool  # all times of a list are made shorter by a random factor
+    fewer_forwards: bool  # every other list is played with no more forwards than is usual
+    misjudged: bool  # two of four lists have wrong estimates
+
+
+def _weights(numbers: Numbers) -> SeekWeights:
+    largest = seek_weights.LARGEST
+    return SeekWeights(tuple(np.clip(numbers, -largest, largest).astype(np.float32).tolist()))
+
+
+LEVELS = Subject(
+    name="levels",
+    rule=level_files.PLAYED.format(order="mlfq"),
+    begin=np.zeros(level_numbers.COUNT),
+    policy_of=lambda numbers: level_files.policy_of(table_of(numbers), "levels"),
+    save=lambda folder, numbers, card: save_levels(folder, table_of(numbers), card),
+    knows=NOTHING,
+    stops=True,
+    several=False,
+    generations=25,
+    lists=1,
+    judges=8,
+    pace=Pace(pairs=12, sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
+    shorter=False,
+    fewer_forwards=False,
+    misjudged=False,
+)
+SEEKING = Subject(
+    name="seeking",
+    rule=seek_files.PLAYED,
+    begin=np.array([-1.0, 0.0, 0.1, 1.0]),  # by the wait alone
+    policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
+    save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
+    knows=RUNTIMES,
+    stops=False,
+    several=True,
+    generations=30,
+    lists=12,
+    judges=24,
+    pace=Pace(pairs=8, sigma=0.2, step=0.08, momentum=0.8, squares=0.95),
+    shorter=True,
+    fewer_forwards=True,
+    misjudged=True,
+)
+SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}

@@ -1,0 +1,244 @@
+"""The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float32, PyTree
+
+from jaxsched.errors import UserError
+from jaxsched.io.files import write_text
+from jaxsched.io.json_lines import append, read_rows, truncate
+from jaxsched.learning.card import limits
+from jaxsched.learning.chunk import Metrics, chunk, initial, placed
+from jaxsched.learning.config import TrainConfig, to_dict
+from jaxsched.learning.faults import stop_at_fault
+from jaxsched.learning.hosts import is_first, locked_by_first, together
+from jaxsched.learning.setting import Setting, make_setting, same_run
+from jaxsched.learning.state import TrainState, has_step, restore, save, saved_config
+from jaxsched.learning.validation import validation_jct_s
+from jaxsched.machine import loop_options
+from jaxsched.policies.checkpoint import add_to_card, save_policy
+
+STATE_FOLDER, POLICY_FOLDER = "state", "policy"
+METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
+Report = Callable[[dict[str, float]], None]
+
+
+class Programs(NamedTuple):
+    """The compiled pieces of a run. `step` donates its argument."""
+
+    initial: Callable[[], TrainState]
+    step: Callable[[TrainState], tuple[TrainState, Metrics]]
+    validate: Callable[[PyTree], Float32[Array, ""]]  # seconds, of weights
+    place: Callable[[TrainState], TrainState] = lambda state: state  # onto the devices where `step` leaves it
+
+
+def programs_of(setting: Setting) -> Programs:
+    """The programs of one run; they compile when they are first called."""
+    jit = functools.partial(jax.jit, compiler_options=loop_options())
+    return Programs(
+        initial=jax.jit(lambda: initial(setting)),
+        step=jit(lambda state: chunk(setting, state), donate_argnums=0),
+        validate=jit(lambda weights: validation_jct_s(setting, weights)),
+        place=lambda state: placed(state, setting.config.ppo.shards),
+    )
+
+
+def train(
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    report: Report | None = None,
+    save_every: int = 10,
+    programs: Programs | None = None,
+    command: str = "",
+    begin: Callable[[], None] | None = None,
+    debug_checks: bool = False,
+) -> Path:
+    """Train to the end of the config's chunks and return the folder of the best policy by validation (see `finish`).
+
+    `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
+    `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
+    and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
+    the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
+    right, before anything is compiled; `debug_checks` end the run at the first number that is not finite, and the first
+    GPU or job that is lost. Raises UserError if there is nothing to resume, a run in the way, or another process at
+    work in the folder.
+
+    Several processes (`learning.hosts`) call it alike; the first writes all but its steps.
+    """
+    if not resume and has_step(run_dir / STATE_FOLDER):
+        raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
+    setting = make_setting(config, debug_checks)
+    together("looked")  # before another process puts a run there
+    with locked_by_first(run_dir), _system_errors(run_dir):
+        if begin is not None:
+            begin()
+        _train(setting, run_dir, resume, report, save_every, programs or programs_of(setting), command)
+    return run_dir / POLICY_FOLDER
+
+
+def _train(
+    setting: Setting,
+    run_dir: Path,
+    resume: bool,
+    report: Report | None,
+    save_every: int,
+    programs: Programs,
+    command: str,
+) -> None:
+    config = setting.config
+    state = _begun(config, run_dir, programs, resume, command)
+    chunks = config.ppo.chunks
+    wall, cpu = time.perf_counter(), time.process_time()
+    for done in range(int(state.chunk) + 1, chunks + 1):
+        state, metrics = programs.step(state)
+        if setting.checks:
+            stop_at_fault(done, np.asarray(metrics.pop("fault")), state.weights)
+        row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
+        if done % config.validation.every == 0 or done == chunks:
+            row["validation_jct_s"] = float(programs.validate(state.weights))
+            state = programs.place(_best_of(run_dir, setting, state, row["validation_jct_s"]))
+        timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        if is_first():
+            append(run_dir / METRICS_FILE, row)
+            append(run_dir / TIMING_FILE, timing)
+        if done % save_every == 0 or done == chunks:
+            save(run_dir / STATE_FOLDER, state, config)
+        if report:
+            report(row | timing)
+    if is_first():
+        finish(run_dir, setting, state)
+
+
+@contextmanager
+def _system_errors(run_dir: Path) -> Iterator[None]:
+    """What the system refuses while a run goes on, a full disk for instance, is one line; the run can be resumed."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or " ".join(str(error).split())
+        how = "go on with --resume" if has_step(run_dir / STATE_FOLDER) else "start again"
+        raise UserError(f"run {run_dir}: {what}; when that is mended, {how}") from error
+
+
+def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:
+    """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
+    state = programs.initial()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume:
+        state = restore(run_dir / STATE_FOLDER, state)
+    state = programs.place(state)
+    if not resume:
+        save(run_dir / STATE_FOLDER, state, config)
+    if is_first():
+        if not resume:
+            write_text(run_dir / COMMAND_FILE, command)
+        cut_logs(run_dir, int(state.chunk))
+    return state
+
+
+def cut_logs(run_dir: Path, chunks: int) -> None:
+    """Keep the rows of the first chunks; later ones will be written again."""
+    for name in (METRICS_FILE, TIMING_FILE):
+        truncate(run_dir / name, chunks)
+
+
+def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
+    """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
+    if jct_s < float(state.best_jct_s):
+        state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
+        if is_first():
+            write_policy(run_dir, setting, state)
+    return state
+
+
+def train_or_resume(
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    command: str = "",
+    report: Report | None = None,
+    begin: Callable[[], None] | None = None,
+) -> Path:
+    """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
+    found = has_step(run_dir / STATE_FOLDER)
+    if found and not same_run(saved_config(run_dir / STATE_FOLDER), config):
+        raise UserError(
+            f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
+        )
+    return train(config, run_dir, resume=found, command=command, report=report, begin=begin)
+
+
+def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
+    """The policy of `state.best_weights` and its card, into the run's folder."""
+    config, params = setting.config, setting.worlds.params
+    racks = params.cluster.rack_id.shape[1]
+    card = {
+        "config": to_dict(config),
+        "chunk": int(state.chunk),
+        "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
+        "device": jax.devices()[0].device_kind,
+        "limits": limits(config.env, config.workload, any_size=config.network.kind != "flat"),
+    }
+    save_policy(
+        run_dir / POLICY_FOLDER,
+        setting.network,
+        state.best_weights,
+        config.queue,
+        card,
+        max_forwards=config.env.max_forwards,
+        sizes=(*params.cluster.shape, racks),
+    )
+
+
+def finish(run_dir: Path, setting: Setting, state: TrainState) -> None:
+    """Puts into the policy's card what is known at the run's end: its curve and the command that started it.
+
+    If no validation run came to its end, the last weights are the policy, and its card has no validation JCT.
+    """
+    if not (run_dir / POLICY_FOLDER).is_dir():
+        write_policy(run_dir, setting, state.replace(best_weights=state.weights))
+    rows = read_rows(run_dir / METRICS_FILE)
+    jct = lambda row: row["validation_jct_s"] if math.isfinite(row["validation_jct_s"]) else None
+    curve = [[row["chunk"], jct(row)] for row in rows if "validation_jct_s" in row]
+    path = run_dir / COMMAND_FILE
+    command = path.read_text() if path.exists() else ""
+    add_to_card(run_dir / POLICY_FOLDER, curve=curve, commands={"train": command} if command else {})
+
+
+def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
+    """Speed of training, compilation apart: decisions per second, wall and CPU seconds of `repeats` chunks.
+
+    A decision is a choice that a scheduler really had (some placement or forward was legal).
+    """
+    setting = make_setting(config)
+    state = placed(jax.jit(lambda: initial(setting))(), config.ppo.shards)
+    started = time.perf_counter()
+    step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile(loop_options())
+    compiled = time.perf_counter()
+    state, _ = jax.block_until_ready(step(state))
+    wall, cpu, decisions, rounds = time.perf_counter(), time.process_time(), 0, 0
+    for _ in range(repeats):
+        state, metrics = jax.block_until_ready(step(state))
+        decisions += int(metrics["decisions"])
+        rounds += config.ppo.num_envs * config.ppo.steps
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return {
+        "num_envs": config.ppo.num_envs,
+        "decisions_per_s": decisions / wall,
+        "rounds_per_s": rounds / wall,
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "compile_s": compiled - started,
+    }

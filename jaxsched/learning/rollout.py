@@ -1,0 +1,218 @@
+"""Experience: steps of vmapped environments under the sampled policy, and advantages over them.
+
+A step is a round of every environment on a CPU, a turn on an accelerator (`env.turns`), in which some decide and others
+are within an interval.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
+
+from jaxsched.env.environment import transition
+from jaxsched.env.knowledge import mask_unknown
+from jaxsched.env.observation import Observation, observe
+from jaxsched.env.rollout import play_rounds
+from jaxsched.env.state import ALWAYS, Action, EnvParams, State
+from jaxsched.env.turns import Playing, turn_with
+from jaxsched.learning.faults import fault_code
+from jaxsched.learning.setting import Setting
+from jaxsched.learning.shaping import potential
+from jaxsched.learning.worlds import Draw, params_axes, params_of_all
+from jaxsched.networks.hierarchy import Heads, Menu, apply_in_blocks
+from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
+from jaxsched.policies.menu import build_menu
+from jaxsched.pytree import Pytree
+
+
+class Experience(Pytree):
+    """T steps of E environments; both axes lead everywhere."""
+
+    obs: Observation
+    menu: Menu
+    choice: Choice
+    log_prob: Float32[Array, "T E P"]
+    value: Float32[Array, "T E P"]  # in units of the return scale
+    reward: Float32[Array, "T E P"]  # shaped and shared
+    discount: Float32[Array, "T E"]  # 1 within a boundary, gamma when the clock advanced
+    decides: Bool[Array, "T E"]  # the schedulers decided, and what that brought is known
+    real: Bool[Array, "T E P"]  # the scheduler had something to decide
+    fault: Int32[Array, "T E 4"] | None = None  # of debug checks, see `learning.faults`
+
+
+class Counts(Pytree):
+    """Sums over a chunk, for the log."""
+
+    rounds: Int32[Array, ""]  # steps in which the schedulers decided
+    decisions: Int32[Array, ""]
+    placements: Int32[Array, ""]
+    forwards: Int32[Array, ""]
+    intervals: Int32[Array, ""]
+    jobs: Int32[Array, ""]
+    illegal: Int32[Array, ""]
+
+
+def collect(
+    key: PRNGKeyArray, setting: Setting, weights: PyTree, draws: Draw, worlds: State | Playing
+) -> tuple[State | Playing, Experience, Float32[Array, "E P"], Counts]:
+    """`ppo.steps` steps of every environment to learn from, and one more for its value.
+
+    Args: `draws` and `worlds` with a leading axis over environments; they play in turns if they are `Playing`.
+    Returns: environments after the further step, experience, the values that stand for what comes after it, and counts.
+    """
+    network, environments = setting.network, draws.pace.shape[0]
+    params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
+    look_at_all = jax.vmap(functools.partial(look, setting), in_axes=(axes, 0))
+    check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
+    step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
+
+    def play(worlds: State | Playing, key: PRNGKeyArray) -> tuple[State | Playing, tuple[Experience, Counts]]:
+        obs, menu = look_at_all(params, jax.vmap(_to_decide)(worlds))
+        heads = apply_in_blocks(network, weights, obs, menu)
+        keys = jax.random.split(key, environments)
+        after, experience, counts = step_all(keys, params, draws.interval_factor, worlds, obs, menu, heads)
+        if setting.checks:
+            said = experience.reward + experience.value + experience.log_prob
+            state = after.state if isinstance(after, Playing) else after
+            experience = experience.replace(fault=check_all(params, state, said))
+        return after, (experience, jax.tree.map(jnp.sum, counts))
+
+    # of the step after the last one only the value is used: to look once more would compile all of the looking twice
+    worlds, _, (steps, counts) = play_rounds(play, worlds, jax.random.split(key, setting.config.ppo.steps + 1))
+    experience, bootstrap = _until_last_decision(steps)
+    return worlds, experience, bootstrap, jax.tree.map(lambda leaf: leaf[:-1].sum(), counts)
+
+
+def _until_last_decision(steps: Experience) -> tuple[Experience, Float32[Array, "E P"]]:
+    """What T + 1 steps tell up to the last decision of each environment, and its value, which stands for the rest."""
+    count = steps.decides.shape[0]
+    last = count - 1 - jnp.argmax(steps.decides[::-1], 0)
+    known = jnp.arange(count)[:, None] < last
+    whole = steps.replace(
+        reward=jnp.where(known[..., None], steps.reward, 0.0),
+        discount=jnp.where(known, steps.discount, 1.0),
+        decides=steps.decides & known,
+        real=steps.real & known[..., None],
+    )
+    bootstrap = jnp.take_along_axis(steps.value, last[None, :, None], 0)[0]
+    return jax.tree.map(lambda leaf: leaf[:-1], whole), bootstrap
+
+
+def _to_decide(world: State | Playing) -> State:
+    return world.to_decide if isinstance(world, Playing) else world
+
+
+def look(setting: Setting, params: EnvParams, state: State) -> tuple[Observation, Menu]:
+    """What the schedulers of one environment see of it, by what they may know."""
+    state = mask_unknown(params, state, setting.static.knows)
+    obs = observe(setting.config.queue, params, state)
+    return obs, build_menu(params, state, obs)
+
+
+class _Moved(Pytree):
+    """An environment after a step; what is said of schedulers is true or false of all of them."""
+
+    world: State | Playing
+    state: State
+    gain: Float32[Array, "P"]
+    decided: Bool[Array, ""]
+    advanced: Bool[Array, ""]  # the clock
+    settled: Bool[Array, ""]  # the schedulers can decide again, arrivals apart: what they did is over
+
+
+def _moved(setting: Setting, params: EnvParams, world: State | Playing, action: Action) -> _Moved:
+    """The environment after a round, or a turn, in which this is what its schedulers do."""
+    if isinstance(world, State):
+        state, gain = transition(setting.static, params, world, action)
+        yes = jnp.array(True)
+        return _Moved(
+            world=state, state=state, gain=gain, decided=yes, advanced=state.clock != world.clock, settled=yes
+        )
+    after, gain = turn_with(setting.static, params, world, action, ALWAYS)
+    advanced = after.state.clock != world.state.clock
+    return _Moved(
+        world=after, state=after.state, gain=gain, decided=world.decides, advanced=advanced,
+        settled=advanced | (world.decides & after.decides),
+    )  # fmt: skip
+
+
+def _step(
+    setting: Setting,
+    key: PRNGKeyArray,
+    params: EnvParams,
+    factor: Float32[Array, ""],
+    world: State | Playing,
+    obs: Observation,
+    menu: Menu,
+    heads: Heads,
+) -> tuple[State | Playing, Experience, Counts]:
+    """One step of one environment under the sampled policy; its experience has no leading axes yet.
+
+    `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
+    """
+    rule, state = setting.config.reward, _to_decide(world)
+    choice = sample(key, heads, obs, menu)
+    log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
+    _, mask = option_logits(heads, obs, menu)
+    moved = _moved(setting, params, world, to_action(state, obs, menu, choice))
+    decided, after = moved.decided, moved.state
+    discount = jnp.where(moved.advanced, setting.config.ppo.gamma**factor, 1.0)
+    before = jnp.where(decided, potential(rule, params, state, jnp.array(False)), 0.0)
+    then = jnp.where(moved.settled, potential(rule, params, after, moved.advanced), 0.0)
+    own = factor * (moved.gain + discount * then - before)
+    shared = (1.0 - rule.team_share) * own + rule.team_share * own.mean()
+    real = mask.any(-1) & ~state.waited
+    experience = Experience(
+        obs=obs, menu=menu, choice=choice, log_prob=log_prob, value=heads.value, reward=shared, discount=discount,
+        decides=decided, real=real,
+    )  # fmt: skip
+    placed = real & choice.act & (choice.option < menu.mask.shape[-1])
+    jobs = (state.queue >= 0).sum() + (state.running.job >= 0).sum()
+    counts = Counts(
+        rounds=decided.astype(jnp.int32), decisions=real.sum(), placements=placed.sum(),
+        forwards=(real & choice.act & ~placed).sum(), intervals=moved.advanced.astype(jnp.int32),
+        jobs=jnp.where(decided, jobs, 0), illegal=after.illegal - state.illegal,
+    )  # fmt: skip
+    return moved.world, experience, counts
+
+
+def advantages(
+    experience: Experience,
+    bootstrap: Float32[Array, "E P"],
+    return_scale: Float32[Array, ""],
+    decay: float | Float32[Array, ""],
+) -> tuple[Float32[Array, "T E P"], Float32[Array, "T E P"]]:
+    """Generalised advantage estimates and returns (Schulman et al., 2016), in reward units; of decisions.
+
+    What a step brings in which nobody decides is part of what the decision before it brought. `bootstrap` are the
+    values after the last step, in units of `return_scale`.
+    """
+    values = experience.value * return_scale
+
+    def back(carry: _Later, step: tuple[Array, Array, Array, Array]) -> tuple[_Later, Array]:
+        reward, value, discount, decides = step
+        reward, discount = reward + discount * carry.reward, discount * carry.discount
+        delta = reward + discount * carry.value - value
+        # lambda counts intervals, like gamma: rounds of one boundary are one moment in time
+        gae = delta + discount * jnp.where(discount < 1.0, decay, 1.0) * carry.gae
+        here = _Later(jnp.zeros_like(reward), jnp.ones_like(discount), value, gae)
+        passed = _Later(reward, discount, carry.value, carry.gae)
+        return jax.tree.map(lambda new, old: jnp.where(decides, new, old), here, passed), gae
+
+    discount, decides = experience.discount[..., None], experience.decides[..., None]
+    nothing = jnp.zeros_like(bootstrap)
+    start = _Later(nothing, jnp.ones_like(discount[0]), bootstrap * return_scale, nothing)
+    _, gae = lax.scan(back, start, (experience.reward, values, discount, decides), reverse=True)
+    return gae, gae + values
+
+
+class _Later(NamedTuple):
+    """What is known of later steps: rewards and discount until the next decision, its value and its advantage."""
+
+    reward: Float32[Array, "E P"]
+    discount: Float32[Array, "E 1"]
+    value: Float32[Array, "E P"]
+    gae: Float32[Array, "E P"]

@@ -1,0 +1,79 @@
+"""Validation: the deterministic policy on fixed job lists, run until every job has finished."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float32, PyTree
+
+from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.environment import is_finished
+from jaxsched.env.rollout import one_round, play_while
+from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.turns import Playing, at_boundary, turn
+from jaxsched.learning.setting import Setting, on_its_path
+from jaxsched.learning.shards import per_shard
+from jaxsched.learning.worlds import Draw, draw_some, draw_state, params_axes, params_of_all
+from jaxsched.policies.base import Policy
+from jaxsched.policies.learned import learned_policy
+
+MOST_ROUNDS = 20_000
+MOST_TURNS = 4 * MOST_ROUNDS  # a boundary has as many turns as rounds, completions and blocks of arrivals
+
+
+def mean_jct_s(
+    static: EnvConfig, params: EnvParams, axes: EnvParams, policy: Policy, states: State
+) -> Float32[Array, "E"]:
+    """Mean JCT over all jobs of each of `states` after running it to its end, inf if it does not end.
+
+    Args: `params` batched where `axes` say so, `states` with a leading axis.
+    """
+
+    key = jax.random.key(0)
+
+    def rounds(params: EnvParams, state: State) -> State:
+        def play(state: State, key: Array) -> tuple[State, None]:
+            return one_round(static, params, policy, state, key), None
+
+        return play_while(lambda state: ~is_finished(state), play, state, lambda _: key, MOST_ROUNDS)[0]
+
+    def turns(states: State) -> State:
+        def play(playing: Playing, key: Array) -> tuple[Playing, None]:
+            move = jax.vmap(lambda params, one: turn(static, params, policy, one, key)[0], in_axes=(axes, 0))
+            return move(params, playing), None
+
+        going = lambda playing: ~jax.vmap(is_finished)(playing.state).all()
+        return play_while(going, play, jax.vmap(at_boundary)(states), lambda _: key, MOST_TURNS)[0].state
+
+    done = jax.vmap(rounds, in_axes=(axes, 0))(params, states) if on_cpu() else turns(states)
+    return jax.vmap(_mean_jct_s, in_axes=(axes, 0))(params, done)
+
+
+def _mean_jct_s(params: EnvParams, done: State) -> Float32[Array, ""]:
+    records, jobs = done.records, done.jobs
+    whole = (records.finish - jobs.arrival).astype(jnp.float32) * params.interval_s
+    jct = whole + records.finish_offset_s + jobs.lead_s
+    kept = jobs.home >= 0
+    mean = jnp.where(kept, jct, 0.0).sum() / jnp.maximum(kept.sum(), 1)
+    return jnp.where(is_finished(done), mean, jnp.inf)
+
+
+@on_its_path
+def validation_jct_s(setting: Setting, weights: PyTree) -> Float32[Array, ""]:
+    """Mean JCT on worlds that training never draws; infinite if a run did not end.
+
+    Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
+    """
+    config, worlds, rule = setting.config, setting.worlds, setting.config.validation
+    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1))
+    draws = draw_some(draw_key, worlds, rule.seeds)
+    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
+    states = start(jax.random.split(job_key, rule.seeds), draws)
+
+    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
+        draws, states = own
+        policy = learned_policy("validation", setting.network, weights, config.queue)
+        params, axes = params_of_all(worlds, draws), params_axes(worlds)
+        return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
+
+    _, jct = per_shard(measured, config.ppo.shards)(weights, (draws, states))
+    return jct.mean()

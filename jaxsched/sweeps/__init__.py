@@ -1,0 +1,1 @@
+"""Many trainings from one file, on executors: shared programs, tasks, tables, rankings."""

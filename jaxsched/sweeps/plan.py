@@ -1,0 +1,104 @@
+"""What a sweep will do: its programs and their points, and which of them are finished. Nothing is compiled."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxsched.errors import UserError
+from jaxsched.io.json_lines import read_rows
+from jaxsched.learning.config import to_dict
+from jaxsched.sweeps.file import Point, Sweep
+from jaxsched.sweeps.sweepable import shape_key
+
+ROWS_FILE = "rows.jsonl"
+
+
+class Program(NamedTuple):
+    """Points that share a program, and how many of them are trained at once."""
+
+    points: list[Point]
+    runs_at_once: int
+
+    @property
+    def differing(self) -> list[str]:
+        """The numbers in which the points differ, the seed apart."""
+        configs = [flat(point.config) for point in self.points]
+        return [key for key in configs[0] if key != "seed" and len({str(one[key]) for one in configs}) > 1]
+
+
+def programs(sweep: Sweep) -> list[Program]:
+    """The sweep's programs, in the order of the file."""
+    groups: dict[Any, list[Point]] = {}
+    for point in sweep.points:
+        groups.setdefault(shape_key(point.config), []).append(point)
+    most = sweep.runs_at_once or (1 if jax.default_backend() == "cpu" else len(sweep.points))
+    return [Program(points, min(most, len(points))) for points in groups.values()]
+
+
+def plan(sweep: Sweep, *, memory: bool = False) -> Iterator[str]:
+    """One line per program: its points, how they run, and with `memory` (a second each) what their shapes need."""
+    finished = {row["id"] for row in rows_of(sweep)}
+    for number, program in enumerate(programs(sweep), 1):
+        names = list(dict.fromkeys(point.group for point in program.points))
+        done = sum(sweep.id_of(point) in finished for point in program.points)
+        how = "one after the other" if program.runs_at_once == 1 else f"{program.runs_at_once} at once"
+        differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
+        line = f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how}"
+        yield f"{line}; at least {_memory_mib(program):,.0f} MiB" if memory else line
+
+
+def chunks_left(sweep: Sweep) -> int:
+    """Chunks of all points that have no row yet; of points that are trained at once, those of one."""
+    finished = {row["id"] for row in rows_of(sweep)}
+    left = 0
+    for program in programs(sweep):
+        points = [point for point in program.points if sweep.id_of(point) not in finished]
+        left += math.ceil(len(points) / program.runs_at_once) * program.points[0].config.ppo.chunks
+    return left
+
+
+def check_memory(sweep: Sweep, most_bytes: int | None) -> None:
+    """UserError if a program with unfinished points holds more than a worker has; a second per program."""
+    if most_bytes is None:
+        return
+    finished = {row["id"] for row in rows_of(sweep)}
+    for number, program in enumerate(programs(sweep), 1):
+        if all(sweep.id_of(point) in finished for point in program.points):
+            continue
+        needed, most = _memory_mib(program), most_bytes / 2**20
+        if needed > most:
+            less = "a smaller runs_at_once" if program.runs_at_once > 1 else "fewer ppo.num_envs or ppo.steps"
+            raise UserError(
+                f"{sweep.path}: program {number}, {program.points[0].name}: needs at least {needed:,.0f} MiB, a worker "
+                f"has {most:,.0f}; take {less}"
+            )
+
+
+def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """The rows of the sweep's points that are finished, in the order of the file and by the names that it has now."""
+    by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
+    wanted = {sweep.id_of(point): point for point in sweep.points}
+    return [by_id[one] | names_of(point) for one, point in wanted.items() if one in by_id]
+
+
+def names_of(point: Point) -> dict[str, Any]:
+    """What a row says of its point."""
+    return {"point": point.name, "group": point.group, "variant": point.variant, "changes": point.changes}
+
+
+def _memory_mib(program: Program) -> float:
+    from jaxsched.sweeps.shared_programs import SharedPrograms  # all that training needs, seconds to import
+
+    shared = SharedPrograms([point.config for point in program.points[:1]])
+    return program.runs_at_once * shared.memory_bytes() / 2**20
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """Values by dotted name, as plain ones."""
+    flat = {}
+    for key, value in json.loads(json.dumps(to_dict(config))).items():
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
+    return flat

@@ -1,0 +1,123 @@
+"""The rows of a sweep as records of plain columns, which Parquet holds as well as JSON lines."""
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxsched.errors import UserError
+from jaxsched.io.files import write_text
+from jaxsched.io.json_lines import read_rows
+from jaxsched.sweeps.file import load_sweep
+from jaxsched.sweeps.plan import rows_of
+
+JSON_LINES, PARQUET, YAML = ".jsonl", ".parquet", (".yaml", ".yml")
+VALIDATION = "validation: JCT (s)"
+_ALWAYS = ("id", "point", "group", "seed", "changes", "curve_chunk", "curve_jct_s", VALIDATION)
+
+Record = dict[str, Any]
+
+
+def record_of(row: dict[str, Any]) -> Record:
+    """The columns of a row: what names it, `changes` as JSON, the curve of validation, and a column per figure.
+
+    Figures are `VALIDATION`, `TEST: JCT (s)`, `TEST: p99 (s)` and `TEST: ratio`, and the seconds of training.
+    """
+    figures = {VALIDATION: row["validation"]["best_jct_s"]}
+    for name, test in row["tests"].items():
+        figures |= {
+            f"{name}: JCT (s)": test["jct_mean_s"],
+            f"{name}: p99 (s)": test["jct_p99_s"],
+            f"{name}: ratio": test["ratio"],
+        }
+    return {
+        "id": row["id"],
+        "point": row["point"],
+        "group": row["group"],
+        "variant": row["variant"],
+        "seed": row["seed"],
+        "changes": json.dumps(row["changes"]),
+        "curve_chunk": [one["chunk"] for one in row["validation"]["curve"]],
+        "curve_jct_s": [one["jct_s"] for one in row["validation"]["curve"]],
+        **figures,
+        "training: wall (s)": row["training"]["wall_s"],
+        "training: CPU (s)": row["training"]["cpu_s"],
+    }
+
+
+def figures_of(records: Sequence[Record]) -> list[str]:
+    """The columns that hold a figure, the tests' ratios and JCTs before the others."""
+    names = dict.fromkeys(name for record in records for name in record if ": " in name)
+    first = [name for name in names if name.endswith(": ratio")]
+    return [*first, *(name for name in names if name not in first)]
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a sweep's file (.yaml, whose finished points they are), its rows (.jsonl), or Parquet.
+
+    UserError for what is none of them, and where there is no row.
+    """
+    if path.suffix in YAML:
+        plan = load_sweep(path)
+        found, where = _records(rows_of(plan), path), f"{path}: no point is finished in {plan.out}"
+    elif path.suffix == JSON_LINES:
+        if not path.exists():
+            raise UserError(f"{path}: no such file")
+        found, where = _records(read_rows(path), path), f"{path}: has no rows"
+    elif path.suffix == PARQUET:
+        found, where = _read_parquet(path), f"{path}: has no rows"
+    else:
+        raise UserError(f"{path}: should be a sweep (.yaml), its rows.jsonl, or a .parquet of `jaxsched table`")
+    if not found:
+        raise UserError(where)
+    return found
+
+
+def check_records_file(path: Path | None) -> None:
+    """UserError if records cannot be written into a file of this name."""
+    if path is None:
+        return
+    if path.suffix not in (JSON_LINES, PARQUET):
+        raise UserError(f"--rows {path}: should end in {JSON_LINES} or {PARQUET}")
+    if path.suffix == PARQUET:
+        _check_pyarrow(path)
+
+
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """As JSON lines or Parquet, as `path` ends; columns that a record lacks are null."""
+    if path.suffix != PARQUET:
+        write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    names = dict.fromkeys(name for record in records for name in record)
+    parquet.write_table(pyarrow.table({name: [record.get(name) for record in records] for name in names}), path)
+
+
+def _records(rows: Sequence[dict[str, Any]], path: Path) -> list[Record]:
+    """Of rows, or of lines that are records already."""
+    try:
+        return [row if "curve_chunk" in row else record_of(row) for row in rows]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: a line is no row of a sweep ({error!r})") from None
+
+
+def _read_parquet(path: Path) -> list[Record]:
+    _check_pyarrow(path)
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        found = parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from None
+    if found and (missing := [name for name in _ALWAYS if name not in found[0]]):
+        raise UserError(f"{path}: has no column {missing[0]!r}, should be a .parquet of `jaxsched table`")
+    return found
+
+
+def _check_pyarrow(path: Path) -> None:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UserError(f"{path}: Parquet needs pyarrow, which is not installed: pip install 'jaxsched[tables]'")

@@ -1,1 +1,0 @@
-"""Learning: PPO over vmapped environments, in chunks that can be killed and resumed."""

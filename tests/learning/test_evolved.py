@@ -1,0 +1,293 @@
+"""A few numbers are learned from a workload, the same whether a run is stopped or not."""
+
+import numpy as np
+import pytest
+
+from jaxsched.cli import main
+from jaxsched.cli import train_evolved as train_evolved_command
+from jaxsched.cli.check import what_is
+from jaxsched.cli.train import Train
+from jaxsched.errors import UserError
+from jaxsched.io.cards import CARD_FILE
+from jaxsched.io.json_lines import read_rows
+from jaxsched.learning.evolved import loop
+from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
+from jaxsched.learning.evolved.level_numbers import COUNT, table_of
+from jaxsched.learning.evolved.lists import drawn, shortened
+from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
+from jaxsched.learning.evolved.plays import Plays
+from jaxsched.learning.evolved.state import STATE_FILE
+from jaxsched.policies.level_files import PLAYED
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.scenario import load_scenario
+from jaxsched.workload.jobs import make_job_list, offered_load
+
+JOBS, GENERATIONS = 240, 12
+GPUS = 16
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Who has run for an hour needs one more: `mlfq` stops it for those that come, which need two."""
+    rng = np.random.default_rng(0)
+    rows = zip(range(JOBS), np.sort(rng.uniform(0, 4e6, JOBS)), rng.choice([1, 8], JOBS), rng.uniform(7000, 8000, JOBS))
+    path = tmp_path_factory.mktemp("trace") / "mine.csv"
+    lines = ["job_id,submit_time_s,num_gpus,duration_s", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(trace):
+    return EvolvedConfig(
+        str(trace), until=0.75, cluster="leaf-spine-2", schedulers=1, load=1.1, seed=3, generations=GENERATIONS
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """A run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train_evolved(config, folder, command="as typed")
+    return folder
+
+
+def kept(folder):
+    return [(folder / name).read_bytes() for name in (STATE_FILE, METRICS_FILE, f"{POLICY_FOLDER}/{CARD_FILE}")]
+
+
+def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
+    cluster, jobs, settings = world_of(config)
+    policies = parse(whole / POLICY_FOLDER), parse(PLAYED.format(order="mlfq"))
+    parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGING)), GPUS, config.load) for i in range(8)]
+    jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
+    ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
+    assert ratio < 0.99
+    assert ratio == pytest.approx(min(row.get("ratio_to_rule", 9.0) for row in read_rows(whole / METRICS_FILE)))
+    assert what_is(whole).endswith(f"mine.csv, {GENERATIONS} of {GENERATIONS} generations")
+
+
+@pytest.mark.parametrize("instant", ["report", "save"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(config, whole, tmp_path, monkeypatch, instant):
+    """Between two generations, and when a row is written whose state is not."""
+
+    class Killed(BaseException):
+        pass
+
+    real = {"report": None, "save": loop.save}
+
+    def until_the_third(*args):
+        if args[0]["generation"] == 3 if instant == "report" else args[1].search.generation == 3:
+            raise Killed
+        if instant == "save":
+            real["save"](*args)
+
+    if instant == "save":
+        monkeypatch.setattr(loop, "save", until_the_third)
+    with pytest.raises(Killed):
+        train_evolved(
+            config, tmp_path / "run", command="as typed", report=until_the_third if instant == "report" else None
+        )
+    monkeypatch.undo()
+    train_evolved(config, tmp_path / "run", resume=True)
+    assert kept(tmp_path / "run") == kept(whole)
+
+
+def test_a_run_does_not_go_on_with_other_jobs(config, whole, trace):
+    text = trace.read_text()
+    try:
+        trace.write_text(text.replace(",8,", ",4,", 1))
+        with pytest.raises(UserError, match="has other jobs now; start a new run"):
+            train_evolved(config, whole, resume=True)
+    finally:
+        trace.write_text(text)
+    with pytest.raises(UserError, match="already holds a run"):
+        train_evolved(config, whole)
+
+
+def test_numbers_stand_for_levels():
+    levels = np.array(table_of(np.zeros(COUNT)).levels)
+    assert (levels == levels[0]).all() and set(levels[0]) == {100 * i for i in range(8)}
+    longer, wider, steeper = np.zeros((3, COUNT))
+    longer[4], wider[21 + 2], steeper[29 + 2] = 1.0, 1.0, 1.0
+    changed = [np.array(table_of(numbers).levels) - levels for numbers in (longer, wider, steeper)]
+    assert (changed[0][:, 4] == 100).all() and changed[0].sum() == 800
+    assert (changed[1][2] == 100).all() and changed[1].sum() == 2100
+    assert changed[2][2].tolist() == [20 * (i - 10) for i in range(21)]
+    numbers = np.zeros(COUNT)
+    numbers[-1] = 0.25
+    assert table_of(numbers).margin == 25 and table_of(-numbers).margin == 0
+
+
+def test_lists_are_drawn_from_stretches_of_the_past(config):
+    _, jobs, _ = world_of(config)
+    one, other = (drawn(jobs, np.random.default_rng(seed), GPUS, 1.0) for seed in (0, 1))
+    assert len(jobs) == 180 and set(one.job_id) <= set(jobs.job_id) and set(one.job_id) != set(other.job_id)
+    assert (np.diff(one.submit_s) >= 0).all() and one.submit_s[0] == 0
+    assert all(0.9 <= offered_load(jobs, GPUS) <= 1.1 for jobs in (one, other))
+    own = drawn(jobs, np.random.default_rng(0), GPUS, None)
+    assert set(np.diff(own.submit_s)) & set(np.diff(jobs.submit_s))
+
+
+def test_a_list_is_drawn_where_most_stretches_have_no_jobs():
+    jobs = make_job_list(submit_s=[0.0, 0.0, 1e6], duration_s=[10.0] * 3, workers=[1] * 3)
+    for seed in range(40):
+        assert drawn(jobs, np.random.default_rng(seed), GPUS, 1.0).submit_s[-1] > 0
+
+
+def test_jobs_that_come_at_once_are_refused(tmp_path):
+    path = tmp_path / "once.csv"
+    path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
+    with pytest.raises(UserError, match="all jobs are submitted at once"):
+        world_of(EvolvedConfig(str(path)))
+
+
+def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(trace, tmp_path):
+    costs = {"max_forwards": 5, "restart_s": 30.0, "checkpoint_s": 600.0}
+    config = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
+    settings = world_of(config)[2]
+    assert {name: getattr(settings, name) for name in costs} == costs
+    judged = train_evolved_command.judging(config, tmp_path / "policy")
+    for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
+        assert option in judged
+    assert "--interval-s" not in judged
+    assert train_evolved_command.how_to_judge(config) == "judge it by others"
+    whole = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9))
+    assert "knows all jobs" in train_evolved_command.how_to_judge(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--until", "0"], "--until: 0 should be a share of the jobs, above 0 and at most 1"),
+        (["--until", "1.5"], "--until: 1.5 should be a share"),
+        (["--until", "nan"], "--until: nan should be a share"),
+        (["--until", "0.05"], "12 jobs to learn from, should be 20 or more"),
+        (["--knows", "history"], "--knows: 'history' should be nothing"),
+        (["--preemption", "off"], "--preemption: 'off' should be on"),
+        (["--learn", "widths"], "--learn: 'widths' should be one of levels, seeking"),
+        (["--learn", "seeking", "--preemption", "on"], "--preemption: 'on' should be off"),
+        (["--learn", "seeking", "--knows", "nothing"], "--knows: 'nothing' should be runtimes"),
+        (["--learn", "seeking", "--restart-s", "30"], "--restart-s: says what stopping jobs costs"),
+        (["--config", "configs/quickstart.yaml"], "--workload takes no --config"),
+        (["--shards", "2", "--debug-checks"], "--workload takes no --shards, --debug-checks"),
+        (["--generations", "0"], "--generations: 0 should be from 1"),
+        (["--workload", "gone.csv"], "gone.csv: no such file"),
+        (["--workload", "distributed", "--until", "0.5"], "are for traces, 'distributed' is synthetic"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(trace, tmp_path, capsys, options, said):
+    with pytest.raises(SystemExit) as stopped:
+        main.main(["train", "--workload", str(trace), "--out", str(tmp_path / "run"), *options])
+    assert stopped.value.code == 2 and not (tmp_path / "run").exists()
+    assert said in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def gangs(tmp_path_factory):
+    """So many gangs that queues are long, on four schedulers of two servers."""
+    jobs = load_scenario("leaf-spine-8", "distributed", schedulers=4, num_jobs=300, load=1.2, seeds=1).jobs[0]
+    rows = zip(range(300), jobs.submit_s, jobs.num_gpus, jobs.duration_s)
+    lines = ["job_id,submit_time_s,num_gpus,duration_s", *(",".join(map(str, row)) for row in rows)]
+    path = tmp_path_factory.mktemp("gangs") / "gangs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def seeking(gangs, **changes):
+    options = dict(learn="seeking", cluster="leaf-spine-8", schedulers=4, max_forwards=20, generations=3) | changes
+    return EvolvedConfig(str(gangs), **options)
+
+
+def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
+    config = seeking(gangs)
+    folder = train_evolved(config, tmp_path / "run", command="as typed")
+    rows = read_rows(tmp_path / "run" / METRICS_FILE)
+    assert len(rows) == 3 and rows[-1]["best_ratio"] < 1.0  # by the wait alone already
+    assert what_is(folder) == "a policy that seeks" and "learns seeking from" in what_is(tmp_path / "run")
+    cluster, jobs, settings = world_of(config)
+    learned, rule = (
+        Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.subject.rule)
+    )
+    assert learned < 0.99 * rule
+    assert not parse(folder).is_rule and parse(config.subject.rule + "+seek").is_rule
+
+
+def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, monkeypatch):
+    config = seeking(gangs)
+    train_evolved(config, tmp_path / "whole", command="as typed")
+
+    def once(*args):
+        real(*args)
+        if args[1].search.generation == 2:
+            raise InterruptedError
+
+    real = loop.save
+    monkeypatch.setattr(loop, "save", once)
+    with pytest.raises(UserError, match="go on with --resume"):
+        train_evolved(config, tmp_path / "run", command="as typed")
+    monkeypatch.undo()
+    train_evolved(config, tmp_path / "run", resume=True)
+    assert kept(tmp_path / "run") == kept(tmp_path / "whole")
+
+
+def test_synthetic_jobs_are_new_in_every_list():
+    config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
+    setting = loop.Setting(config, *world_of(config), [])
+    one, other = (loop._list(setting, np.random.default_rng(seed), 0) for seed in (0, 1))
+    assert len(one) == len(other) == SYNTHETIC_JOBS and not np.allclose(one.duration_s, other.duration_s)
+    assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
+
+
+def test_all_times_of_a_list_are_shorter_by_one_factor():
+    jobs = load_scenario("leaf-spine-2", "distributed", num_jobs=50, seeds=1).jobs[0]
+    shorter = shortened(jobs, np.random.default_rng(0))
+    factor = shorter.duration_s / jobs.duration_s
+    assert 0.125 <= factor[0] < 1 and np.allclose(factor, factor[0])
+    assert np.allclose(shorter.submit_s, factor[0] * jobs.submit_s)
+    assert np.allclose(shorter.estimate_s, factor[0] * jobs.estimate_s)
+    assert offered_load(shorter, GPUS) == pytest.approx(offered_load(jobs, GPUS))
+
+
+def test_every_other_list_has_the_usual_forwards(gangs):
+    config = seeking(gangs)
+    setting = loop.Setting(config, *world_of(config), [])
+    assert [loop._settings(setting, number).max_forwards for number in range(4)] == [20, 2, 20, 2]
+    for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
+        setting = loop.Setting(config, *world_of(config), [])
+        assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1
+
+
+def test_two_of_four_lists_have_wrong_estimates_where_jobs_wait_by_them(gangs):
+    for config, off in ((seeking(gangs), [False, False, True, True]), (EvolvedConfig(str(gangs)), [False] * 4)):
+        setting = loop.Setting(config, *world_of(config), [])
+        lists = [loop._list(setting, np.random.default_rng(i), i) for i in range(4)]
+        assert [bool((jobs.estimate_ratio != 1).any()) for jobs in lists] == off
+        sigmas = [np.log(jobs.estimate_ratio).std() for jobs in lists if (jobs.estimate_ratio != 1).any()]
+        assert all(0.2 < sigma < 1.7 for sigma in sigmas) and len(set(sigmas)) == len(sigmas)
+
+
+def test_what_was_learned_is_learned_anew_by_its_card(gangs, tmp_path, capsys):
+    folder = train_evolved(seeking(gangs, generations=1), tmp_path / "run", command="as typed")
+    options = ["--cluster", "leaf-spine-4", "--num-jobs", "40", "--seeds", "2", "--policies", "pack", str(folder)]
+    main.main(["evaluate", *options, "--record", str(folder)])
+    capsys.readouterr()
+    main.main(["reproduce", str(folder), "--out", str(tmp_path / "again")])
+    said = capsys.readouterr().out
+    assert "what is learned is the same" in said and said.count(" 1.0000") == 2
+
+
+@pytest.mark.parametrize(("option", "value"), [("--schedulers", "1"), ("--max-forwards", "0")])
+def test_where_jobs_wait_needs_several_schedulers_that_forward(gangs, tmp_path, capsys, option, value):
+    options = ["--workload", str(gangs), "--learn", "seeking", "--cluster", "leaf-spine-2", "--schedulers", "2"]
+    with pytest.raises(SystemExit) as end:
+        main.main(["train", *options, "--out", str(tmp_path / "run"), option, value])
+    assert end.value.code == 2 and f"{option} {value}: should be more" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_finds_nothing_better_says_so(gangs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(loop, "costs", lambda plays, policies, _: np.ones((len(plays), len(policies))))
+    options = ["--workload", str(gangs), "--learn", "seeking", "--cluster", "leaf-spine-2", "--schedulers", "2"]
+    main.main(["train", *options, "--generations", "1", "--out", str(tmp_path / "run")])
+    assert "nothing better than where learning starts" in capsys.readouterr().out

@@ -1,0 +1,150 @@
+"""Environments drawn for training: ranges respected, offered load as asked for, clusters of their own."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.cluster.hardware import total_gpus
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics.reference import on_reference
+from jaxsched.learning.worlds import Draw, draw_state, draw_worlds, make_worlds, params_axes, params_of, params_of_all
+from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.models import model_index
+
+COUNT, JOBS, LOAD = 64, 2000, 0.8
+
+
+@pytest.fixture(scope="module")
+def worlds(config):
+    return make_worlds(config.env, config.workload, config.reward)
+
+
+@pytest.fixture(scope="module")
+def drawn(worlds):
+    """States and draws of `COUNT` environments."""
+    return jax.device_get(jax.jit(lambda key: draw_worlds(key, worlds, COUNT))(jax.random.key(3)))
+
+
+def draws_of(strength=1.0, pace=1.0, interval_factor=1.0, cluster=0, count: int = 1) -> Draw:
+    """The same draw `count` times."""
+    values = dict(strength=jnp.float32(strength), pace=jnp.float32(pace), interval_factor=jnp.float32(interval_factor))
+    return Draw(**{name: jnp.full(count, leaf) for name, leaf in (values | {"cluster": jnp.int32(cluster)}).items()})
+
+
+def states_of(config, draws: Draw):
+    """States of many jobs at load `LOAD`, one per draw, by keys that depend on nothing else."""
+    many = make_worlds(config.env, config.workload, config.reward)
+    keys = jax.random.split(jax.random.key(5), draws.pace.shape[0])
+    return jax.device_get(jax.jit(jax.vmap(lambda k, d: draw_state(k, many, d, jnp.float32(LOAD), JOBS)))(keys, draws))
+
+
+def changed(config, **workload):
+    return dataclasses.replace(config, workload=dataclasses.replace(config.workload, **workload))
+
+
+@pytest.mark.slow
+def test_draws_stay_in_their_ranges_and_fill_them(config, drawn):
+    _, draws = drawn
+    drawn_from = [
+        (draws.strength, config.env.contention),
+        (np.log(draws.pace), np.log(config.workload.pace)),
+        (np.log(draws.interval_factor), np.log(config.env.interval_factor)),
+    ]
+    for values, (low, high) in drawn_from:
+        assert (values >= low - 1e-5).all() and (values <= high + 1e-5).all()
+        for share in range(4):  # in every quarter of the range
+            left = low + (high - low) * share / 4
+            assert ((values >= left) & (values <= left + (high - low) / 4)).any()
+    assert set(draws.cluster.tolist()) == {0, 1}
+
+
+@pytest.mark.slow
+def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(config, worlds, drawn):
+    states, draws = drawn
+    params, axes = params_of_all(worlds, draws), params_axes(worlds)
+    names = (config.env.cluster, *config.env.more_clusters)
+    for e in range(COUNT):
+        cluster = get_cluster(names[draws.cluster[e]], config.env.schedulers)
+        assert int(params.cluster.group_gpus[e].sum()) == total_gpus(cluster) == int(states.free[e].sum())
+        np.testing.assert_allclose(
+            params.interval_s[e], config.env.interval_s * draws.pace[e] * draws.interval_factor[e], rtol=1e-6
+        )
+        kappa = worlds.params.interference.weights.kappa * draws.strength[e]
+        np.testing.assert_allclose(params.interference.weights.kappa[e], kappa, rtol=1e-6)
+    assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
+
+
+@pytest.mark.slow
+def test_jobs_are_of_the_models_of_the_mix(config):
+    states = states_of(changed(config, mix="bert,dqn"), draws_of())
+    assert set(states.jobs.model.ravel().tolist()) == {model_index("bert"), model_index("dqn")}
+
+
+def test_a_lone_cluster_is_shared(config):
+    env = dataclasses.replace(config.env, more_clusters=())
+    alone = make_worlds(env, config.workload, config.reward)
+    params, axes = params_of_all(alone, draws_of(count=3)), params_axes(alone)
+    assert axes.cluster.route is None and axes.interval_s == 0
+    assert params.cluster.group_gpus.ndim == 3 and params.interval_s.shape == (3,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [0, 1])
+@pytest.mark.parametrize("tilt", [-0.5, 0.0, 0.6])
+def test_the_offered_load_is_the_one_asked_for(config, worlds, cluster, tilt):
+    """Whatever the cluster, the pace, the interval and the mix of gangs; SE of the mean over 40 lists about 1%."""
+    count = 40
+    config = changed(config, gang_tilt=(tilt, tilt), mean_duration_s=900.0, burstiness=1.0)
+    states = states_of(config, draws_of(pace=1.7, interval_factor=0.5, cluster=cluster, count=count))
+    jobs, interval_s = states.jobs, 1.7 * 0.5 * config.env.interval_s
+    area = (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum(-1)
+    seen = area / (jobs.arrival[:, -1] * interval_s * float(worlds.gpus[cluster]))
+    np.testing.assert_allclose(seen.mean(), LOAD, rtol=0.04)
+
+
+@pytest.mark.slow
+def test_run_times_may_be_on_another_gpu_type(config, worlds):
+    """The same jobs as by the function for whole lists, at the same offered load."""
+    stated, converted = (states_of(changed(config, trace_gpu=name), draws_of()).jobs for name in ("", "T4"))
+    names = ("workers", "gpus_per_worker", "ps", "model")
+    columns = {name: np.asarray(getattr(stated, name)[0]) for name in names}
+    columns["duration_s"] = np.asarray(stated.duration_s[0], np.float64)
+    zeros = np.zeros(JOBS)
+    jobs = make_job_list(zeros, columns.pop("duration_s"), columns.pop("workers"), **columns)
+    cluster = get_cluster(config.env.cluster, config.env.schedulers)
+    expected = on_reference(cluster, worlds.params.profiles, jobs, "T4").duration_s
+    np.testing.assert_allclose(converted.duration_s[0], expected, rtol=1e-4)
+    assert (expected < 0.7 * stated.duration_s[0]).any()
+    loads = [(x.workers * x.duration_s).sum() / x.arrival[0, -1] for x in (stated, converted)]
+    np.testing.assert_allclose(loads[1], loads[0], rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_tilt_makes_gangs_larger(config):
+    mean = [
+        states_of(changed(config, gang_tilt=(tilt, tilt)), draws_of()).jobs.workers.mean() for tilt in (-0.5, 0.0, 0.5)
+    ]
+    assert mean[0] < 0.8 * mean[1] and mean[2] > 1.2 * mean[1]
+
+
+@pytest.mark.slow
+def test_pace_is_a_change_of_the_unit_of_time(config, worlds):
+    """The same jobs at the same boundaries, with all seconds multiplied."""
+    one, slow = (states_of(config, draws_of(pace=pace)).jobs for pace in (1.0, 2.0))
+    for name in ("arrival", "workers", "ps", "model", "home"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(slow, name))
+    for name in ("duration_s", "lead_s"):
+        np.testing.assert_allclose(getattr(slow, name), 2 * getattr(one, name), rtol=1e-5, atol=1e-3)
+    params = [params_of(worlds, jax.tree.map(lambda leaf: leaf[0], draws_of(pace=pace))) for pace in (1.0, 2.0)]
+    assert float(params[1].interval_s) == 2 * float(params[0].interval_s)
+
+
+@pytest.mark.slow
+def test_homes_are_as_skewed_as_the_range_says(config):
+    even = np.bincount(states_of(changed(config, home_skew=(0.0, 0.0)), draws_of()).jobs.home[0]) / JOBS
+    skewed = np.bincount(states_of(changed(config, home_skew=(1.0, 1.0)), draws_of()).jobs.home[0]) / JOBS
+    np.testing.assert_allclose(even, [1 / 2, 1 / 2], atol=0.05)
+    np.testing.assert_allclose(skewed, [2 / 3, 1 / 3], atol=0.05)

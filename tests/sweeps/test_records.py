@@ -1,0 +1,135 @@
+"""Rows as records, ranked and drawn: the same from JSON lines and Parquet."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from jaxsched.cli.main import main
+from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.sweeps.ranking import along, curves, ranked
+from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
+from tests.support.commands import refused
+
+RATIO = "philly-like at 0.9: ratio"
+RATIOS = {0.9: [0.8, 0.7, 0.9], 0.95: [0.75, 0.65, 0.85], 0.99: [0.8, None, 0.8]}
+
+
+def row(gamma: float, seed: int, ratio: float | None) -> dict:
+    jct = 1000.0 * (ratio or 2.0)
+    test = {"jct_mean_s": jct, "jct_p99_s": 3 * jct, "ratio": ratio}
+    return {
+        "id": f"{gamma} {seed}",
+        "point": f"gamma={gamma:g} seed={seed}",
+        "group": f"gamma={gamma:g}",
+        "variant": "",
+        "changes": {"ppo.gamma": gamma},
+        "seed": seed,
+        "validation": {"best_jct_s": jct, "curve": [{"chunk": 2, "jct_s": 2 * jct}, {"chunk": 4, "jct_s": jct}]},
+        "tests": {"philly-like at 0.9": test},
+        "training": {"wall_s": 2.0, "cpu_s": 1.0},
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.main.enable_cache", lambda: None)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [row(gamma, seed, ratio) for gamma, ratios in RATIOS.items() for seed, ratio in enumerate(ratios)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_groups_are_ranked_and_compared_seed_by_seed(rows):
+    best, second, last = ranked(read_records(rows), RATIO)
+    assert (best.group, second.group, last.group) == ("gamma=0.95", "gamma=0.9", "gamma=0.99")
+    assert best.mean == pytest.approx(0.75) and best.interval == mean_interval(np.array(RATIOS[0.95]))
+    pairs = np.array(RATIOS[0.9]) / np.array(RATIOS[0.95]) - 1
+    assert second.to_best == pytest.approx(pairs.mean()) and second.to_best_interval == pytest.approx(
+        mean_interval(pairs)
+    )
+    assert second.to_best_interval[0] > 0 > second.mean - best.interval[1]  # pairs tell apart what intervals do not
+    assert np.isnan(last.mean) and np.isnan(last.to_best)
+
+
+def test_the_table_names_ranks_and_intervals(capsys, rows, tmp_path):
+    main(["table", str(rows), "--markdown", str(tmp_path / "table.md")])
+    lines = capsys.readouterr().out.splitlines()
+    first, second, last = (line.split() for line in lines[2:5])
+    assert first[:6] == ["gamma=0.95", "1", "3", "0.750", "±", "0.248"] and second[1] == "2" and "+6.7" in second
+    assert last[1] == "–" and "| gamma=0.9 |" in (tmp_path / "table.md").read_text()
+    main(["table", str(rows), "--by", VALIDATION])
+    assert capsys.readouterr().out.splitlines()[4].split()[:2] == ["gamma=0.99", "3"]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_records_come_back_as_they_were(capsys, rows, tmp_path, suffix):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow", reason="needs the extra tables")
+    main(["table", str(rows)])
+    table = capsys.readouterr().out
+    path = tmp_path / f"records.{suffix}"
+    main(["table", str(rows), "--rows", str(path)])
+    capsys.readouterr()
+    assert read_records(path) == read_records(rows)
+    main(["table", str(path)])
+    assert capsys.readouterr().out == table
+
+
+def test_lines_along_an_axis_and_over_training(rows):
+    records = read_records(rows)
+    (line,) = along(ranked(records, VALIDATION), "ppo.gamma").values()
+    assert [spot.x for spot in line] == [0.9, 0.95, 0.99] and line[0].mean == pytest.approx(800.0)
+    drawn = curves(records)
+    assert list(drawn) == ["gamma=0.9", "gamma=0.95", "gamma=0.99"]
+    assert [(spot.x, spot.mean) for spot in drawn["gamma=0.9"]] == [
+        (2, pytest.approx(1600.0)),
+        (4, pytest.approx(800.0)),
+    ]
+
+
+def test_other_axes_and_variants_are_lines_of_their_own():
+    records = []
+    for variant, width in (("a", 16), ("a", 32), ("b", 16)):
+        changes = {"network.width": width, "ppo.gamma": 0.9}
+        group = f"{variant} width={width} gamma=0.9"
+        records.append(record_of(row(0.9, 0, 0.5) | {"variant": variant, "changes": changes, "group": group}))
+    lines = along(ranked(records, RATIO), "network.width")
+    assert {name: [spot.x for spot in line] for name, line in lines.items()} == {
+        "a gamma=0.9": [16, 32],
+        "b gamma=0.9": [16],
+    }
+
+
+@pytest.mark.parametrize("more", [[], ["--x", "ppo.gamma"], ["--curves"], ["--by", VALIDATION]], ids=str)
+def test_figures_are_drawn(rows, tmp_path, more):
+    pytest.importorskip("matplotlib")
+    main(["plot", str(rows), "--out", str(tmp_path / "figure.svg"), *more])
+    assert "</svg>" in (tmp_path / "figure.svg").read_text()
+
+
+def test_mistakes_are_one_line(capsys, rows, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "other.jsonl").write_text('{"chunk": 1}\n')
+    assert "--by 'speed': should be one of" in refused(capsys, "table", rows, "--by", "speed")
+    assert "no such file" in refused(capsys, "table", tmp_path / "none.jsonl")
+    assert "has no rows" in refused(capsys, "table", tmp_path / "empty.jsonl")
+    assert "is no row of a sweep" in refused(capsys, "table", tmp_path / "other.jsonl")
+    assert "should be a sweep" in refused(capsys, "table", tmp_path / "rows.csv")
+    assert "should end in .jsonl or .parquet" in refused(capsys, "table", rows, "--rows", tmp_path / "rows.csv")
+    assert "should be an axis" in refused(capsys, "plot", rows, "--out", tmp_path / "a.svg", "--x", "gamma")
+    assert "leave --x and --by out" in refused(
+        capsys, "plot", rows, "--out", tmp_path / "a.svg", "--curves", "--by", "x"
+    )
+    assert "should end in" in refused(capsys, "plot", rows, "--out", tmp_path / "figure.txt")
+    if importlib.util.find_spec("pyarrow") is None:
+        assert "jaxsched[tables]" in refused(capsys, "table", rows, "--rows", tmp_path / "rows.parquet")
+
+
+def test_figures_have_the_ratios_first(rows):
+    assert figures_of(read_records(rows))[0] == RATIO
