@@ -20,14 +20,13 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree, Shaped
 from jaxsched.adapters.seen import Seen, seen_of
 from jaxsched.adapters.spaces import Box, Discrete, Named
 from jaxsched.env.environment import SHOWN, is_finished, small_parts, transition, with_large_parts
+from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn_with
-from jaxsched.networks.hierarchy import Menu
 from jaxsched.policies.base import Policy
-from jaxsched.policies.learned import Choice, menu_policy, to_action
-from jaxsched.policies.menu import build_menu
+from jaxsched.policies.menu import build_menu, menu_policy, to_action
 from jaxsched.pytree import Pytree
 
 Info = dict[str, Shaped[Array, ""]]

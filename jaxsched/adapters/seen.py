@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32
 
+from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation
-from jaxsched.networks.hierarchy import Menu
 
 # `features`: float32[P, F], `options`: float32[P, A, O] and `mask`: bool[P, A] of the options that are legal.
 Seen = dict[str, Array]

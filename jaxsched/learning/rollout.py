@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import mask_unknown
+from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.state import ALWAYS, Action, EnvParams, State
@@ -22,9 +23,9 @@ from jaxsched.learning.faults import fault_code
 from jaxsched.learning.setting import Setting
 from jaxsched.learning.shaping import potential
 from jaxsched.learning.worlds import Draw, params_axes, params_of_all
-from jaxsched.networks.hierarchy import Heads, Menu, apply_in_blocks
-from jaxsched.policies.learned import Choice, log_prob_and_entropy, option_logits, sample, to_action
-from jaxsched.policies.menu import build_menu
+from jaxsched.networks.hierarchy import Heads, apply_in_blocks
+from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
+from jaxsched.policies.menu import build_menu, to_action
 from jaxsched.pytree import Pytree
 
 

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int8, Int32, PyTree
+from jaxtyping import Bool, Float32, Int32, PyTree
 
+from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, heard, upward
 from jaxsched.pytree import Pytree
@@ -26,18 +27,6 @@ T = TypeVar("T", bound=PyTree)
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 APPRAISED = 0.25  # share of the menus that are appraised at a time
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
-
-
-class Menu(Pytree):
-    """Placements on offer, K for every scheduler, those of the window's first job first."""
-
-    rank: Int32[Array, "P K"]  # the job's place in the window
-    order: Int32[Array, "P K"]  # place among the job's candidates in greedy-wait's order, 0 for its choice
-    workers: Int8[Array, "P K NK"]  # per group
-    features: Float32[Array, "P K Fc"]  # what the placement would do, see `policies.menu`
-    log_stake: Float32[Array, "P K"]  # log of the seconds lost over those until the next completion, within +-4
-    brief: Bool[Array, "P K"]  # the job would be done before the next completion
-    mask: Bool[Array, "P K"]
 
 
 class Heads(Pytree):

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
+from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
@@ -21,7 +22,7 @@ from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.io.schema import Count, Size, Text, converted
-from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy

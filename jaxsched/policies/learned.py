@@ -1,35 +1,27 @@
-"""The learned policy: from network heads to a joint action."""
+"""The learned policy: from network heads to a choice on a menu."""
 
 import functools
-from collections.abc import Callable
 from typing import cast
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
+from jax import Array
+from jaxtyping import Bool, Float32, PRNGKeyArray, PyTree
 
 from jaxsched.env.knowledge import ESTIMATES
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.menu import Choice, Menu
+from jaxsched.env.observation import Observation
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
+from jaxsched.env.state import POSSIBLE
 from jaxsched.errors import UserError
-from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
-from jaxsched.policies.base import Act, Policy, place_or_forward
-from jaxsched.policies.menu import build_menu
-from jaxsched.pytree import Pytree
+from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
+from jaxsched.policies.base import Act, Policy
+from jaxsched.policies.menu import menu_act, menu_policy
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
 
 
 Sizes = tuple[int, int, int, int]  # of arrays: schedulers, servers of each, GPU groups of a server, racks of each
-
-
-class Choice(Pytree):
-    """One decision per scheduler."""
-
-    act: Bool[Array, "P"]  # do something rather than wait
-    option: Int32[Array, "P"]  # index into placements (K) followed by forwards (P)
 
 
 def option_logits(
@@ -69,53 +61,6 @@ def log_prob_and_entropy(
     of_options = -jnp.where(mask, jnp.exp(log_p) * log_p, 0.0).sum(-1)
     entropy = -(p_act * acts + (1.0 - p_act) * waits) + p_act * of_options
     return jnp.where(some, log_prob, 0.0), jnp.where(some, entropy, 0.0)
-
-
-def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Action:
-    """The environment's action for a choice: the GPU group of every worker and PS, a forward, or waiting."""
-    p, k = menu.mask.shape
-    schedulers = jnp.arange(p)
-    place = choice.act & (choice.option < k)
-    placement = jnp.minimum(choice.option, k - 1)
-    workers = menu.workers[schedulers, placement].astype(jnp.int32)
-    slot = obs.job_slot[schedulers, menu.rank[schedulers, placement]]
-    forward = choice.act & ~place
-    target = jnp.clip(choice.option - k, 0, p - 1)
-    return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
-
-
-def menu_policy(
-    name: str,
-    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice],
-    weights: PyTree,
-    queue: Discipline,
-    max_forwards: int | None = None,
-) -> Policy:
-    """The policy that does what `choose(key, observation, menu, weights)` picks, on queues of this discipline.
-
-    It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
-    """
-    return Policy(name, menu_act(choose, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
-
-
-def menu_act(
-    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice], queue: Discipline, max_forwards: int | None
-) -> Act:
-    """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
-
-    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        if max_forwards is not None:
-            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-        obs = observe(queue, params, state)
-
-        def decide() -> Action:
-            menu = build_menu(params, state, obs)
-            return to_action(state, obs, menu, choose(key, obs, menu, weights))
-
-        something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
-        return lax.cond(something, decide, lambda: wait_action(params.cluster))
-
-    return act
 
 
 def learned_policy(

@@ -1,16 +1,21 @@
-"""The menu of the learned policy: candidate placements of the window's jobs, with what each would do."""
+"""Policies that choose from a menu: candidate placements of the window's jobs, with what each would do."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Float32, Int32
+from jax import Array, lax
+from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
-from jaxsched.env.observation import Observation
-from jaxsched.env.state import EnvParams, State
-from jaxsched.networks.hierarchy import Menu
+from jaxsched.env.knowledge import ESTIMATES
+from jaxsched.env.menu import Choice, Menu
+from jaxsched.env.observation import Observation, observe
+from jaxsched.env.queues import Discipline
+from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
+from jaxsched.policies.base import Act, Policy, place_or_forward
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
 from jaxsched.policies.rules import per_server
@@ -92,3 +97,50 @@ def _menu_of(on: Offers, rank: Int32[Array, ""], duration: Float32[Array, ""], w
         brief=mask & (on.effective * duration <= wait),
         mask=mask,
     )
+
+
+def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Action:
+    """The environment's action for a choice: the GPU group of every worker and PS, a forward, or waiting."""
+    p, k = menu.mask.shape
+    schedulers = jnp.arange(p)
+    place = choice.act & (choice.option < k)
+    placement = jnp.minimum(choice.option, k - 1)
+    workers = menu.workers[schedulers, placement].astype(jnp.int32)
+    slot = obs.job_slot[schedulers, menu.rank[schedulers, placement]]
+    forward = choice.act & ~place
+    target = jnp.clip(choice.option - k, 0, p - 1)
+    return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
+
+
+def menu_policy(
+    name: str,
+    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice],
+    weights: PyTree,
+    queue: Discipline,
+    max_forwards: int | None = None,
+) -> Policy:
+    """The policy that does what `choose(key, observation, menu, weights)` picks, on queues of this discipline.
+
+    It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
+    """
+    return Policy(name, menu_act(choose, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
+
+
+def menu_act(
+    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice], queue: Discipline, max_forwards: int | None
+) -> Act:
+    """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
+
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        if max_forwards is not None:
+            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
+        obs = observe(queue, params, state)
+
+        def decide() -> Action:
+            menu = build_menu(params, state, obs)
+            return to_action(state, obs, menu, choose(key, obs, menu, weights))
+
+        something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
+        return lax.cond(something, decide, lambda: wait_action(params.cluster))
+
+    return act

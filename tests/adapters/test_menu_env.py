@@ -2,6 +2,8 @@
 
 import dataclasses
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -30,6 +32,17 @@ def test_spaces_draw_what_they_contain():
         assert not space.contains(jnp.zeros(7))
     mask = jnp.array([[False, True, False], [False, False, True]])
     assert Discrete(3, (2,)).sample(key, mask).tolist() == [1, 2]
+
+
+def test_no_library_of_networks_is_imported():
+    code = """
+import sys, jax, jaxsched
+env = jaxsched.make("leaf-spine-1", num_jobs=2, episodes=1)
+seen, turn = env.reset(jax.random.key(0))
+env.step(jax.random.key(1), turn, env.action_space().sample(jax.random.key(2), seen["mask"]))
+print(sorted({"jraph", "flax", "optax", "orbax"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_mistake_is_told():
@@ -111,7 +124,7 @@ def test_as_a_policy_it_forwards_no_more_often_than_it_did(monkeypatch, world, s
         raise Observed(int(params.max_forwards))
 
     env = jaxsched.make("leaf-spine-1", schedulers=1, num_jobs=2, episodes=1, max_forwards=2)
-    monkeypatch.setattr("jaxsched.policies.learned.observe", observed)
+    monkeypatch.setattr("jaxsched.policies.menu.observe", observed)
     there = env.params.env.replace(max_forwards=jnp.int32(world))
     with pytest.raises(Observed, match=str(seen)):
         env.policy("mine", lambda key, seen, weights: None)(jax.random.key(0), env.params.starts, there)

@@ -26,7 +26,7 @@ from jaxsched.learning.config import (
 )
 from jaxsched.learning.setting import Setting, make_setting
 from jaxsched.learning.worlds import params_of
-from jaxsched.policies.learned import to_action
+from jaxsched.policies.menu import to_action
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
 ENVIRONMENTS, STEPS = 4, 16

@@ -15,10 +15,12 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics import batching
 from jaxsched.env.environment import transition
+from jaxsched.env.menu import Choice
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
 from jaxsched.networks.hierarchy import Heads
 from jaxsched.policies import menu as menu_room
-from jaxsched.policies.learned import Choice, learned_policy, option_logits, to_action
+from jaxsched.policies.learned import learned_policy, option_logits
+from jaxsched.policies.menu import to_action
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 from tests.support import strategies

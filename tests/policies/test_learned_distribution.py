@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation
-from jaxsched.networks.hierarchy import Heads, Menu
-from jaxsched.policies.learned import Choice, log_prob_and_entropy, most_likely, option_logits, sample
+from jaxsched.networks.hierarchy import Heads
+from jaxsched.policies.learned import log_prob_and_entropy, most_likely, option_logits, sample
 
 P, K, W, NK = 4, 6, 2, 4
 OPTIONS = K + P

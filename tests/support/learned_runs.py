@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.env.environment import SHOWN, is_finished
+from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, EnvParams, State
-from jaxsched.networks.hierarchy import Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import learned_policy
 from jaxsched.policies.menu import build_menu
 from tests.support import strategies

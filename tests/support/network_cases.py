@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation
-from jaxsched.networks.hierarchy import Heads, Menu, SchedulerNetwork
+from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
 
 # P, N, K, T, W, C: from one group alone to more servers, sockets, jobs and candidates than any other test has
 SIZES = [(1, 1, 1, 1, 1, 3), (3, 3, 2, 2, 2, 6), (4, 5, 3, 4, 4, 24)]
