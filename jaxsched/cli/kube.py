@@ -14,8 +14,8 @@ from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
-    from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-    from jaxsched.kube.planning.settings import PlanSettings
+    from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+    from jaxsched.kube.read.settings import PlanSettings
 
 HELP = """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.
 
@@ -103,8 +103,8 @@ class Run:
         from jaxsched.kube.cluster.health import read_certificate, serve
         from jaxsched.kube.cluster.metrics import Metrics
         from jaxsched.kube.cluster.metrics_access import MetricsAccess
-        from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-        from jaxsched.kube.planning.plan import Planner
+        from jaxsched.kube.plan.planner import Planner
+        from jaxsched.kube.policy.compiled_policy import CompiledPolicy
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger("jax").setLevel(logging.WARNING)  # else it says which accelerators are not there
@@ -146,7 +146,7 @@ class Run:
                 raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
 
     def _settings(self) -> "PlanSettings":
-        from jaxsched.kube.planning.labels import TOPOLOGY_PRESETS
+        from jaxsched.kube.read.labels import TOPOLOGY_PRESETS
 
         labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
         return plan_settings(
@@ -231,7 +231,7 @@ class Replay:
         from jaxsched.evaluation.compare import compare
         from jaxsched.io.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.cluster.replay import plan_again, recorded_day
+        from jaxsched.kube.whatif.replay import plan_again, recorded_day
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 

@@ -11,11 +11,11 @@ import tyro
 from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
-    from jaxsched.kube.planning.arrivals import History
-    from jaxsched.kube.planning.gangs import Gang
-    from jaxsched.kube.planning.settings import PlanSettings
-    from jaxsched.kube.planning.snapshot import Snapshot
-    from jaxsched.kube.planning.whatif import Answer
+    from jaxsched.kube.read.gangs import Gang
+    from jaxsched.kube.read.settings import PlanSettings
+    from jaxsched.kube.read.snapshot import Snapshot
+    from jaxsched.kube.whatif.answers import Answer
+    from jaxsched.kube.whatif.history import History
 
 Seconds = Annotated[float, tyro.conf.arg(metavar="X")]
 MOST_NAMES = 4  # of nodes and gangs in a line of the table; --json has all
@@ -69,9 +69,9 @@ class Whatif:
         from jaxsched.cli.output import results, text
         from jaxsched.io.files import check_outputs
         from jaxsched.io.yaml_file import read_yaml
-        from jaxsched.kube.planning.manifest import manifest_pods
-        from jaxsched.kube.planning.question import Question
-        from jaxsched.kube.planning.whatif import answers
+        from jaxsched.kube.read.manifest import manifest_pods
+        from jaxsched.kube.whatif.answers import answers
+        from jaxsched.kube.whatif.question import Question
         from jaxsched.policies.registry import parse_all
 
         inputs = [one for one in (self.recording, self.manifest, *self.history) if one is not None]
@@ -109,9 +109,9 @@ class Whatif:
         """Of what came before that moment."""
         if not self.history:
             return None
-        from jaxsched.kube.cluster.arrivals import recorded_arrivals
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.planning.arrivals import in_blocks
+        from jaxsched.kube.whatif.history import in_blocks
+        from jaxsched.kube.whatif.recorded_arrivals import recorded_arrivals
 
         stretches = [recorded_arrivals(read_recording(path), settings, now_s) for path in self.history]
         return in_blocks([one for one in stretches if one is not None])
@@ -127,7 +127,7 @@ class Whatif:
 
             return live_snapshot(connect(str(self.kubeconfig) if self.kubeconfig else None, self.context))
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.cluster.replay import recorded_snapshot
+        from jaxsched.kube.whatif.replay import recorded_snapshot
 
         if self.at_s is not None and not self.at_s >= 0.0:
             raise UserError(f"--at-s: {self.at_s} should be a number of seconds of at least 0")
@@ -136,7 +136,7 @@ class Whatif:
 
 def _nobody(shot: "Snapshot", settings: "PlanSettings") -> str:
     """That no gang waits; whose pods do, if others' do."""
-    from jaxsched.kube.planning.objects import DONE_PHASES
+    from jaxsched.kube.read.objects import DONE_PHASES
 
     there = [pod for pod in shot.pods if not pod.terminating and pod.phase not in DONE_PHASES]
     waiting = [pod.scheduler for pod in there if not pod.node and pod.units(settings.gpu_resource)]

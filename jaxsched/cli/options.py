@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
-    from jaxsched.kube.planning.settings import PlanSettings
+    from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.simulation.scenario import Scenario
     from jaxsched.simulation.settings import Settings
 
@@ -37,7 +37,7 @@ def switched_on(preemption: str) -> bool:
 def plan_settings(**fields: Any) -> "PlanSettings":
     """Settings of `jaxsched kube`. UserError that names the option, not its field."""
     from jaxsched.errors import UserError
-    from jaxsched.kube.planning.settings import PlanSettings
+    from jaxsched.kube.read.settings import PlanSettings
 
     try:
         return PlanSettings(**fields)

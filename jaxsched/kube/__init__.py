@@ -1,1 +1,1 @@
-"""A policy schedules a Kubernetes cluster: `planning` is pure (snapshot -> plan), `cluster` watches and binds."""
+"""A policy schedules a Kubernetes cluster: objects are read, capacity is counted, a plan is made and bound."""

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from jaxsched.cli.main import main
-from jaxsched.kube.planning.hints import read_hints
-from jaxsched.kube.planning.manifest import manifest_pods
-from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.read.hints import read_hints
+from jaxsched.kube.read.manifest import manifest_pods
+from jaxsched.kube.read.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 JOB = """

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.cluster.api import _event
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.planning.objects import read_node, read_pod, slim
-from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.pod_groups import read_pod_group
-from jaxsched.kube.planning.settings import PlanSettings
-from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
+from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.read.objects import read_node, read_pod, slim
+from jaxsched.kube.read.pod_groups import read_pod_group
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.read.volumes import read_volume, read_volume_claim
 from tests.fuzz.kube_cases import PackPolicy, hostile, line
 from tests.support.cases import cases
 from tests.support.kube.objects import NOW, make_node, make_pod

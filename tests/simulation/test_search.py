@@ -17,8 +17,8 @@ from jaxsched.event_loop.search import (
     there_by_estimates,
     waiting_jobs,
 )
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.outcome import Outcome

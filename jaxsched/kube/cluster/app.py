@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
+from jaxsched.kube.capacity.fleet import not_there
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.attempts import failed_attempts, pending_pods
 from jaxsched.kube.cluster.binder import Binder
@@ -22,14 +23,13 @@ from jaxsched.kube.cluster.permissions import check_permissions, needed
 from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.planning.fleet import not_there
-from jaxsched.kube.planning.gangs import gang_key
-from jaxsched.kube.planning.group_status import group_states
-from jaxsched.kube.planning.objects import mapping
-from jaxsched.kube.planning.plan import Plan, Planner
-from jaxsched.kube.planning.shadow import Shadow
-from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volcano import volcano_phases
+from jaxsched.kube.plan.group_status import group_states
+from jaxsched.kube.plan.planner import Plan, Planner
+from jaxsched.kube.plan.shadow import Shadow
+from jaxsched.kube.plan.volcano import volcano_phases
+from jaxsched.kube.read.gangs import gang_key
+from jaxsched.kube.read.objects import mapping
+from jaxsched.kube.read.snapshot import Snapshot
 
 log = logging.getLogger("jaxsched.kube")
 

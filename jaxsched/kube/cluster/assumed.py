@@ -4,8 +4,8 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
-from jaxsched.kube.planning.objects import Pod
-from jaxsched.kube.planning.placement import Placement
+from jaxsched.kube.capacity.placement import Placement
+from jaxsched.kube.read.objects import Pod
 
 
 class AssumedPods:

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 
-from jaxsched.kube.planning.gangs import Gang, gang_key
-from jaxsched.kube.planning.objects import DONE_PHASES, Pod, Refusal
-from jaxsched.kube.planning.plan import Plan
+from jaxsched.kube.plan.planner import Plan
+from jaxsched.kube.read.gangs import Gang, gang_key
+from jaxsched.kube.read.objects import DONE_PHASES, Pod, Refusal
 
 QUEUES = ("active", "backoff", "gated", "unschedulable")
 NOT_WHOLE = ("GangIncomplete", "PodGroupMissing", "Gated")  # why a gang without bound pods is not tried

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jaxsched.kube.capacity.placement import Assignment
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
-from jaxsched.kube.planning.labels import DECISION, GROUP, POLICY
-from jaxsched.kube.planning.objects import mapping
-from jaxsched.kube.planning.placement import Assignment
+from jaxsched.kube.read.labels import DECISION, GROUP, POLICY
+from jaxsched.kube.read.objects import mapping
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"
 DEADLINE_S = 30.0  # of retries through 429, 5xx and silence; afterwards the watch tells what became of the pod

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.planning.objects import Pod
-from jaxsched.kube.planning.preemption import Preemption
+from jaxsched.kube.plan.preemption import Preemption
+from jaxsched.kube.read.objects import Pod
 
 log = logging.getLogger("jaxsched.kube")
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxsched.kube.capacity.placement import Assignment, Placement
 from jaxsched.kube.cluster import binder as binding
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
 from jaxsched.kube.cluster.assumed import AssumedPods
@@ -14,8 +15,7 @@ from jaxsched.kube.cluster.binder import Binder, Outcome
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.planning.objects import Pod, mapping
-from jaxsched.kube.planning.placement import Assignment, Placement
+from jaxsched.kube.read.objects import Pod, mapping
 
 log = logging.getLogger("jaxsched.kube")
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
+from jaxsched.kube.capacity.placement import Placement
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
 from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.permissions import POD_GROUPS, granted_in
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.planning.budgets import read_budget
-from jaxsched.kube.planning.objects import Node, Pod, read_node, read_pod
-from jaxsched.kube.planning.owners import OWNER_KINDS, read_owner
-from jaxsched.kube.planning.placement import Placement
-from jaxsched.kube.planning.pod_groups import read_pod_group
-from jaxsched.kube.planning.snapshot import Snapshot
-from jaxsched.kube.planning.volumes import read_volume, read_volume_claim
+from jaxsched.kube.read.budgets import read_budget
+from jaxsched.kube.read.objects import Node, Pod, read_node, read_pod
+from jaxsched.kube.read.owners import OWNER_KINDS, read_owner
+from jaxsched.kube.read.pod_groups import read_pod_group
+from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.read.volumes import read_volume, read_volume_claim
 
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

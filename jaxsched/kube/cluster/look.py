@@ -6,7 +6,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.permissions import check_permissions, needed
-from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.read.snapshot import Snapshot
 
 IDLE_S = 60.0  # a watch that says nothing for longer is opened anew
 PATIENCE_S = 120.0

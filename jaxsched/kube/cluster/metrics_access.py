@@ -8,7 +8,7 @@ import threading
 import time
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
-from jaxsched.kube.planning.objects import mapping
+from jaxsched.kube.read.objects import mapping
 
 KEPT_S = 10.0  # an answer counts for this long, as kube-scheduler's do
 PATIENCE_S = 5.0  # with each of the two questions

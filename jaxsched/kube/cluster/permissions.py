@@ -2,8 +2,8 @@
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
-from jaxsched.kube.planning.owners import OWNER_KINDS
-from jaxsched.kube.planning.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO
+from jaxsched.kube.read.owners import OWNER_KINDS
+from jaxsched.kube.read.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO
 
 # (verb, group, resource/subresource); deploy/base/rbac.yaml grants exactly these, a test compares the two
 READS = (

@@ -22,8 +22,8 @@ from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.inputs import read_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import converted
-from jaxsched.kube.planning.objects import slim
-from jaxsched.kube.planning.plan import Plan
+from jaxsched.kube.plan.planner import Plan
+from jaxsched.kube.read.objects import slim
 
 log = logging.getLogger("jaxsched.kube")
 

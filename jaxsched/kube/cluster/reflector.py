@@ -16,7 +16,7 @@ from typing import Any
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
 from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.refusals import Refusals
-from jaxsched.kube.planning.objects import mapping
+from jaxsched.kube.read.objects import mapping
 
 log = logging.getLogger("jaxsched.kube")
 

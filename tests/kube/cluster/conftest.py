@@ -138,9 +138,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def planner():
-    from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-    from jaxsched.kube.planning.plan import Planner
-    from jaxsched.kube.planning.settings import PlanSettings
+    from jaxsched.kube.plan.planner import Planner
+    from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+    from jaxsched.kube.read.settings import PlanSettings
 
     settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
     return Planner(CompiledPolicy("pack:area+backfill+forward", settings), settings)

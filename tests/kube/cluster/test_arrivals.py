@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from jaxsched.kube.cluster.arrivals import recorded_arrivals
 from jaxsched.kube.cluster.record import Recorder, read_recording
-from jaxsched.kube.cluster.replay import recorded_snapshot
-from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.whatif.recorded_arrivals import recorded_arrivals
+from jaxsched.kube.whatif.replay import recorded_snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = PlanSettings()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from jaxsched.kube.cluster.server_clock import ServerClock
-from jaxsched.kube.planning.objects import parse_time
+from jaxsched.kube.read.objects import parse_time
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, turn
 

@@ -17,7 +17,7 @@ COMPILES = """
 import sys, threading
 import jax, jax.numpy as jnp
 from jaxsched.cli.main import main
-from jaxsched.kube.planning import compiled_policy
+from jaxsched.kube.policy import compiled_policy
 def compiles(*_):
     lowered = jax.jit(lambda x: sum(jnp.sin(x * k) for k in range(60))).lower(1.0)
     print("compiles", flush=True)

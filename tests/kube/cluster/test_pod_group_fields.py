@@ -1,7 +1,7 @@
 """Fields of upstream PodGroups, as a real API server keeps them, are honoured or refused by name.
 
 What such a server takes away (fields that it does not know, versions that it does not have) is tried on plans only:
-tests/kube/planning/test_domains.py.
+tests/kube/plan/test_domains.py.
 """
 
 import pytest

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from jaxsched.kube.cluster import evictor
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.read.settings import PlanSettings
 from tests.support.kube.calls import MERGE, eventually
 from tests.support.kube.turns import bound, gang, node_of, turn
 

@@ -9,7 +9,7 @@ from jaxsched.kube.cluster.api import NODES, PODS, pod_path
 from jaxsched.kube.cluster.outage import Outage
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.cluster.refusals import Refusals
-from jaxsched.kube.planning.objects import read_pod
+from jaxsched.kube.read.objects import read_pod
 from tests.support.kube.calls import eventually, post
 
 

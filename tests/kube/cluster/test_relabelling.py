@@ -11,10 +11,10 @@ import time
 import pytest
 
 from jaxsched.kube.cluster.api import NODES
-from jaxsched.kube.planning.compiled_policy import FALLBACK, CompiledPolicy
-from jaxsched.kube.planning.labels import POLICY
-from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.settings import PlanSettings
+from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.policy.compiled_policy import FALLBACK, CompiledPolicy
+from jaxsched.kube.read.labels import POLICY
+from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
 from tests.support.kube.calls import MERGE, eventually

@@ -8,7 +8,7 @@ from jaxsched.kube.cluster import report
 from jaxsched.kube.cluster.api import Response, Unreachable
 from jaxsched.kube.cluster.report import Reporter
 from jaxsched.kube.cluster.server_clock import ServerClock
-from jaxsched.kube.planning.objects import read_pod
+from jaxsched.kube.read.objects import read_pod
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
+from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.cluster.api import pod_path
 from jaxsched.kube.cluster.health import serve
 from jaxsched.kube.cluster.record import read_recording
-from jaxsched.kube.planning.free_capacity import FreeCapacity
-from jaxsched.kube.planning.gangs import Gang
+from jaxsched.kube.read.gangs import Gang
 from tests.support.kube.calls import eventually
 from tests.support.kube.turns import bound, gang, node_of, told, turn
 

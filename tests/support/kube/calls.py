@@ -2,10 +2,10 @@
 
 import time
 
+from jaxsched.kube.capacity.placement import Assignment
 from jaxsched.kube.cluster.api import pod_path
 from jaxsched.kube.cluster.binder import binding
-from jaxsched.kube.planning.objects import read_pod
-from jaxsched.kube.planning.placement import Assignment
+from jaxsched.kube.read.objects import read_pod
 
 MERGE = "application/strategic-merge-patch+json"
 

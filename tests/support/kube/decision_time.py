@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 
-from jaxsched.kube.planning.compiled_policy import CompiledPolicy
-from jaxsched.kube.planning.objects import read_node, read_pod
-from jaxsched.kube.planning.plan import Planner
-from jaxsched.kube.planning.settings import PlanSettings
-from jaxsched.kube.planning.snapshot import Snapshot
+from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.read.objects import read_node, read_pod
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.read.snapshot import Snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 

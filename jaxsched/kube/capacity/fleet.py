@@ -1,0 +1,208 @@
+"""Nodes into the same `Cluster` pytree as everywhere, padded to sizes that survive nodes that come and go.
+
+Two views of the same nodes: `split`, one GPU group per socket, for pods that fit a socket, and `merged`, one group per
+node, for larger pods. Both have the same shapes, so that one compiled policy serves both.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from jaxsched.cluster.build import build_rows
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.padding import Shape, pad, shape_of
+from jaxsched.cluster.partitions import default_schedulers
+from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
+from jaxsched.cluster.topology import from_host_map
+from jaxsched.kube.read.gangs import natural
+from jaxsched.kube.read.hints import numbers
+from jaxsched.kube.read.labels import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS
+from jaxsched.kube.read.objects import Node
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.pytree import on_device
+
+MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
+MOST_RACKS = 8  # of a partition that labels may make of its nodes without another array size
+FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fleet:
+    """The GPU nodes of a cluster, in topology order; row i of everything is `nodes[i]`."""
+
+    nodes: tuple[Node, ...]
+    groups: tuple[tuple[int, ...], ...]  # GPUs per socket
+    place: Int[np.ndarray, "S 2"]  # partition and slot of each node
+    split: Cluster
+    merged: Cluster
+    shape: Shape  # of both clusters; fixed while a policy stays compiled
+
+    @property
+    def rows(self) -> Int[np.ndarray, "P N"]:
+        """The node of each slot, -1 = none."""
+        rows = np.full((self.shape.partitions, self.shape.servers), -1)
+        rows[self.place[:, 0], self.place[:, 1]] = np.arange(len(self.nodes))
+        return rows
+
+    def by_slot(self, by_node: Int[np.ndarray, "S K"]) -> Int32[np.ndarray, "P N K"]:
+        """The same by partition and slot."""
+        spread = np.zeros((self.shape.partitions, self.shape.servers, self.shape.groups), np.int32)
+        spread[self.place[:, 0], self.place[:, 1]] = by_node
+        return spread
+
+
+def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
+    """The nodes that have GPUs, whether usable or not: pods may run on those that are not."""
+    return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
+
+
+def nodes_without_gpus(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
+    """The nodes that only pods without GPUs can go to."""
+    return [node for node in nodes if not dict(node.allocatable).get(settings.gpu_resource) and node.refusal is None]
+
+
+def topology_labels(nodes: Sequence[Node], settings: PlanSettings) -> tuple[str, ...]:
+    """The setting, else the first preset whose innermost label some node has, else none."""
+    if settings.topology:
+        return settings.topology
+    found = (preset for preset in TOPOLOGY_PRESETS.values() if any(preset[0] in node.labels for node in nodes))
+    return next(found, ())
+
+
+def not_there(nodes: Sequence[Node], settings: PlanSettings) -> list[str]:
+    """What the settings name and no GPU node has, perhaps misspelt, with the option that names it."""
+    own = gpu_nodes(nodes, settings)
+    if not own:
+        return [f"{settings.gpu_resource} (--gpu-resource)"]
+    labels = {label: "--topology" for label in settings.topology}
+    labels |= {settings.partition_label: "--partition-label"} if settings.partition_label else {}
+    return [
+        f"the label {label} ({option})"
+        for label, option in labels.items()
+        if not any(label in node.labels for node in own)
+    ]
+
+
+def array_inputs(node: Node, settings: PlanSettings) -> tuple:
+    """All of a node that the arrays depend on: when it changes for no node, neither does the fleet."""
+    units = dict(node.allocatable)
+    labels = tuple((label, node.labels.get(label, "")) for label in _read_labels(settings))
+    return node.name, units.get(settings.gpu_resource, 0), units.get("cpu", 0), labels
+
+
+def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None = None) -> Fleet:
+    """The fleet of `gpu_nodes`, in arrays of the shape `keep` if everything fits, else of a new one with headroom.
+
+    Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
+    """
+    tiers = topology_labels(nodes, settings)
+    ordered = sorted(nodes, key=lambda node: (position(node, tiers), natural(node.name)))
+    servers = [_server(node, settings) for node in ordered]
+    if not servers:
+        shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, all_links=4)
+        padding = _without_gpus(shape)
+        return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
+    rows = _partitions(ordered, settings, keep)
+    positions = [position(node, tiers) for node in ordered]
+    topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
+    split = build_rows(servers, topology, rows)
+    merged = build_rows([_merge(server) for server in servers], topology, rows)
+    needed = shape_of(split)
+    shape = keep if keep is not None and _fits(needed, keep) else _with_headroom(needed, settings)
+    place = np.zeros((len(ordered), 2), int)
+    for (partition, slot), row in np.ndenumerate(rows):
+        if row >= 0:
+            place[row] = partition, slot
+    groups = tuple(server.groups for server in servers)
+    return Fleet(tuple(ordered), groups, place, pad(split, shape), pad(merged, shape), shape)
+
+
+def _read_labels(settings: PlanSettings) -> tuple[str, ...]:
+    presets = (label for preset in TOPOLOGY_PRESETS.values() for label in preset)
+    return (*settings.topology, *presets, PRODUCT_LABEL, GPU_GROUPS, settings.partition_label)
+
+
+def position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
+    """(core, pod, rack) of a node, as `from_host_map` wants it; further tiers are folded into the core."""
+    names = [node.labels.get(label, "") for label in tiers]
+    rack, pod = (names + ["", ""])[:2]
+    return "/".join(names[:1:-1]), pod, rack
+
+
+def _server(node: Node, settings: PlanSettings) -> Server:
+    units = dict(node.allocatable)
+    return Server(
+        groups=_groups(node, units[settings.gpu_resource]),
+        gpu_type=gpu_type(node.labels.get(PRODUCT_LABEL, "")),
+        cores=min(max(units.get("cpu", 0) / 1000, 1e-3), MOST_CORES),
+        pcie_gbytes_s=settings.pcie_gbytes_s,
+        nic_gbits_s=settings.nic_gbits_s,
+    )
+
+
+def _groups(node: Node, gpus: int) -> tuple[int, ...]:
+    """GPUs per socket: the node's label if it adds up, else `split_gpus`."""
+    stated = numbers(node.labels.get(GPU_GROUPS, ""))
+    if sum(stated) == gpus and len(stated) <= MAX_GROUPS and all(stated):
+        return stated
+    return split_gpus(gpus)
+
+
+def gpu_type(product: str) -> str:
+    """The type in `GPU_SPEEDS` that a product label names (NVIDIA-A100-SXM4-80GB: A100); unknown ones: the fastest."""
+    parts = set(re.split(r"[^A-Z0-9]+", product.upper()))
+    return next((name for name in GPU_SPEEDS if name in parts), FASTEST)
+
+
+def _merge(server: Server) -> Server:
+    sockets = len(server.groups)
+    return dataclasses.replace(server, groups=(server.gpus,), pcie_gbytes_s=server.pcie_gbytes_s * sockets)
+
+
+def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | None) -> Int[np.ndarray, "P N"]:
+    """The nodes of each partition, -1 = none: by label, else contiguous blocks of almost equal size."""
+    if settings.partition_label:
+        names = [node.labels.get(settings.partition_label, "") for node in ordered]
+        blocks = [np.flatnonzero(np.asarray(names) == name) for name in sorted(set(names))]
+        if keep is not None and len(blocks) < keep.partitions:
+            blocks += [np.zeros(0, int)] * (keep.partitions - len(blocks))
+    else:
+        count = keep.partitions if keep is not None else settings.schedulers or default_schedulers(len(ordered))
+        blocks = np.array_split(np.arange(len(ordered)), count)
+    width = max(1, *(len(block) for block in blocks))
+    return np.stack([np.pad(block, (0, width - len(block)), constant_values=-1) for block in blocks])
+
+
+def _fits(needed: Shape, shape: Shape) -> bool:
+    """A cluster of shape `needed` can be padded to `shape`; the number of partitions must be the same."""
+    sizes = zip(dataclasses.astuple(needed), dataclasses.astuple(shape))
+    return needed.partitions == shape.partitions and all(need <= size for need, size in sizes)
+
+
+def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
+    def more(count: int) -> int:
+        return int(np.ceil(count * settings.headroom))
+
+    servers = -(-more(needed.servers) // 4) * 4
+    racks = max(more(needed.racks) + 1, min(servers, MOST_RACKS))
+    return Shape(
+        partitions=needed.partitions,
+        servers=servers,
+        groups=max(2, needed.groups),
+        racks=racks,
+        links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
+        all_links=max(more(needed.all_links) + 6 * racks, 6 * needed.partitions * servers),  # a rack for every node
+    )
+
+
+def _without_gpus(shape: Shape) -> Cluster:
+    """A cluster of nothing but padding."""
+    topology = from_host_map([("", "", "")])
+    padded = pad(build_rows([Server((1,))], topology, np.zeros((1, 1), int)), shape)
+    return padded.replace(
+        group_gpus=on_device(np.zeros(padded.group_gpus.shape), np.int32),
+        server_id=on_device(np.full(padded.server_id.shape, -1), np.int32),
+    )

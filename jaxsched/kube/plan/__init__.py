@@ -1,0 +1,1 @@
+"""From a snapshot to a plan: which gangs start where, why the others wait. Pure."""

@@ -1,0 +1,195 @@
+"""The policy's part of a plan: gangs by class into queues, rounds of decisions, and each decision reserved exactly."""
+
+import dataclasses
+import time
+import zlib
+from collections.abc import Iterable, Sequence, Set
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsched.kube.capacity.free_capacity import FreeCapacity, Target
+from jaxsched.kube.capacity.placement import Placement
+from jaxsched.kube.capacity.running import RunningPart, running_parts
+from jaxsched.kube.plan.equal_nodes import preferred
+from jaxsched.kube.plan.faults import about
+from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.decision import Decision, PolicyError
+from jaxsched.kube.policy.encode import build_arrays
+from jaxsched.kube.read.gangs import Gang
+
+
+def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Set[str]) -> list[list[Gang]]:
+    """Gangs that may use the same GPUs, higher priority first, then by the oldest; those of `alone` by themselves."""
+    found: dict[tuple, list[Gang]] = {}
+    for gang in gangs:
+        with about([gang]):
+            legal = capacity.usable(gang).tobytes()
+        by_itself = gang.key if gang.key in alone else ""
+        found.setdefault((-gang.priority, capacity.merged(gang), legal, by_itself), []).append(gang)
+    return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
+
+
+class Rounds:
+    """All decisions of one plan: how many, how long they took, and how the policy failed."""
+
+    def __init__(
+        self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float
+    ) -> None:
+        self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
+        self.count, self.decision_s = 0, 0.0
+        self.failures: list[str] = []
+
+    @property
+    def exhausted(self) -> bool:
+        """The plan has made all decisions that it may."""
+        return self.count >= self.capacity.settings.max_decisions
+
+    def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
+        """Rounds of decisions for one class, `before` being what the plan has placed so far.
+
+        Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly. A class
+        with more gangs than the arrays hold at once gets further rounds: nothing with a lower priority goes before it.
+        """
+        placed: list[Placement] = []
+        failed: set[str] = set()
+        while True:
+            more, wrong, full = self._fill(gangs, [*before, *placed], fallback)
+            placed += more
+            failed |= wrong
+            done = failed | {placement.gang.key for placement in more}
+            gangs = [gang for gang in gangs if gang.key not in done]
+            if not (more and full and gangs):
+                return placed, failed
+
+    def _fill(
+        self, gangs: list[Gang], before: Sequence[Placement], fallback: bool
+    ) -> tuple[list[Placement], set[str], bool]:
+        """`place` for as many gangs as queues and running slots hold; also whether one of them was full."""
+        capacity, settings = self.capacity, self.capacity.settings
+        usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
+        queues, full = _queues(capacity, gangs, usable)
+        if not any(queues) or not usable.any():
+            return [], set(), False
+        running = self.running + _started(capacity, before, self.now_s)
+        names = [*(gang.namespace for gang in gangs), *(part.namespace for part in running)]
+        tenants = tenants_of(names, settings.tenants)
+        arrays, rows = build_arrays(capacity.fleet, settings, queues, running, tenants, merged, self.now_s)
+        start = time.perf_counter()
+        fallback = fallback or not self.policy.is_ready(capacity.fleet)
+        by = self.policy.fallback.name if fallback else self.policy.main.name
+        placed: list[Placement] = []
+        rest: list[Gang] = []
+        failed: set[str] = set()
+        swapped = False
+        slots = (arrays.running_row < 0).sum(1)
+        try:
+            moment = self.policy.begin(capacity.fleet, arrays, merged, fallback)
+            while not self.exhausted:
+                free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
+                decision = self.policy.decide(moment, free, self.count, fallback)
+                self.count += 1
+                for partition in np.flatnonzero(decision.placed):
+                    gang = rows[decision.row[partition]]
+                    targets = _targets(capacity, gang, int(partition), decision, merged)
+                    placement, elsewhere = self._reserve(gang, targets, by, running, placed)
+                    swapped |= elsewhere
+                    if placement is None:
+                        failed.add(gang.key)
+                    else:
+                        placed.append(placement)
+                        slots[partition] -= 1
+                if failed or swapped or not decision.moved:
+                    break  # the state shows a gang where it is not
+        except PolicyError as error:
+            self.failures.append(str(error))
+            done = {placement.gang.key for placement in placed}
+            rest = [gang for gang in gangs if gang.key not in done]
+        self.decision_s += time.perf_counter() - start
+        full = full or swapped or bool((slots <= 0).any())
+        if rest:
+            others, wrong, fuller = self._fill(rest, [*before, *placed], fallback=True)
+            placed, failed, full = placed + others, failed | wrong, full or fuller
+        return placed, failed, full
+
+    def _reserve(
+        self,
+        gang: Gang,
+        targets: list[Target] | None,
+        by: str,
+        running: list[RunningPart],
+        placed: Sequence[Placement],
+    ) -> tuple[Placement | None, bool]:
+        """Reserve what was decided, or what is equal to it and the gang prefers; whether it was the latter."""
+        capacity = self.capacity
+        if targets is None:
+            return None, False
+        if capacity.preferences.wanted([pod for pod, _, _ in targets]):
+            better = preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
+            placement = None if better is None else capacity.reserve(gang, better, by)
+            if placement is not None:
+                return placement, True
+        return capacity.reserve(gang, targets, by), False
+
+
+def _queues(
+    capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarray, "S K"]
+) -> tuple[list[list[Gang]], bool]:
+    """A queue per partition, and whether some hold not all of their gangs.
+
+    In full ones the oldest gang stays, and those that fit now go before the others.
+    """
+    partitions = capacity.fleet.shape.partitions
+    empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
+    queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
+    for gang in gangs:
+        size, count = min(gang.gpus_per_worker, 2**31 - 1), len(gang.workers)  # the arrays hold int32
+        could = (empty // size).sum((1, 2)) >= count
+        if not could.any():
+            continue
+        first = home_partition(gang.key, partitions)
+        home = min(np.flatnonzero(could), key=lambda partition: (partition - first) % partitions)
+        fits = bool((now[home] // size).sum() >= count)
+        queues[home].append((fits, gang))
+    cut, slots = [], capacity.settings.queue_slots
+    for queue in queues:
+        ranked = queue[:1] + sorted(queue[1:], key=lambda entry: not entry[0])
+        cut.append([gang for _, gang in ranked[:slots]])
+    return cut, any(len(queue) > slots for queue in queues)
+
+
+def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: float) -> list[RunningPart]:
+    """Parts of the gangs that the plan has placed so far: classes see each other's."""
+    assignments = [assignment for placement in placements for assignment in placement.assignments]
+    moved = [dataclasses.replace(placed.pod, node=placed.node, created_s=now_s) for placed in assignments]
+    return running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
+
+
+def _targets(
+    capacity: FreeCapacity, gang: Gang, partition: int, decision: Decision, merged: bool
+) -> list[Target] | None:
+    """Targets for workers and PS; None if the policy's counts do not add up."""
+    rows = capacity.fleet.rows[partition]
+    targets: list[tuple[int, tuple[int, ...]]] = []
+    for slot, group in np.argwhere(decision.workers[partition] > 0):
+        where = (int(rows[slot]), () if merged else (int(group),))
+        targets += [where] * int(decision.workers[partition, slot, group])
+    ps_targets = [
+        int(rows[slot])
+        for slot, group in np.argwhere(decision.ps[partition] > 0)
+        for _ in range(int(decision.ps[partition, slot, group]))
+    ]
+    if len(targets) != len(gang.workers) or len(ps_targets) != len(gang.ps) or any(row < 0 for row, _ in targets):
+        return None
+    workers = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, targets)]
+    return workers + [(pod, row, ()) for pod, row in zip(gang.ps, ps_targets)]
+
+
+def home_partition(key: str, partitions: int) -> int:
+    """The partition that a gang goes to first: the same after every restart."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def tenants_of(names: Iterable[str], count: int) -> dict[str, int]:
+    """Index of each namespace, alphabetically; the last index stands for all that are too many."""
+    return {name: min(index, count - 1) for index, name in enumerate(sorted(set(names)))}

@@ -1,0 +1,177 @@
+"""Pods into gangs: PodGroups of three kinds, labels, else the owner; and what a gang is to the simulator's eyes.
+
+The one place that knows the conventions (they have changed before): upstream `spec.schedulingGroup`, the coscheduling
+label and PodGroup, Volcano's, Kueue's pod groups, JobSet, LeaderWorkerSet, and jobs by their controller.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from jaxsched.kube.read.gang_sizes import GangSize, stated_size
+from jaxsched.kube.read.objects import DONE_PHASES, Pod, Refusal
+from jaxsched.kube.read.owners import Owner
+from jaxsched.kube.read.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO, PodGroup
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.workload.models import model_index
+
+COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
+KUEUE_LABEL = "kueue.x-k8s.io/pod-group-name"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+LWS_LABELS = ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index")
+ALONE = ("", "ReplicaSet", "ReplicationController", "DaemonSet", "StatefulSet", "Node")  # their pods start one by one
+
+
+@dataclasses.dataclass(frozen=True)
+class Gang:
+    """Pods that start together: as many as its minimum in one plan, or the rest of them; further ones as they fit."""
+
+    key: str
+    namespace: str
+    pending: tuple[Pod, ...]  # sorted by name; all in `workers`, `ps`, `helpers` (to be bound whole) or `extra`
+    bound: tuple[Pod, ...]
+    workers: tuple[Pod, ...]  # those with GPUs
+    ps: tuple[Pod, ...]  # parameter servers
+    helpers: tuple[Pod, ...]  # launchers and the like, not shown to the policy
+    extra: tuple[Pod, ...]  # more than must start together
+    gpus_per_worker: int
+    priority: int
+    submit_s: float
+    model: int
+    duration_s: float
+    refusal: Refusal | None  # it will not be scheduled as it is
+    waiting: Refusal | None  # it may be scheduled later: pods are missing
+    gpu_resource: str = ""
+    topology: str = ""  # node label; all of its pods go to nodes with one value of it
+    preempts: bool = True  # others may be evicted for it
+    preemptable: bool = True  # it may be evicted for others
+
+    @property
+    def uniform(self) -> bool:
+        """Its workers are alike, as those of the simulator's jobs: one policy decision is about all of them."""
+        return len({(pod.units(self.gpu_resource), node_rights(pod)) for pod in self.workers}) <= 1
+
+    @property
+    def together(self) -> tuple[Pod, ...]:
+        """The pods that are to be bound in one plan or not at all."""
+        return (*self.workers, *self.ps, *self.helpers)
+
+
+def gang_key(pod: Pod) -> str:
+    """What gang a pod belongs to; pods of the same key start together."""
+    if pod.group_ref:
+        return f"{pod.namespace}/{UPSTREAM}/{pod.group_ref}"
+    if name := pod.labels.get(COSCHEDULING_LABEL):
+        return f"{pod.namespace}/{COSCHEDULING}/{name}"
+    if pod.hints.volcano_group:
+        return f"{pod.namespace}/{VOLCANO}/{pod.hints.volcano_group}"
+    if name := pod.labels.get(KUEUE_LABEL):
+        return f"{pod.namespace}/kueue/{name}"
+    if name := pod.labels.get(JOBSET_LABEL):
+        return f"{pod.namespace}/jobset/{name}"
+    if name := pod.labels.get(LWS_LABELS[0]):  # each group of a LeaderWorkerSet starts by itself
+        return f"{pod.namespace}/lws/{name}/{pod.labels.get(LWS_LABELS[1], '')}"
+    kind, uid = pod.owner
+    return f"{pod.namespace}/pod/{pod.name}" if kind in ALONE else f"{pod.namespace}/{kind}/{uid}"
+
+
+def form_gangs(
+    pods: Iterable[Pod],
+    groups: Iterable[PodGroup],
+    served: frozenset[str],
+    settings: PlanSettings,
+    now_s: float,
+    owners: Iterable[Owner] = (),
+) -> list[Gang]:
+    """The gangs of the pods that are neither done nor terminating nor another scheduler's, by time of submission.
+
+    `served` are the APIs of PodGroups and the kinds of owners that the cluster has.
+    """
+    by_key, owners = {group.key: group for group in groups}, tuple(owners)
+    owned = {owner.uid: owner for owner in owners} | {(one.kind, one.namespace, one.name): one for one in owners}
+    members: dict[str, list[Pod]] = {}
+    for pod in pods:
+        ours = pod.scheduler == settings.scheduler_name
+        if ours and not pod.terminating and pod.phase not in DONE_PHASES:
+            members.setdefault(gang_key(pod), []).append(pod)
+    gangs = []
+    for key, own in members.items():
+        own = sorted(own, key=lambda pod: natural(pod.name))
+        size = stated_size(key, own, by_key.get(key), owned, served)
+        gangs.append(_gang(key, own, by_key.get(key), size, settings, now_s))
+    return sorted(gangs, key=lambda gang: (gang.submit_s, gang.key))
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts worker-8 before worker-10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]{1,18})", name)]
+
+
+def profile_of(pods: Iterable[Pod], settings: PlanSettings) -> tuple[int, float]:
+    """Model (index into the catalogue) and duration in seconds, from the first pod that says so, else the defaults."""
+    model, duration = model_index(settings.default_model), settings.default_duration_s
+    hints = [pod.hints for pod in pods]
+    model = next((hint.model for hint in hints if hint.model is not None), model)
+    return model, next((hint.duration_s for hint in hints if hint.duration_s is not None), duration)
+
+
+def node_rights(pod: Pod) -> str:
+    """All of a pod that decides which nodes it may go to; pods with the same text may go to the same ones."""
+    return str((pod.selector, pod.affinity, pod.tolerations, pod.volume_affinity, pod.closed_domains))
+
+
+def _gang(
+    key: str, members: list[Pod], group: PodGroup | None, size: GangSize, settings: PlanSettings, now_s: float
+) -> Gang:
+    bound = tuple(pod for pod in members if pod.node)
+    pending = tuple(pod for pod in members if not pod.node and not pod.gated)
+    gpu = settings.gpu_resource
+    needed = max(min(size.pods, len(members)) - len(bound), 0) if size.elastic else len(pending)
+    together = _needed_first(pending, needed, gpu)
+    workers = tuple(pod for pod in together if pod.units(gpu))
+    model, duration = profile_of(members, settings)
+    refusal = (group.refusal if group is not None else None) or _refusal(pending, workers, bound, gpu)
+    stated = group.priority if group is not None else None
+    preempts = group.preempts if group is not None else None
+    return Gang(
+        key=key,
+        namespace=members[0].namespace,
+        pending=pending,
+        bound=bound,
+        workers=workers,
+        ps=tuple(pod for pod in together if not pod.units(gpu) and pod.hints.is_ps),
+        helpers=tuple(pod for pod in together if not pod.units(gpu) and not pod.hints.is_ps),
+        extra=tuple(pod for pod in pending if pod not in together),
+        gpus_per_worker=workers[0].units(gpu) if workers else 0,
+        priority=stated if stated is not None else max(pod.priority for pod in members),
+        submit_s=min(pod.created_s for pod in members),
+        model=model,
+        duration_s=duration,
+        refusal=refusal,
+        waiting=None if refusal or not pending or bound else size.missing(key, members, settings.settle_s, now_s),
+        gpu_resource=gpu,
+        topology=group.topology if group is not None else "",
+        preempts=preempts if preempts is not None else all(pod.preempts for pod in members),
+        preemptable=group is None or group.preemptable,
+    )
+
+
+def _needed_first(pending: tuple[Pod, ...], needed: int, gpu: str) -> tuple[Pod, ...]:
+    """So many of the pods: launchers and parameter servers before workers, but a worker among them, in order of names.
+
+    So it does not matter which were there first.
+    """
+    workers = [pod for pod in pending if pod.units(gpu)]
+    others = [pod for pod in pending if not pod.units(gpu)]
+    first = others[: max(needed - 1, 0) if workers else needed]
+    chosen = {pod.uid for pod in [*first, *workers[: needed - len(first)]]}
+    return tuple(pod for pod in pending if pod.uid in chosen)
+
+
+def _refusal(pending: tuple[Pod, ...], workers: tuple[Pod, ...], bound: tuple[Pod, ...], gpu: str) -> Refusal | None:
+    for pod in pending:
+        if pod.refusal is not None:
+            return Refusal(pod.refusal.reason, f"pod {pod.key}: {pod.refusal.message}")
+    if pending and not workers and not bound:
+        return Refusal("NoGpuRequested", f"none of its pods asks for {gpu}; use the default scheduler for them")
+    return None

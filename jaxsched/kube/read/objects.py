@@ -1,0 +1,307 @@
+"""Pods and nodes as the core reads them: raw API JSON in, small frozen records out. Nothing here raises on odd input.
+
+What is wrong with an object becomes its `refusal`: a reason (CamelCase, as in events) and a sentence.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from jaxsched.errors import UserError
+from jaxsched.kube.read.hints import Hints, read_hints
+from jaxsched.kube.read.labels import DURATION, GANG_SIZE, GROUP, KUEUE_COUNT, LWS_SIZE, MODEL, ROLE, VOLCANO_GROUP
+from jaxsched.kube.read.quantity import LARGEST, resource_units
+
+DONE_PHASES = ("Succeeded", "Failed")
+KEPT_ANNOTATIONS = (MODEL, DURATION, GANG_SIZE, GROUP, ROLE, VOLCANO_GROUP, KUEUE_COUNT, LWS_SIZE)
+MOST_PRIORITY = 2**31 - 1
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class Refusal(NamedTuple):
+    """Why a pod or gang is not scheduled."""
+
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """A pod; `spec` parts that only filters read stay raw."""
+
+    uid: str
+    namespace: str
+    name: str
+    scheduler: str
+    node: str  # "" while unbound
+    phase: str
+    terminating: bool
+    gated: bool
+    created_s: float
+    started_s: float | None  # when it was bound, by the server's clock, else when its kubelet says that it began
+    priority: int
+    requests: tuple[tuple[str, int], ...]  # resource -> units, sorted, zeros left out
+    labels: Mapping[str, str]
+    hints: Hints  # what annotations and labels say
+    owner: tuple[str, str]  # kind and uid of the controller, or ("", "")
+    group_ref: str  # upstream spec.schedulingGroup / workloadRef, or ""
+    selector: Mapping[str, str]
+    affinity: tuple  # required node affinity terms, raw
+    tolerations: tuple  # raw
+    volume_claims: tuple[str, ...]  # names of persistent volume claims
+    refusal: Refusal | None
+    owner_kind: str = ""  # of the controller, with its API group: Job.batch
+    volume_affinity: tuple[tuple, ...] = ()  # node selector terms of its volumes; one of each entry must hold
+    anti_affinity: tuple = ()  # required terms of pod anti-affinity, raw
+    closed_domains: tuple[tuple[str, str], ...] = ()  # labels and values of nodes from which other pods keep it away
+    nominated: str = ""  # the node on which a preempting scheduler makes room for it
+    preferred_nodes: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # weight and term of preferred node affinity, raw
+    preferred_pods: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # of pod affinity; anti-affinity: negative weights
+    spread: tuple = ()  # topology spread constraints with ScheduleAnyway, raw
+    preempts: bool = True  # its preemptionPolicy is not Never
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    def units(self, resource: str) -> int:
+        """Units of a resource that the pod asks for."""
+        return dict(self.requests).get(resource, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A node; `usable` is whether new pods may go there at all."""
+
+    uid: str
+    name: str
+    usable: bool
+    why_not: str  # "cordoned", "not ready" or ""
+    allocatable: tuple[tuple[str, int], ...]
+    labels: Mapping[str, str]
+    taints: tuple  # raw, those that keep pods away
+    refusal: Refusal | None
+    soft_taints: tuple = ()  # raw, PreferNoSchedule
+
+
+def parse_time(value: Any) -> float | None:
+    """Seconds since 1970 of an RFC 3339 time; None if there is none or it cannot be read."""
+    try:
+        return datetime.datetime.fromisoformat(str(value)[:64].replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_pod(raw: Mapping[str, Any]) -> Pod:
+    """A pod from its JSON."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    refusal = _unsupported(spec)
+    try:
+        requests = _pod_requests(spec)
+    except (UserError, TypeError, ValueError, AttributeError) as error:
+        requests, refusal = (), refusal or Refusal("BadQuantity", f"its resources cannot be read: {error}")
+    annotations, labels = _strings(meta, "annotations", KEPT_ANNOTATIONS), _strings(meta, "labels")
+    hints, problem = read_hints(annotations, labels)
+    refusal = refusal or (Refusal("BadAnnotation", problem) if problem else None)
+    controller = next((o for o in mappings(meta, "ownerReferences") if o.get("controller")), {})
+    affinity = mapping(spec, "affinity")
+    terms = mapping(mapping(affinity, "nodeAffinity"), REQUIRED)
+    group = mapping(spec, "schedulingGroup").get("podGroupName") or mapping(spec, "workloadRef").get("name") or ""
+    return Pod(
+        uid=str(meta.get("uid", "")),
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta.get("name", "")),
+        scheduler=str(spec.get("schedulerName", "default-scheduler")),
+        node=str(spec.get("nodeName") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        terminating=bool(meta.get("deletionTimestamp")),
+        gated=bool(spec.get("schedulingGates")),
+        created_s=parse_time(meta.get("creationTimestamp")) or 0.0,
+        started_s=_bound_s(status) or parse_time(status.get("startTime")),
+        priority=_priority(spec.get("priority")),
+        requests=requests,
+        labels=labels,
+        hints=hints,
+        owner=(str(controller.get("kind", "")), str(controller.get("uid", ""))),
+        group_ref=str(group),
+        selector=_strings(spec, "nodeSelector"),
+        affinity=tuple(mappings(terms, "nodeSelectorTerms")),
+        tolerations=tuple(mappings(spec, "tolerations")),
+        volume_claims=_volume_claims(spec, str(meta.get("name", ""))),
+        refusal=refusal,
+        owner_kind=f"{controller.get('kind', '')}.{str(controller.get('apiVersion', '')).rpartition('/')[0]}",
+        anti_affinity=tuple(mappings(mapping(affinity, "podAntiAffinity"), REQUIRED)),
+        nominated=str(status.get("nominatedNodeName") or ""),
+        preferred_nodes=_preferred(mapping(affinity, "nodeAffinity"), "preference"),
+        preferred_pods=(
+            *_preferred(mapping(affinity, "podAffinity"), "podAffinityTerm"),
+            *_preferred(mapping(affinity, "podAntiAffinity"), "podAffinityTerm", sign=-1),
+        ),
+        spread=tuple(one for one in mappings(spec, "topologySpreadConstraints") if _is_wish(one)),
+        preempts=spec.get("preemptionPolicy") != "Never",
+    )
+
+
+def _bound_s(status: Mapping[str, Any]) -> float | None:
+    for one in mappings(status, "conditions"):
+        if one.get("type") == "PodScheduled" and one.get("status") == "True":
+            return parse_time(one.get("lastTransitionTime"))
+    return None
+
+
+def read_node(raw: Mapping[str, Any]) -> Node:
+    """A node from its JSON."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in mappings(status, "conditions"))
+    refusal = None
+    try:
+        allocatable = _units(mapping(status, "allocatable"))
+    except UserError as error:
+        allocatable, refusal = (), Refusal("BadQuantity", f"allocatable: {error}")
+    why_not = "cordoned" if spec.get("unschedulable") else "" if ready else "not ready"
+    why_not = "being deleted" if meta.get("deletionTimestamp") else why_not
+    return Node(
+        uid=str(meta.get("uid", "")),
+        name=str(meta.get("name", "")),
+        usable=not why_not and refusal is None,
+        why_not=why_not or (refusal.message if refusal else ""),
+        allocatable=allocatable,
+        labels=_strings(meta, "labels"),
+        taints=tuple(t for t in mappings(spec, "taints") if t.get("effect") in ("NoSchedule", "NoExecute")),
+        refusal=refusal,
+        soft_taints=tuple(t for t in mappings(spec, "taints") if t.get("effect") == "PreferNoSchedule"),
+    )
+
+
+def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an object's JSON that this module and `gangs` read: what a recording keeps."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    kept = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+    own = {key: meta[key] for key in kept if meta.get(key)}
+    own["annotations"] = {k: v for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    spec = dict(spec)
+    for parts in ("containers", "initContainers"):
+        if parts in spec:
+            kept = ("resources", "ports", "restartPolicy")
+            spec[parts] = [{key: one[key] for key in kept if key in one} for one in mappings(spec, parts)]
+    conditions = [c for c in mappings(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
+    kept = ("phase", "reason", "startTime", "allocatable", "nominatedNodeName")
+    return {
+        "metadata": own,
+        "spec": spec,
+        "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions},
+    }
+
+
+def mapping(parent: Any, key: str) -> Mapping[str, Any]:
+    """The mapping under `key`, or an empty one if there is none or `parent` is none."""
+    value = parent.get(key) if isinstance(parent, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def mappings(parent: Any, key: str) -> list[Mapping[str, Any]]:
+    """The mappings in the list under `key`; what is none of both is left out."""
+    value = parent.get(key) if isinstance(parent, Mapping) else None
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def _strings(parent: Any, key: str, only: tuple[str, ...] = ()) -> Mapping[str, str]:
+    return {str(k): str(v) for k, v in mapping(parent, key).items() if not only or k in only}
+
+
+def _priority(value: Any) -> int:
+    """A pod's priority, a 32-bit number in Kubernetes."""
+    return max(-MOST_PRIORITY, min(value, MOST_PRIORITY)) if isinstance(value, int) else 0
+
+
+def _units(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    units = {}
+    for name, value in resources.items():
+        try:
+            units[str(name)] = resource_units(str(name), value)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    return tuple(sorted((name, count) for name, count in units.items() if count))
+
+
+def _requests(part: Mapping[str, Any]) -> dict[str, int]:
+    """Requests of a container, limits where a request is missing (as the API server defaults them)."""
+    resources = mapping(part, "resources")
+    return dict(_units({**mapping(resources, "limits"), **mapping(resources, "requests")}))
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, units in part.items():
+            total[name] = total.get(name, 0) + units
+    return total
+
+
+def _max(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}
+
+
+def _pod_requests(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Containers together, or the largest init stage, plus overhead (KEP-753 for sidecars, KEP-2837 for pod level)."""
+    sidecars: dict[str, int] = {}
+    stage: dict[str, int] = {}
+    for container in mappings(spec, "initContainers"):
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = _sum([sidecars, own])
+            stage = _max(stage, sidecars)
+        else:
+            stage = _max(stage, _sum([sidecars, own]))
+    total = _max(_sum([*map(_requests, mappings(spec, "containers")), sidecars]), stage)
+    total = _max(total, _requests(spec)) if "resources" in spec else total
+    total = _sum([total, dict(_units(mapping(spec, "overhead"))), {"pods": 1}])
+    return tuple(sorted((name, min(units, LARGEST)) for name, units in total.items()))  # no node has so many
+
+
+def _unsupported(spec: Mapping[str, Any]) -> Refusal | None:
+    """The first feature of the pod that this scheduler does not honour and must therefore refuse."""
+    affinity = mapping(spec, "affinity")
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if mappings(mapping(affinity, kind), REQUIRED):
+            return Refusal("PodAffinityUnsupported", f"spec.affinity.{kind} with required terms is not supported")
+    spread = mappings(spec, "topologySpreadConstraints")
+    if not all(map(_is_wish, spread)):
+        return Refusal(
+            "TopologySpreadUnsupported", "spec.topologySpreadConstraints with DoNotSchedule is not supported"
+        )
+    if spec.get("resourceClaims"):
+        return Refusal(
+            "ResourceClaimsUnsupported", "spec.resourceClaims (DRA) is not supported: request GPUs as a resource"
+        )
+    containers = [*mappings(spec, "containers"), *mappings(spec, "initContainers")]
+    ports = [port for container in containers for port in mappings(container, "ports")]
+    if any(port.get("hostPort") for port in ports) or (spec.get("hostNetwork") and ports):
+        return Refusal("HostPortsUnsupported", "host ports (hostPort, or ports with hostNetwork) are not supported")
+    if not containers:
+        return Refusal("MalformedPod", "spec.containers is empty")
+    return None
+
+
+def _is_wish(constraint: Mapping[str, Any]) -> bool:
+    """A topology spread constraint that keeps no pod from starting."""
+    return constraint.get("whenUnsatisfiable") == "ScheduleAnyway"
+
+
+def _preferred(affinity: Mapping[str, Any], key: str, sign: int = 1) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+    """Weights (of 1 to 100, as upstream) and terms; what has no such weight is left out."""
+    terms = ((one.get("weight"), mapping(one, key)) for one in mappings(affinity, PREFERRED))
+    return tuple((sign * weight, term) for weight, term in terms if isinstance(weight, int) and 0 < weight <= 100)
+
+
+def _volume_claims(spec: Mapping[str, Any], pod: str) -> tuple[str, ...]:
+    names = []
+    for volume in mappings(spec, "volumes"):
+        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
+            names.append(str(claim))
+        if "ephemeral" in volume:
+            names.append(f"{pod}-{volume.get('name', '')}")
+    return tuple(names)

@@ -1,0 +1,175 @@
+"""When pending gangs would start, under some policies: rollouts of the compiled event loop with uncertain run times.
+
+Pure and read-only. Nobody else comes, or gangs like those of a history; no node fails. GPUs, partitions and priorities
+are simulated; what else a plan looks at (CPU, memory, topology domains, the fallback for late gangs) is not.
+docs/kubernetes.md says what that means.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+from jaxsched.env.knowledge import HISTORY
+from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.errors import UserError
+from jaxsched.event_loop.covered import not_covered
+from jaxsched.kube.capacity.fleet import gpu_nodes, nodes_without_gpus, read_fleet
+from jaxsched.kube.capacity.free_capacity import FreeCapacity
+from jaxsched.kube.capacity.running import running_parts
+from jaxsched.kube.plan.explain import Explanations
+from jaxsched.kube.read.gangs import Gang, form_gangs
+from jaxsched.kube.read.objects import Refusal
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.read.volumes import unusable_volume, with_volumes
+from jaxsched.kube.whatif.history import History
+from jaxsched.kube.whatif.pool_rollouts import Starts, rollouts
+from jaxsched.kube.whatif.pools import Pool, pools_of
+from jaxsched.kube.whatif.question import HIGH, LOW, Question
+from jaxsched.policies.base import Policy
+
+SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One gang under one policy. Times are seconds from now, inf: not before the horizon, None: not simulated."""
+
+    policy: str
+    gang: Gang
+    waits_s: float  # so far
+    median_s: float | None
+    low_s: float | None  # 5% of the draws start before
+    high_s: float | None  # 95%
+    nodes: tuple[str, ...] = ()  # in the draw with the median start
+    behind: tuple[str, ...] = ()  # keys of the pending gangs that start before it in its partition, in that draw
+    reason: Refusal | None = None  # why nothing is said, or no start found
+
+
+def answers(
+    snapshot: Snapshot,
+    policies: Sequence[Policy],
+    settings: PlanSettings,
+    question: Question,
+    history: History | None = None,
+) -> list[Answer]:
+    """For each policy all pending gangs, higher priority first, then the oldest.
+
+    `history`: what came before; other gangs come like it, in another way in every draw. None: nobody else comes.
+    UserError for a policy that cannot be played.
+    """
+    settings = dataclasses.replace(settings, settle_s=0.0)  # a manifest's pods are new, and all there
+    fleet = read_fleet(gpu_nodes(snapshot.nodes, settings), settings)
+    pods = with_volumes(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+    capacity = FreeCapacity(fleet, nodes_without_gpus(snapshot.nodes, settings), pods, settings)
+    now_s = snapshot.now_s
+    found = form_gangs(pods, snapshot.groups, snapshot.served, settings, now_s, snapshot.owners)
+    gangs = sorted((one for one in found if one.pending), key=lambda one: (-one.priority, one.submit_s, one.key))
+    aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
+    playable = [gang for gang in gangs if gang.key not in aside]
+    pools = pools_of(capacity, playable, running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
+    result: list[Answer] = []
+    for policy in policies:
+        _check(policy, [*playable, *(() if history is None else history.gangs)], capacity)
+        why = Explanations(capacity, policy.name)
+        said = {gang.key: _without_times(policy, gang, now_s, aside[gang.key]) for gang in gangs if gang.key in aside}
+        for pool in pools:
+            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question, now_s), capacity, why, now_s)
+        result += [said[gang.key] for gang in gangs]
+    return result
+
+
+def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Refusal | None:
+    """Why a gang is left out, of the others' rollouts too."""
+    reason = gang.refusal or gang.waiting
+    reason = reason or unusable_volume(gang, snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+    if reason is not None:
+        return reason
+    if gang.bound:
+        return Refusal("NotSimulated", "it has started; when its other pods start is not simulated")
+    if gang.topology or not gang.uniform:
+        return Refusal("NotSimulated", "gangs with a topology domain or with workers that differ are not simulated")
+    explained = Explanations(capacity, "").why_not(gang)
+    if explained.reason in ("LargerThanCluster", "NoNodeAllowed", "TooFewNodesAllowed"):
+        return explained
+    if not capacity.allowed(gang.workers[0])[: len(capacity.fleet.nodes)].any():
+        return explained
+    return None
+
+
+def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:
+    options = policy.options
+    missing = not_covered(policy, EnvConfig(), make_params(capacity.fleet.split))
+    if missing is not None or options is None:
+        raise UserError(f"--policies: {policy.name} cannot be played here: {missing}")
+    order = options.queue.order
+    if policy.needs == HISTORY or options.queue.preempt or order not in (*SAME_ORDER, "tenants"):
+        raise UserError(f"--policies: {policy.name}: should have an order of {', '.join(SAME_ORDER)}, or tenants")
+    if order == "tenants" and len({gang.priority for gang in gangs}) > 1:
+        raise UserError(f"--policies: {policy.name}: the order tenants is for gangs of one priority")
+
+
+def _without_times(policy: Policy, gang: Gang, now_s: float, reason: Refusal) -> Answer:
+    return Answer(policy.name, gang, max(now_s - gang.submit_s, 0.0), None, None, None, reason=reason)
+
+
+def _of_pool(
+    policy: Policy, pool: Pool, starts: Starts, capacity: FreeCapacity, why: Explanations, now_s: float
+) -> dict[str, Answer]:
+    said = {}
+    for row, gang in enumerate(pool.gangs):
+        if gang.key in pool.restricted:
+            text = "it may use a part only of the nodes that others wait for; that is not simulated"
+            said[gang.key] = _without_times(policy, gang, now_s, Refusal("NotSimulated", text))
+        elif not starts.possible[row]:
+            text = "it is larger than a partition; gangs that go to several are not simulated"
+            said[gang.key] = _without_times(policy, gang, now_s, Refusal("NotSimulated", text))
+        else:
+            said[gang.key] = _with_times(policy, pool, row, starts, capacity, why, now_s)
+    return said
+
+
+def _with_times(
+    policy: Policy, pool: Pool, row: int, starts: Starts, capacity: FreeCapacity, why: Explanations, now_s: float
+) -> Answer:
+    gang, own = pool.gangs[row], starts.start_s[:, row]
+    low_s, median_s, high_s = (quantile(own, share) for share in (LOW, 0.5, HIGH))
+    nodes, behind = (), ()
+    if median_s < np.inf:
+        draw = int(np.argsort(own, kind="stable")[_place(len(own), 0.5)])
+        nodes, behind = _nodes(capacity, starts, draw, row), _behind(pool, starts, draw, row)
+    return Answer(
+        policy=policy.name,
+        gang=gang,
+        waits_s=max(now_s - gang.submit_s, 0.0),
+        median_s=median_s,
+        low_s=low_s,
+        high_s=high_s,
+        nodes=nodes,
+        behind=behind,
+        reason=why.why_not(gang) if low_s == np.inf else None,
+    )
+
+
+def _nodes(capacity: FreeCapacity, starts: Starts, draw: int, row: int) -> tuple[str, ...]:
+    fleet = capacity.fleet
+    slots = np.flatnonzero(starts.workers[draw, row].reshape(fleet.shape.servers, -1).sum(-1))
+    return tuple(fleet.nodes[node].name for node in fleet.rows[starts.partition[draw, row], slots])
+
+
+def _behind(pool: Pool, starts: Starts, draw: int, row: int) -> tuple[str, ...]:
+    start_s = starts.start_s[draw]
+    there = np.flatnonzero(starts.partition[draw] == starts.partition[draw, row])
+    before = [other for other in there if start_s[other] < start_s[row]]
+    return tuple(pool.gangs[other].key for other in sorted(before, key=lambda other: (start_s[other], other)))
+
+
+def quantile(values: Float64[np.ndarray, "draws"], share: float) -> float:
+    """The smallest value that is not below that share of them."""
+    return float(np.sort(values)[_place(len(values), share)])
+
+
+def _place(count: int, share: float) -> int:
+    return int(np.clip(np.ceil(share * count - 1e-9) - 1, 0, count - 1))

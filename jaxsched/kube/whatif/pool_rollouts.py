@@ -1,0 +1,147 @@
+"""Rollouts of one pool under one policy: from its nodes, gangs and running parts to starts."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int64
+
+from jaxsched.env.state import EnvConfig, EnvParams, make_params
+from jaxsched.event_loop.covered import no_numba
+from jaxsched.event_loop.rollouts import Rollouts
+from jaxsched.event_loop.run import Run
+from jaxsched.event_loop.seated import Seat
+from jaxsched.kube.plan.rounds import home_partition, tenants_of
+from jaxsched.kube.policy.encode import blank_jobs
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.whatif.later_jobs import LaterJobs, joined, orders_by_key, ranked
+from jaxsched.kube.whatif.pools import Pool
+from jaxsched.kube.whatif.question import HIGH, Question
+from jaxsched.kube.whatif.run_times import drawn_durations
+from jaxsched.policies.base import Policy
+from jaxsched.pytree import on_device
+from jaxsched.workload.jobs import JobTable
+
+FIRST_STRETCH_S, LONGER = 4 * 3600.0, 4.0  # of the future with later gangs, and how much longer the next one is
+FEW_JOBS = 1500  # in all draws together: so many are played in Python sooner than machine code is loaded
+MOST_FORWARDS = 2**20  # every plan of a live cluster begins to count anew
+
+
+class Starts(NamedTuple):
+    """Of the pool's gangs, in all draws."""
+
+    possible: Bool[np.ndarray, "J"]  # some partition holds it when it is empty
+    start_s: Float64[np.ndarray, "D J"]  # from now, inf: not before the horizon, or in a few draws not in the stretch
+    partition: Int64[np.ndarray, "D J"]  # -1: not started
+    workers: Int8[np.ndarray, "D J NK"]
+
+
+def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float = 0.0) -> Starts:
+    """Plays all draws. The same draws, whatever the policy.
+
+    With later gangs a stretch of the future is played, and a longer one while more than 1 - `HIGH` of the draws of some
+    gang have no start in it.
+    """
+    until_s = question.horizon_s if pool.later is None else min(FIRST_STRETCH_S, question.horizon_s)
+    while True:
+        starts = _played(policy, pool, settings, dataclasses.replace(question, horizon_s=until_s), now_s)
+        started = np.isfinite(starts.start_s[:, starts.possible]).mean(0)
+        if until_s >= question.horizon_s or (started >= HIGH - 1e-9).all():
+            return starts
+        until_s = min(until_s * LONGER, question.horizon_s)
+
+
+def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float) -> Starts:
+    seated, known = len(pool.parts), len(pool.parts) + len(pool.gangs)
+    tenants = _tenants(pool, settings)
+    attained_s = np.zeros(settings.tenants)
+    for part in pool.parts:
+        attained_s[tenants[part.namespace]] += part.gpus * part.elapsed_s
+    params = make_params(
+        pool.cluster,
+        interval_s=question.interval_s,
+        horizon=int(np.ceil(question.horizon_s / question.interval_s)),
+        max_forwards=on_device(MOST_FORWARDS, np.int32),
+    )
+    later = LaterJobs(policy, pool, params, question, tenants, now_s)
+    in_python = no_numba() is not None or question.draws * (known + later.rows) <= FEW_JOBS
+    run = _run(policy, pool, settings, params, question, tenants, later)
+    seats = [
+        Seat(row, part.partition, part.workers.reshape(-1), part.duration_s) for row, part in enumerate(pool.parts)
+    ]
+    player = Rollouts(run, seats, attained_s.tolist(), in_python=in_python)
+    drawn, done_s = _drawn(pool, question, player.slowdowns()[:known])
+    start, partition, workers = [], [], []
+    keys, priority = np.copy(run.world.jobs["key"][seated:known]), [gang.priority for gang in pool.gangs]
+    for draw, durations in enumerate(drawn.T):
+        last = later.drawn(draw)
+        if orders_by_key(policy):  # a lower key comes first; of one priority the queue's order decides
+            ranks = ranked([*keys, *last.jobs["key"]], [*priority, *last.priority])
+            run.world.jobs["key"][seated:known], last.jobs["key"] = ranks[: len(keys)], ranks[len(keys) :]
+        durations = np.concatenate([durations, last.jobs["duration_s"]])
+        left_s = durations - np.concatenate([done_s, np.zeros(later.rows)])
+        tables = player.play(durations, left_s, last.jobs)
+        records = tables.records[seated:known]
+        start.append(np.where(records["start"] < 0, np.inf, records["start"] * question.interval_s))
+        partition.append(records["partition"])
+        workers.append(tables.placement[seated:known])
+    return Starts(run.home[seated:known] >= 0, np.array(start), np.array(partition), np.array(workers))
+
+
+def _tenants(pool: Pool, settings: PlanSettings) -> dict[str, int]:
+    come = () if pool.later is None else pool.later.gangs
+    return tenants_of([one.namespace for one in (*pool.parts, *pool.gangs, *come)], settings.tenants)
+
+
+def _drawn(
+    pool: Pool, question: Question, slowdowns: Float64[np.ndarray, "J"]
+) -> tuple[Float64[np.ndarray, "J D"], Float64[np.ndarray, "J"]]:
+    """Ideal seconds of the running parts and then of the gangs, and those that are done.
+
+    A part that is slowed down has done less than it has run; how slow it was before is taken to be as now.
+    """
+    stated = [(part.gang, part.duration_s, part.elapsed_s) for part in pool.parts]
+    stated += [(gang.key, gang.duration_s, 0.0) for gang in pool.gangs]
+    done_s = np.array([elapsed_s for _, _, elapsed_s in stated]) / slowdowns
+    drawn = [
+        drawn_durations(key, duration_s, float(done), question.error, question.draws, question.seed)
+        for (key, duration_s, _), done in zip(stated, done_s)
+    ]
+    return np.array(drawn), done_s
+
+
+def _run(
+    policy: Policy,
+    pool: Pool,
+    settings: PlanSettings,
+    params: EnvParams,
+    question: Question,
+    tenants: dict[str, int],
+    later: LaterJobs,
+) -> Run:
+    waiting = len(pool.gangs) + later.rows
+    at_once = int(np.bincount([part.partition for part in pool.parts], minlength=1).max())
+    gpus = int(np.asarray(pool.cluster.group_gpus).sum((1, 2)).max())  # a job has at least one
+    config = EnvConfig(
+        running_slots=max(min(at_once + waiting, gpus), at_once, 1),
+        queue_slots=max(waiting, 1),
+        rounds=settings.max_decisions,
+        tenants=settings.tenants,
+        record_placements=True,
+    )
+    return Run(config, params, joined(_table(pool, tenants), later.largest()), policy, question.interval_s)
+
+
+def _table(pool: Pool, tenants: dict[str, int]) -> JobTable:
+    """The running parts, a worker for each GPU, then the gangs; all are there from the beginning."""
+    jobs, seated = blank_jobs(len(pool.parts) + len(pool.gangs)), len(pool.parts)
+    jobs.arrival[:] = 0
+    for row, part in enumerate(pool.parts):
+        jobs.workers[row], jobs.model[row], jobs.tenant[row] = part.gpus, part.model, tenants[part.namespace]
+        jobs.duration_s[row] = part.duration_s
+    partitions = len(pool.cluster.group_gpus)
+    for row, gang in enumerate(pool.gangs, seated):
+        jobs.workers[row], jobs.gpus_per_worker[row] = len(gang.workers), gang.gpus_per_worker
+        jobs.ps[row], jobs.model[row], jobs.tenant[row] = len(gang.ps), gang.model, tenants[gang.namespace]
+        jobs.duration_s[row], jobs.home[row] = gang.duration_s, home_partition(gang.key, partitions)
+    return jobs

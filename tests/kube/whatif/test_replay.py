@@ -1,0 +1,149 @@
+"""A recording in the simulator, offline: pure, no cluster and no client needed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsched.cli.main import main
+from jaxsched.errors import UserError
+from jaxsched.kube.cluster.record import Recorder, read_recording
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.kube.whatif.replay import plan_again, recorded_day
+from tests.support.kube.objects import NOW, make_node, make_pod
+
+
+def write(path: Path, cut: bool = False) -> Path:
+    """Four nodes; gangs of 2 pods that wait 10 s and run for 100 s; one that never ends."""
+    lines = [{"t": NOW, "kind": "nodes", "type": "ADDED", "object": make_node(f"n{i}")} for i in range(4)]
+    for number in range(6):
+        start = NOW + 50 * number
+        pods = [
+            make_pod(f"g{number}-{k}", 4, f"g{number}", 2, uid=f"g{number}-{k}", age_s=-50 * number) for k in range(2)
+        ]
+        lines += [{"t": start, "kind": "pods", "type": "ADDED", "object": pod} for pod in pods]
+        places = {f"default/g{number}-{k}": f"n{number % 4}" for k in range(2)}
+        key = f"default/scheduling.x-k8s.io/g{number}"
+        lines.append({"t": start + 10, "kind": "plan", "placements": {key: places}})
+        for pod in pods:
+            bound = json.loads(json.dumps(pod))
+            bound["spec"]["nodeName"] = f"n{number % 4}"
+            lines.append({"t": start + 10, "kind": "pods", "type": "MODIFIED", "object": bound})
+            if number < 5:
+                gone = {"metadata": {"uid": pod["metadata"]["uid"]}}
+                lines.append({"t": start + 110, "kind": "pods", "type": "DELETED", "object": gone})
+    lines.sort(key=lambda line: line["t"])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + ('{"t": 1, "ki' if cut else ""))
+    return path
+
+
+def test_gangs_become_jobs(tmp_path: Path) -> None:
+    day = recorded_day(read_recording(write(tmp_path / "r", cut=True)), PlanSettings())
+    assert len(day.jobs) == 5 and day.skipped == {"unfinished": 1}
+    np.testing.assert_allclose(day.jobs.submit_s, [0, 50, 100, 150, 200])
+    np.testing.assert_allclose(day.jobs.duration_s, 100)
+    np.testing.assert_allclose(day.jct_s, 110)
+    np.testing.assert_allclose(day.wait_s, 10)
+    assert day.jobs.num_gpus.tolist() == [8] * 5 and int(day.cluster.group_gpus.sum()) == 32
+
+
+def test_only_gangs_of_one_scheduler(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no gang from its start"):
+        recorded_day(read_recording(write(tmp_path / "r")), PlanSettings(), "default-scheduler")
+
+
+@pytest.mark.parametrize("text", ["nonsense\n", "[]\n", '{"t": 1, "kind": "cats"}\n', '{"t": 1, "kind": "plan"}\n'])
+def test_what_is_no_recording_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "r")
+    path.write_text(path.read_text().splitlines(keepends=True)[0] + text)
+    with pytest.raises(UserError, match=r"r:2: is no line of a recording"):
+        list(read_recording(path))
+
+
+@pytest.mark.long
+def test_plans_are_made_again_offline(tmp_path: Path) -> None:
+    *lines, last = plan_again(read_recording(write(tmp_path / "r")), PlanSettings(schedulers=2), "pack")
+    assert len(lines) == 6 and all("1 gangs then, 1 now" in line for line in lines)
+    assert last.endswith("of 6 gangs on the same nodes as recorded")
+
+
+def test_the_command_compares_policies(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "out.json"
+    path = str(write(tmp_path / "r"))
+    main(["kube", "replay", path, "--policies", "pack", "greedy-wait", "--schedulers", "2", "--json", str(out)])
+    said = capsys.readouterr().out
+    assert "recorded: 5 gangs on 32 GPUs, mean JCT 110.0 s, mean wait 10.0 s" in said and "greedy-wait" in said
+    assert json.loads(out.read_text())
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for arguments, words in (
+        (["replay", str(tmp_path / "none")], "no such file|cannot be read"),
+        (["run", "--policy", "pack", "--checkpoint", "x"], "exclude each other"),
+        (["run", "--shadow", "--dry-run"], "exclude each other"),
+        (["run", "--default-duration-s", "-1"], "--default-duration-s: -1.0 should"),
+        (["run", "--default-model", "gpt9"], "--default-model: unknown model 'gpt9'; known models are"),
+        (["run", "--kubeconfig", str(tmp_path / "none")], "kubeconfig"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["kube", *arguments])
+        error = capsys.readouterr().err
+        assert end.value.code == 2 and error.count("\n") == 1, error
+        import re
+
+        assert re.search(words, error), error
+
+
+def test_metadata_that_is_none_is_no_traceback(tmp_path):
+    gone = {"t": NOW, "kind": "pods", "type": "DELETED", "object": {"metadata": "gone"}}
+    path = write(tmp_path / "r.jsonl")
+    path.write_text(json.dumps(gone) + "\n" + path.read_text())
+    assert len(recorded_day(read_recording(path), PlanSettings()).jobs) == 5
+
+
+def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    recorder = Recorder(path)
+    volume = {"metadata": {"name": "disk", "managedFields": [{"manager": "kubectl"}]}, "spec": {"capacity": {}}}
+    recorder.change("persistentvolumes", "ADDED", volume)
+    recorder.close()
+    _, line = read_recording(path)
+    assert line["object"] == {"metadata": {"name": "disk"}, "spec": {"capacity": {}}}
+
+
+@pytest.mark.parametrize("length", [3, 40, 200_000])
+def test_what_a_crash_left_of_a_line_is_taken_away(tmp_path: Path, length: int) -> None:
+    """Before: the next line was appended to it, and the recording could not be read."""
+    path = tmp_path / "day.jsonl"
+    node, cut = (
+        make_node("n0"),
+        json.dumps({"t": NOW, "kind": "nodes", "x": "y" * length}, separators=(",", ":"))[:length],
+    )
+    for ends in (cut, ""):
+        recorder = Recorder(path)
+        recorder.change("nodes", "ADDED", node)
+        recorder.close()
+        with path.open("a") as file:
+            file.write(ends)
+    assert [line["kind"] for line in read_recording(path)] == ["start", "nodes"] * 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"no recording", b"a,b\n1,2\n", b'{"time": 1}\n', b'{"t":1,"kind":"cats"}\n', b"\xff\xfe\n", b"\n"]
+)
+def test_another_file_is_not_appended_to(tmp_path: Path, content: bytes) -> None:
+    """Before: it was, whatever it held."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"^--record .*table\.csv: there is a file that is no recording; name"):
+        Recorder(path)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_and_a_recording_are_appended_to(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").touch()
+    for path in (empty, write(tmp_path / "day.jsonl")):
+        Recorder(path).close()
+        *_, last = read_recording(path)
+        assert last["kind"] == "start"
