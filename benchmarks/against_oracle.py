@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from jaxsched.bench.simulator import bench_compiled, bench_environment
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.event_loop.run import Run
+from jaxsched.event_loop import Run
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine, CompiledPlayer

@@ -32,6 +32,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.state import State
 from jaxsched.env.turns import Playing, at_boundary
+from jaxsched.event_loop import Run
 from jaxsched.machine import loop_options
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
@@ -162,8 +163,6 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
     its turn, and starts anew on the next one of the pool, which is timed, too. Memory is that of all arrays, of which
     much is never touched.
     """
-    from jaxsched.event_loop.run import Run  # needs Numba
-
     config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
     lists = min(num_envs, POOL)
     tables = job_tables(cluster, config, lists)

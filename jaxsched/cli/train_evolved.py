@@ -66,15 +66,11 @@ def learn(options: "Train") -> None:
 
 def say_if_compiling(display: "Display") -> None:
     """Say on `display` that the event loop is compiled, if it is."""
-    from jaxsched.event_loop.covered import no_numba
+    from jaxsched.event_loop import compiling, numba_missing
 
-    if no_numba() is not None:
-        return
-    from jaxsched.event_loop import machine_code  # imports Numba
-
-    if not machine_code.kept("play"):
-        about = f"the event loop, about {machine_code.COMPILE_S} s (once: it is kept for the next time)"
-        display.compiling("train", about)
+    said = compiling() if numba_missing() is None else None
+    if said is not None:
+        display.compiling("train", said)
 
 
 def config_of(options: "Train") -> "EvolvedConfig":

@@ -13,14 +13,22 @@ from jaxsched.env import levels
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.level_table import LevelTable
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
-from jaxsched.event_loop.covered import POLICIES, not_covered, why_not
-from jaxsched.event_loop.events import play
-from jaxsched.event_loop.gpu_speeds import speeds_of, tiers_of
-from jaxsched.event_loop.levels import TABLE
-from jaxsched.event_loop.openings import STAY, TO_ANY, TO_IDLE
-from jaxsched.event_loop.past import no_past, past_of
-from jaxsched.event_loop.rows import with_rows, write
-from jaxsched.event_loop.world import (
+from jaxsched.event_loop._kernel.build import (
+    jobs_of,
+    models_of,
+    no_past,
+    past_of,
+    site_of,
+    speeds_of,
+    table,
+    tables_of,
+    tiers_of,
+)
+from jaxsched.event_loop._kernel.events import play
+from jaxsched.event_loop._kernel.jit import with_rows, write
+from jaxsched.event_loop._kernel.levels import TABLE
+from jaxsched.event_loop._kernel.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
     BY_AREA,
     BY_RUN_TIME,
@@ -35,18 +43,15 @@ from jaxsched.event_loop.world import (
     Records,
     Tables,
     World,
-    jobs_of,
-    models_of,
-    site_of,
-    table,
-    tables_of,
 )
+from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import base
 from jaxsched.policies.base import Policy
 from jaxsched.policies.seek_weights import SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 
+WHOLE_RUN = 2**30  # rounds
 _FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
 
 
@@ -69,8 +74,7 @@ class Run:
             interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
             in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
         """
-        missing = not_covered if in_python else why_not
-        assert missing(policy, config, params) is None and policy.options is not None
+        assert why_not(policy, config, params, compiled=not in_python) is None and policy.options is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.options, policy.options.queue
         assert not callable(queue.order)
@@ -137,7 +141,7 @@ class Run:
                 self.world = self.world._replace(seek=_seek_numbers(seek))
         self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
 
-    def go_on(self, rounds: int = 2**30) -> bool:
+    def go_on(self, rounds: int = WHOLE_RUN) -> bool:
         """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
         until = self.rounds + rounds
         while not self._play(until - self.rounds):
@@ -148,9 +152,7 @@ class Run:
 
     def _play(self, rounds: int) -> bool:
         if self._rows is None:
-            from jaxsched.event_loop.machine_code import machine_code  # needs Numba
-
-            return machine_code(play)(self.world, self.tables, rounds)
+            return _play_compiled(self.world, self.tables, rounds)
         with self.in_rows() as rows:
             return play(*rows, rounds)
 
@@ -225,6 +227,30 @@ class Run:
     def peak_queue(self) -> int:
         """The longest queue of a partition."""
         return int(self.tables.numbers[PEAK_QUEUE])
+
+
+def play_to_end(world: World, tables: Tables, *, in_python: bool = False) -> None:
+    """Play on until every job has finished, or to the horizon. There must be no log of starts."""
+    if in_python:
+        rows = with_rows(world), with_rows(tables)
+        with np.errstate(all="ignore"):
+            play(*rows, WHOLE_RUN)
+        write(rows[1])
+    else:
+        _play_compiled(world, tables, WHOLE_RUN)
+
+
+def _play_compiled(world: World, tables: Tables, rounds: int) -> bool:
+    from jaxsched.event_loop._kernel.machine_code import machine_code  # needs Numba
+
+    return machine_code(play)(world, tables, rounds)
+
+
+def copy_tables(tables: Tables) -> Tables:
+    """The same state, to be played on by itself."""
+    known = tables.known
+    copied: dict[str, Any] = {name: np.copy(value) for name, value in tables._asdict().items() if name != "known"}
+    return Tables(known=type(known)(*map(np.copy, known)), **copied)
 
 
 def _place_of(order: levels.Ranking) -> int:

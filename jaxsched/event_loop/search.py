@@ -7,11 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams
-from jaxsched.event_loop.covered import rule_of
-from jaxsched.event_loop.estimates import left_by_estimate_s
-from jaxsched.event_loop.rollouts import copied, to_the_end
-from jaxsched.event_loop.run import Run
-from jaxsched.event_loop.world import BOUNDARY, NEXT_JOB, START, Tables, World
+from jaxsched.event_loop._kernel.estimates import left_by_estimate_s
+from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_JOB, START, Tables, World
+from jaxsched.event_loop.coverage import rule_of
+from jaxsched.event_loop.run import Run, copy_tables, play_to_end
 from jaxsched.policies.base import Policy
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import JobTable
@@ -143,9 +142,9 @@ class Scene(NamedTuple):
 
     def cost(self, choice: Choice) -> float:
         """The sum of the finish times of all jobs, if no more came; infinite if some job would not finish."""
-        world, tables = self.world._replace(jobs=self.world.jobs.copy()), copied(self.tables)
+        world, tables = self.world._replace(jobs=self.world.jobs.copy()), copy_tables(self.tables)
         choose(world, tables, self.waiting, choice)
-        to_the_end(world, tables)
+        play_to_end(world, tables)
         total_s = float(tables.records["finish_s"].sum())
         return np.inf if np.isnan(total_s) else total_s
 
@@ -167,7 +166,7 @@ def there_by_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
     alone = world._replace(jobs=world.jobs[rows], queue_slots=few, horizon=LARGEST_HORIZON)
     queue = np.zeros((len(waits), few), np.int64)
     queue[_filled(queue, tables.partitions["queued"])] = np.searchsorted(rows, tables.queue[waits])
-    begin = copied(
+    begin = copy_tables(
         tables._replace(
             queue=queue,
             service=tables.service[rows],

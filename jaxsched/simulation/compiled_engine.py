@@ -5,13 +5,12 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
-from jaxsched.event_loop.covered import not_searched, why_not
+from jaxsched.event_loop import Run, SearchedRun, compiling, why_not_whole_run
 from jaxsched.policies.base import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
@@ -22,9 +21,6 @@ CHUNK_S = 0.2  # of a run at a time, about
 FEWEST_ROUNDS = 64
 FEW_JOBS = 2000  # longer lists are not tried in Python
 
-if TYPE_CHECKING:
-    from jaxsched.event_loop.run import Run
-
 
 class CompiledEngine:
     """Plays hand-written policies on jobs with whole GPUs, one job list after the other."""
@@ -33,7 +29,7 @@ class CompiledEngine:
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
         """What it lacks, Numba included."""
-        return (not_searched if policy.searches else why_not)(policy, config, params)
+        return why_not_whole_run(policy, config, params)
 
     def prepare(
         self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
@@ -67,11 +63,9 @@ class CompiledPlayer:
         if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
             with contextlib.suppress(_Spent):
                 return self._run(jobs, seed, report, stop, in_python=True)
-        if report is not None:
-            from jaxsched.event_loop import machine_code  # imports Numba, which takes half a second
-
-            if not machine_code.kept("play"):
-                report(_compiling(self.policy.name, len(jobs), seed, machine_code.COMPILE_S))
+        said = None if report is None else compiling()
+        if report is not None and said is not None:
+            report(Progress(self.policy.name, seed, 0, 0, len(jobs), 0.0, 0.0, 0, over=False, compiling=said))
         return self._run(jobs, seed, report, stop, in_python=False)
 
     def _run(
@@ -98,15 +92,11 @@ class CompiledPlayer:
         why = why or at_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
-    def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> "Run":
+    def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> Run:
         """A run of which nothing has been played, but its machine code is loaded."""
-        from jaxsched.event_loop.run import Run
-
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
         config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
         if self.policy.searches:
-            from jaxsched.event_loop.search import SearchedRun
-
             drawn = (self.settings.seed, seed)
             run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)
         else:
@@ -135,12 +125,7 @@ class _Spent(Exception):
     """Nothing is left of the allowance."""
 
 
-def _compiling(name: str, total: int, seed: int, about_s: float) -> Progress:
-    said = f"the event loop, about {about_s:.0f} s (once: it is kept for the next time)"
-    return Progress(name, seed, 0, 0, total, 0.0, 0.0, 0, over=False, compiling=said)
-
-
-def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, over: bool) -> Progress:
+def _progress(name: str, run: Run, total: int, seed: int, wall_s: float, *, over: bool) -> Progress:
     return Progress(
         policy=name,
         seed=seed,
@@ -155,7 +140,7 @@ def _progress(name: str, run: "Run", total: int, seed: int, wall_s: float, *, ov
 
 
 def _outcome(
-    name: str, run: "Run", jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str
+    name: str, run: Run, jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str
 ) -> Outcome:
     """`why` the run was cut off, if it was."""
     start, finish_s = run.tables.records["start"], run.tables.records["finish_s"]

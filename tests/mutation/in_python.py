@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxsched.event_loop.rows import with_rows
+from jaxsched.event_loop._kernel.jit import with_rows
 from jaxsched.event_loop.run import Run
 from jaxsched.policies.base import Policy
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.level_table import LevelTable
-from jaxsched.event_loop.covered import POLICIES
-from jaxsched.event_loop.run import Run
+from jaxsched.event_loop import POLICIES, Run
 from jaxsched.policies.registry import GREEDY_WAIT
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies

@@ -15,8 +15,8 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.event_loop import covered, machine_code
-from jaxsched.event_loop.run import Run
+from jaxsched.event_loop import Run, coverage, numba_missing
+from jaxsched.event_loop._kernel import machine_code
 from jaxsched.machine import usable_folder
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse
@@ -161,7 +161,7 @@ def test_auto_takes_the_loop_where_it_can(monkeypatch):
     shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
     assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["compiled", "compiled", "jax"]
     assert engines(["pack"], shared) == ["jax"]
-    monkeypatch.setattr(covered, "no_numba", lambda: "none")
+    monkeypatch.setattr(coverage, "numba_missing", lambda: "none")
     assert engines(["pack"]) == ["jax"]
 
 
@@ -196,11 +196,11 @@ def test_without_numba_or_with_an_old_one(monkeypatch, version, reason):
         return version
 
     cluster = get_cluster("leaf-spine-2", 2)
-    covered.no_numba.cache_clear()
+    numba_missing.cache_clear()
     monkeypatch.setattr(importlib.metadata, "version", installed)
     with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
         outcomes("compiled", cluster, jobs_for(cluster, 20), ["pack"])
-    covered.no_numba.cache_clear()
+    numba_missing.cache_clear()
 
 
 def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):

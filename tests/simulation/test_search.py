@@ -9,7 +9,7 @@ import pytest
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.event_loop.run import Run
+from jaxsched.event_loop import Run
 from jaxsched.event_loop.search import (
     Choice,
     Scene,

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
-from jaxsched.event_loop.covered import not_covered
+from jaxsched.event_loop import why_not
 from jaxsched.kube.capacity.fleet import gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.capacity.running import running_parts
@@ -101,7 +101,7 @@ def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Re
 
 def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:
     options = policy.options
-    missing = not_covered(policy, EnvConfig(), make_params(capacity.fleet.split))
+    missing = why_not(policy, EnvConfig(), make_params(capacity.fleet.split), compiled=False)
     if missing is not None or options is None:
         raise UserError(f"--policies: {policy.name} cannot be played here: {missing}")
     order = options.queue.order

@@ -1,13 +1,10 @@
 """Gangs that may come later as rows at the end of a job table, others in every draw."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
-from jaxsched.env.state import EnvParams
-from jaxsched.event_loop.world import Records, jobs_of
 from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import Question
@@ -20,19 +17,15 @@ RUN_TIMES, HOMES = 1, 2  # streams of random numbers
 class Last(NamedTuple):
     """The last rows of the job table in one draw; those that nobody fills never arrive."""
 
-    jobs: Records  # JOB[rows]
+    jobs: JobTable
     priority: Int64[np.ndarray, "rows"]
 
 
 class LaterJobs:
     """`rows` of the job table; none if nobody comes."""
 
-    def __init__(
-        self, policy: Policy, pool: Pool, params: EnvParams, question: Question, tenants: dict[str, int], now_s: float
-    ) -> None:
-        self.pool, self.params, self.question = pool, params, question
-        assert policy.options is not None
-        self.order = str(policy.options.queue.order)
+    def __init__(self, pool: Pool, question: Question, tenants: dict[str, int], now_s: float) -> None:
+        self.pool, self.question = pool, question
         self.gangs = () if pool.later is None else pool.later.gangs
         self.shapes = blank_jobs(len(self.gangs))
         for row, gang in enumerate(self.gangs):
@@ -65,7 +58,7 @@ class LaterJobs:
         jobs.duration_s[:] = jobs.estimate_s
         jobs.duration_s[own] *= np.exp(self.question.error * z)
         jobs.home[own] = homes
-        return Last(jobs_of(self.pool.cluster, self.params.profiles, jobs, self.order), self.priority[which])
+        return Last(jobs, self.priority[which])
 
 
 def joined(first: JobTable, last: JobTable) -> JobTable:
@@ -77,13 +70,6 @@ def joined(first: JobTable, last: JobTable) -> JobTable:
 def orders_by_key(policy: Policy) -> bool:
     """Its queues go by a key of the job, so that priorities can be put into it."""
     return policy.options is not None and policy.options.queue.order != "tenants"
-
-
-def ranked(keys: Sequence[float], priority: Sequence[int]) -> Float32[np.ndarray, "J"]:
-    """Places by priority, higher first, then by key, then by row."""
-    places = np.zeros(len(keys), np.float32)
-    places[np.lexsort((np.asarray(keys), -np.array(priority, np.int64)))] = np.arange(len(keys))
-    return places
 
 
 def _one_of_each(jobs: JobTable) -> Int64[np.ndarray, "sizes"]:

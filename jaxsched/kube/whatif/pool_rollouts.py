@@ -6,15 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
-from jaxsched.env.state import EnvConfig, EnvParams, make_params
-from jaxsched.event_loop.covered import no_numba
-from jaxsched.event_loop.rollouts import Rollouts
-from jaxsched.event_loop.run import Run
-from jaxsched.event_loop.seated import Seat
+from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.event_loop import Futures, RunningJob, numba_missing
 from jaxsched.kube.plan.rounds import home_partition, tenants_of
 from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.later_jobs import LaterJobs, joined, orders_by_key, ranked
+from jaxsched.kube.whatif.later_jobs import LaterJobs, joined, orders_by_key
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import HIGH, Question
 from jaxsched.kube.whatif.run_times import drawn_durations
@@ -63,29 +60,36 @@ def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Questi
         horizon=int(np.ceil(question.horizon_s / question.interval_s)),
         max_forwards=on_device(MOST_FORWARDS, np.int32),
     )
-    later = LaterJobs(policy, pool, params, question, tenants, now_s)
-    in_python = no_numba() is not None or question.draws * (known + later.rows) <= FEW_JOBS
-    run = _run(policy, pool, settings, params, question, tenants, later)
-    seats = [
-        Seat(row, part.partition, part.workers.reshape(-1), part.duration_s) for row, part in enumerate(pool.parts)
+    later = LaterJobs(pool, question, tenants, now_s)
+    compiled = numba_missing() is None and question.draws * (known + later.rows) > FEW_JOBS
+    running = [
+        RunningJob(row, part.partition, part.workers.reshape(-1), part.duration_s)
+        for row, part in enumerate(pool.parts)
     ]
-    player = Rollouts(run, seats, attained_s.tolist(), in_python=in_python)
-    drawn, done_s = _drawn(pool, question, player.slowdowns()[:known])
+    player = Futures(
+        _config(pool, settings, len(pool.gangs) + later.rows),
+        params,
+        joined(_table(pool, tenants), later.largest()),
+        policy,
+        interval_s=question.interval_s,
+        running=running,
+        attained_s=attained_s.tolist(),
+        compiled=compiled,
+    )
+    drawn, done_s = _drawn(pool, question, player.slowdowns[:known])
     start, partition, workers = [], [], []
-    keys, priority = np.copy(run.world.jobs["key"][seated:known]), [gang.priority for gang in pool.gangs]
+    priority = np.array([0] * seated + [gang.priority for gang in pool.gangs], np.int64)
     for draw, durations in enumerate(drawn.T):
         last = later.drawn(draw)
-        if orders_by_key(policy):  # a lower key comes first; of one priority the queue's order decides
-            ranks = ranked([*keys, *last.jobs["key"]], [*priority, *last.priority])
-            run.world.jobs["key"][seated:known], last.jobs["key"] = ranks[: len(keys)], ranks[len(keys) :]
-        durations = np.concatenate([durations, last.jobs["duration_s"]])
+        durations = np.concatenate([durations, last.jobs.duration_s])
         left_s = durations - np.concatenate([done_s, np.zeros(later.rows)])
-        tables = player.play(durations, left_s, last.jobs)
-        records = tables.records[seated:known]
-        start.append(np.where(records["start"] < 0, np.inf, records["start"] * question.interval_s))
-        partition.append(records["partition"])
-        workers.append(tables.placement[seated:known])
-    return Starts(run.home[seated:known] >= 0, np.array(start), np.array(partition), np.array(workers))
+        ranks = np.concatenate([priority, last.priority]) if orders_by_key(policy) else None
+        played = player.play(durations, left_s, later=last.jobs, priority=ranks)
+        at = played.start[seated:known]
+        start.append(np.where(at < 0, np.inf, at * question.interval_s))
+        partition.append(played.partition[seated:known])
+        workers.append(played.workers[seated:known])
+    return Starts(player.possible[seated:known], np.array(start), np.array(partition), np.array(workers))
 
 
 def _tenants(pool: Pool, settings: PlanSettings) -> dict[str, int]:
@@ -110,26 +114,16 @@ def _drawn(
     return np.array(drawn), done_s
 
 
-def _run(
-    policy: Policy,
-    pool: Pool,
-    settings: PlanSettings,
-    params: EnvParams,
-    question: Question,
-    tenants: dict[str, int],
-    later: LaterJobs,
-) -> Run:
-    waiting = len(pool.gangs) + later.rows
+def _config(pool: Pool, settings: PlanSettings, waiting: int) -> EnvConfig:
     at_once = int(np.bincount([part.partition for part in pool.parts], minlength=1).max())
     gpus = int(np.asarray(pool.cluster.group_gpus).sum((1, 2)).max())  # a job has at least one
-    config = EnvConfig(
+    return EnvConfig(
         running_slots=max(min(at_once + waiting, gpus), at_once, 1),
         queue_slots=max(waiting, 1),
         rounds=settings.max_decisions,
         tenants=settings.tenants,
         record_placements=True,
     )
-    return Run(config, params, joined(_table(pool, tenants), later.largest()), policy, question.interval_s)
 
 
 def _table(pool: Pool, tenants: dict[str, int]) -> JobTable:

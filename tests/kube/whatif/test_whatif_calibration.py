@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.event_loop.run import Run
+from jaxsched.event_loop import Run
 from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.plan.rounds import home_partition
 from jaxsched.kube.policy.encode import blank_jobs

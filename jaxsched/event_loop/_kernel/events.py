@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxsched.event_loop.displacement import (
+from jaxsched.event_loop._kernel.displacement import (
     FOREVER,
     NONE,
     SOME,
@@ -10,23 +10,23 @@ from jaxsched.event_loop.displacement import (
     mark_displaced,
     quiet_intervals,
 )
-from jaxsched.event_loop.failures import change_servers
-from jaxsched.event_loop.faster import faster_partition, mark_moved, until_moved
-from jaxsched.event_loop.gpu_tiers import hide_slow, show_slow
-from jaxsched.event_loop.jit import by_reference, compiled, inlined
-from jaxsched.event_loop.occupancy import end_until, log_has_room, refresh, start
-from jaxsched.event_loop.offers import accept, fill_around
-from jaxsched.event_loop.openings import (
+from jaxsched.event_loop._kernel.failures import change_servers
+from jaxsched.event_loop._kernel.faster import faster_partition, mark_moved, until_moved
+from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
+from jaxsched.event_loop._kernel.greedy_wait import accept, fill_around
+from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
+from jaxsched.event_loop._kernel.occupancy import end_until, log_has_room, refresh, start
+from jaxsched.event_loop._kernel.openings import (
     STAY,
     first_open,
     forward_choice,
     keep_gpus,
     something_possible,
 )
-from jaxsched.event_loop.queues import dequeue, enqueue, renew, room
-from jaxsched.event_loop.rules import GREEDY_WAIT, place
-from jaxsched.event_loop.seeking import note_arrivals, seek
-from jaxsched.event_loop.world import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
+from jaxsched.event_loop._kernel.queues import dequeue, enqueue, renew, room
+from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
+from jaxsched.event_loop._kernel.rules import GREEDY_WAIT, place
+from jaxsched.event_loop._kernel.seeking import note_arrivals, seek
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 

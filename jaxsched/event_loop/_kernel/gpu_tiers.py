@@ -5,11 +5,11 @@
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import foresee
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.occupancy import fit
-from jaxsched.event_loop.speed import quantised
-from jaxsched.event_loop.world import Tables, World
+from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.occupancy import fit
+from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.semantics import GRID
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.world import Tables, World
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.world import Tables, World
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.semantics import OVERDUE
 
 

@@ -1,4 +1,4 @@
-"""What the compiled event loop has: what a run must not ask for if it is to be played by it. Needs no Numba."""
+"""What the event loop can play. Nothing here imports Numba."""
 
 import dataclasses
 import functools
@@ -17,13 +17,30 @@ OLDEST_NUMBA = (0, 68)
 LAWS = (interference.none, interference.analytic, interference.fitted)
 
 
-def why_not(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-    """What is missing for a run of a policy as machine code; None if nothing is."""
-    return not_covered(policy, config, params) or no_numba()
+def why_not(policy: Policy, config: EnvConfig, params: EnvParams, *, compiled: bool = True) -> str | None:
+    """What is missing to play a policy; None if nothing is.
+
+    Args:
+        policy: By name or options; searching policies are for whole runs, see `why_not_whole_run`.
+        config: Of the world, as `env.environment.initial_state` takes it.
+        params: Likewise.
+        compiled: As machine code, which needs Numba; else as plain Python.
+    """
+    return _not_covered(policy, config, params) or (numba_missing() if compiled else None)
 
 
-def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-    """What is missing for a run of a policy in Python; None if nothing is."""
+def why_not_whole_run(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
+    """As `why_not`, for a run from an empty cluster to the end: there a policy may search, as machine code."""
+    if not policy.searches:
+        return why_not(policy, config, params)
+    if config.knows == HISTORY:
+        return "it searches by estimates that stay as they are, not by those of the history"
+    if params.failures is not None:
+        return "it does not search where servers fail"
+    return why_not(rule_of(policy), config, params)
+
+
+def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
     if policy.options is None or policy.options.rule not in POLICIES:
         return f"it has the policies {', '.join(POLICIES)} only"
     if policy.searches:
@@ -42,15 +59,6 @@ def not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | N
     return None
 
 
-def not_searched(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-    """What is missing for a whole run of a policy that searches; None if nothing is."""
-    if config.knows == HISTORY:
-        return "it searches by estimates that stay as they are, not by those of the history"
-    if params.failures is not None:
-        return "it does not search where servers fail"
-    return why_not(rule_of(policy), config, params)
-
-
 def rule_of(policy: Policy) -> Policy:
     """The rule under which a policy searches: that it follows between its searches."""
     assert policy.options is not None
@@ -58,7 +66,7 @@ def rule_of(policy: Policy) -> Policy:
 
 
 @functools.cache
-def no_numba() -> str | None:
+def numba_missing() -> str | None:
     """Why Numba cannot be used; None if it can. It is not imported: that takes half a second."""
     try:
         version = importlib.metadata.version("numba")
@@ -68,3 +76,10 @@ def no_numba() -> str | None:
     if tuple(map(int, version.split(".")[:2])) < OLDEST_NUMBA:
         return f"it needs Numba {oldest} or newer, {version} is installed"
     return None
+
+
+def compiling() -> str | None:
+    """What has to be compiled before a run as machine code, and how long that takes; None if it is there."""
+    from jaxsched.event_loop._kernel.machine_code import COMPILE_S, kept  # imports Numba, which takes half a second
+
+    return None if kept("play") else f"the event loop, about {COMPILE_S} s (once: it is kept for the next time)"

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import foresee
-from jaxsched.event_loop.gpu_tiers import hide_slow, show_slow
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.occupancy import feels, fit, in_order
-from jaxsched.event_loop.openings import may_start
-from jaxsched.event_loop.rules import NEVER, fill, server_pressure
-from jaxsched.event_loop.speed import footprint, quantised, slowdown
-from jaxsched.event_loop.world import STAMP, Tables, World
+from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.occupancy import feels, fit, in_order
+from jaxsched.event_loop._kernel.openings import may_start
+from jaxsched.event_loop._kernel.records import STAMP, Tables, World
+from jaxsched.event_loop._kernel.rules import NEVER, fill, server_pressure
+from jaxsched.event_loop._kernel.speed import footprint, quantised, slowdown
 from jaxsched.semantics import ANCHORS, CAPS
 
 _FAR = 2**31  # more workers than any server holds

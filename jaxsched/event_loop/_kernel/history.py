@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float32
 
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.world import BY_AREA, BY_RUN_TIME, Tables, World
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.records import BY_AREA, BY_RUN_TIME, Tables, World
 from jaxsched.semantics import (
     BINS_AHEAD,
     FIRST_BIN_S,

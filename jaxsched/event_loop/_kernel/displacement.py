@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import left_by_estimate_s, outlived, remaining_s
-from jaxsched.event_loop.history import bin_of
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.levels import (
+from jaxsched.event_loop._kernel.estimates import left_by_estimate_s, outlived, remaining_s
+from jaxsched.event_loop._kernel.history import bin_of
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.levels import (
     GITTINS,
     LAS,
     MLFQ,
@@ -21,9 +21,9 @@ from jaxsched.event_loop.levels import (
     run_bin,
     run_s,
 )
-from jaxsched.event_loop.occupancy import fewest_servers, leave, roomiest
-from jaxsched.event_loop.queues import enqueue
-from jaxsched.event_loop.world import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.occupancy import fewest_servers, leave, roomiest
+from jaxsched.event_loop._kernel.queues import enqueue
+from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
     FIRST_BIN_S,

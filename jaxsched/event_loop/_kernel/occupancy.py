@@ -4,10 +4,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
-from jaxsched.event_loop.history import note
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.speed import footprint, slowdown
-from jaxsched.event_loop.world import (
+from jaxsched.event_loop._kernel.history import note
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
     FINISHED,
     PEAK_RUNNING,
@@ -16,6 +15,7 @@ from jaxsched.event_loop.world import (
     Tables,
     World,
 )
+from jaxsched.event_loop._kernel.speed import footprint, slowdown
 from jaxsched.semantics import WORK_TOLERANCE
 
 CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import foresee
-from jaxsched.event_loop.gpu_tiers import waits_for_faster
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.occupancy import fits_together, workers_that_fit
-from jaxsched.event_loop.queues import comes_before, room
-from jaxsched.event_loop.speed import quantised
-from jaxsched.event_loop.world import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.gpu_tiers import waits_for_faster
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.occupancy import fits_together, workers_that_fit
+from jaxsched.event_loop._kernel.queues import comes_before, room
+from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.semantics import GRID
 
 STAY, TO_IDLE, TO_ANY = range(3)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import outlived, remaining_s
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.openings import awaited, feasible, gang_gpus, may_start
-from jaxsched.event_loop.queues import comes_before, room
-from jaxsched.event_loop.world import BOUNDARY, NEWS, NEXT_JOB, Tables, World
+from jaxsched.event_loop._kernel.estimates import outlived, remaining_s
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.openings import awaited, feasible, gang_gpus, may_start
+from jaxsched.event_loop._kernel.queues import comes_before, room
+from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,

@@ -4,20 +4,10 @@ Axes as in `cluster.hardware` and `env.state`. Groups of a partition lie on one 
 lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, after those come the links.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int8, Int64
-from numpy.typing import ArrayLike
-
-from jaxsched.cluster.hardware import Cluster
-from jaxsched.env.queues import Order
-from jaxsched.event_loop.homes import home_of, ideal_s_of
-from jaxsched.event_loop.past import Known, Past, nothing_known
-from jaxsched.semantics import ANCHORS, SEEK_INPUTS
-from jaxsched.workload.jobs import NEVER, JobTable
-from jaxsched.workload.models import Profiles
 
 Records = Any  # a structured array, whose fields Numba knows (`w.jobs[j].home`) and a type checker does not
 
@@ -75,6 +65,25 @@ NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED =
 NEXT_CHANGE, STARTED = 8, 9  # boundary at which a server goes out or comes back; starts in the log
 NEWS, COUNT = 10, 11  # the last boundary for which jobs have come, or ended since the one before
 BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
+
+
+class Past(NamedTuple):
+    """As `env.state.History`, with what each job adds to it; without rows if policies do not know it."""
+
+    classes: Int64[np.ndarray, "J stages"]
+    steps: Int64[np.ndarray, "J"]  # its run time
+    bin: Int64[np.ndarray, "J"]  # its service
+    grid: Float32[np.ndarray, "steps"]
+    seconds: Float32[np.ndarray, "means"]
+
+
+class Known(NamedTuple):
+    """What has been noted; see `env.state.History`."""
+
+    jobs: Int64[np.ndarray, "classes"]
+    steps: Int64[np.ndarray, "classes"]
+    served: Int64[np.ndarray, "bins"]
+    levels: Int64[np.ndarray, "bins"]  # of the order `gittins`
 
 
 class World(NamedTuple):
@@ -173,139 +182,3 @@ class Tables(NamedTuple):
     start_workers: Int8[np.ndarray, "A NK"]  # of each of them
     passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
     known: Known
-
-
-def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
-    """A table of records from its columns, all of one shape."""
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
-    out = np.zeros(next(iter(arrays.values())).shape, dtype)
-    for name, column in arrays.items():
-        out[name] = column
-    return out
-
-
-def site_of(cluster: Cluster) -> dict[str, Any]:
-    """The fields of `World` that are the cluster's."""
-    p, n, k = cluster.shape
-    groups = {
-        "gpus": cluster.group_gpus,
-        "cores": cluster.group_cores,
-        "pcie_bytes_s": cluster.pcie_bytes_s,
-    }
-    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
-    links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
-    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
-    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
-    route = np.asarray(cluster.route).view()  # large, so not copied
-    route.flags.writeable = False
-    return dict(
-        groups=table(SITE_GROUP, groups).reshape(p, n * k),
-        servers=table(SITE_SERVER, servers),
-        links=links,
-        link_id=link_id,
-        route=route,
-        reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
-        reach=pairs[:, 1].copy(),
-        partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
-    )
-
-
-def models_of(profiles: Profiles) -> Records:
-    """MODEL[models]: the catalogue."""
-    return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
-
-
-def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) -> Records:
-    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
-    estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
-    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
-    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
-    same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
-    columns = {name: getattr(jobs, name) for name in same}
-    return table(
-        JOB,
-        columns
-        | {
-            "wide": wide,
-            "ideal_s": compute_s + comm_s,
-            "ideal_comm_s": comm_s,
-            "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
-            "area": area,
-            "home": home_of(cluster, jobs),
-        },
-    )
-
-
-def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
-    """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
-    (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
-    r, jobs = w.running_slots, len(w.jobs)
-    passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
-    numbers[LEARNED] = numbers[NEWS] = -1
-    numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
-    free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
-    some = w.jobs[w.jobs["home"] >= 0]
-    gang = int(min(some["workers"].max(initial=1), nk))
-    running = np.zeros((p, r), RUNNING)
-    running["slot"] = np.arange(r)
-    partitions = np.zeros(p, PARTITION)
-    partitions["free_gpus"] = free.sum(-1)
-    partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
-    partitions["gang"] = -1
-    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
-    on_group["stamp"] = on_wire["stamp"] = -1
-    wires = 2 * min(gang, n) + w.link_id.shape[1]
-    records = np.zeros(jobs, RECORD)
-    records["start"] = records["partition"] = -1
-    records["finish_s"] = np.nan
-    service = np.zeros(jobs, SERVICE)
-    service["left_s"] = w.jobs["duration_s"]
-    return Tables(
-        numbers=numbers,
-        now_s=np.zeros(1),
-        free=free,
-        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
-        most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
-        most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
-        queue=np.zeros((p, w.queue_slots), np.int64),
-        partitions=partitions,
-        running=running,
-        slots=np.zeros((p, r), SLOT),
-        groups=np.zeros((p, r, gang), GROUP),
-        wires=np.zeros((p, r, wires), WIRE),
-        on_group=on_group,
-        on_wire=on_wire,
-        tenants=np.zeros(w.tenants, TENANT),
-        place=np.zeros(nk, PLACE),
-        taken=np.zeros(nk, np.int64),
-        fits_server=np.zeros(n, np.int64),
-        racks=np.zeros(t, RACK),
-        sent=np.zeros(w.link_id.shape[1]),
-        left_s=np.zeros(r),
-        end_s=np.zeros(r),
-        exit_s=np.zeros(n),
-        inputs=np.zeros(SEEK_INPUTS),
-        anchors=np.zeros(2 * ANCHORS, np.int64),
-        service=service,
-        level=np.zeros(r, np.int64),
-        stops=np.zeros((p, r), np.int8),
-        most_without=np.zeros(n, np.int64),
-        without=np.zeros(nk, np.int64),
-        hidden=np.zeros(nk, np.int64),
-        kept_groups=np.zeros(gang, ON_GROUP),
-        kept_wires=np.zeros(wires, ON_WIRE),
-        records=records,
-        placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
-        starts=np.zeros(starts, START),
-        start_workers=np.zeros((starts, nk), np.int8),
-        passed=passed,
-        known=nothing_known(w.tenants, len(w.models)),
-    )
-
-
-def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
-    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
-    (p, nk), n = w.groups.shape, w.servers.shape[1]
-    sizes = np.maximum(np.arange(widest + 1), 1)
-    fits = (w.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
-    return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)

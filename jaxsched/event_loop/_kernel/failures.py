@@ -1,10 +1,10 @@
 """Servers go out and come back, and jobs fall back to their last checkpoints (docs/semantics.md, section 11)."""
 
-from jaxsched.event_loop.displacement import halt, left_at_checkpoint_s
-from jaxsched.event_loop.estimates import remaining_s
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.occupancy import give_server
-from jaxsched.event_loop.world import BOUNDARY, NEXT_CHANGE, Tables, World
+from jaxsched.event_loop._kernel.displacement import halt, left_at_checkpoint_s
+from jaxsched.event_loop._kernel.estimates import remaining_s
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.occupancy import give_server
+from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_CHANGE, Tables, World
 from jaxsched.workload.jobs import NEVER
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxsched.event_loop.displacement import (
+from jaxsched.event_loop._kernel.displacement import (
     FOREVER,
     ROUNDING,
     fill_without,
@@ -10,12 +10,12 @@ from jaxsched.event_loop.displacement import (
     may_stop,
     until_stoppable_s,
 )
-from jaxsched.event_loop.gpu_tiers import tier_of, tier_without
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.levels import intervals_run, run_s
-from jaxsched.event_loop.openings import STAY, feasible, may_start, takes
-from jaxsched.event_loop.speed import quantised
-from jaxsched.event_loop.world import Tables, World
+from jaxsched.event_loop._kernel.gpu_tiers import tier_of, tier_without
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.levels import intervals_run, run_s
+from jaxsched.event_loop._kernel.openings import STAY, feasible, may_start, takes
+from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.semantics import FASTER, GRID, RESTARTS
 
 

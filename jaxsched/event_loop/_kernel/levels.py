@@ -8,10 +8,10 @@ import math
 
 import numpy as np
 
-from jaxsched.event_loop.estimates import left_by_estimate_s, remaining_s
-from jaxsched.event_loop.history import bin_of, doubling_bin, on_grid
-from jaxsched.event_loop.jit import compiled
-from jaxsched.event_loop.world import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.estimates import left_by_estimate_s, remaining_s
+from jaxsched.event_loop._kernel.history import bin_of, doubling_bin, on_grid
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.semantics import (
     FIRST_RUN_S,
     LEVEL_OFFSET,

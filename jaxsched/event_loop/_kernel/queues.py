@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from jaxsched.event_loop.history import estimate, expect, rank_bins
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.levels import THEMIS, intervals_run, level_of_queued, run_s, to_exceed
-from jaxsched.event_loop.world import FINISHED, LEARNED, PEAK_QUEUE, Tables, World
+from jaxsched.event_loop._kernel.history import estimate, expect, rank_bins
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.levels import THEMIS, intervals_run, level_of_queued, run_s, to_exceed
+from jaxsched.event_loop._kernel.records import FINISHED, LEARNED, PEAK_QUEUE, Tables, World
 
 
 @compiled

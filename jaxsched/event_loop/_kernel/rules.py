@@ -3,11 +3,11 @@
 Each writes groups and their workers into the first places of `Tables.place`, in any order, and returns how many.
 """
 
-from jaxsched.event_loop.covered import POLICIES
-from jaxsched.event_loop.jit import compiled, inlined
-from jaxsched.event_loop.occupancy import fit
-from jaxsched.event_loop.speed import quantised
-from jaxsched.event_loop.world import Tables, World
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.occupancy import fit
+from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.speed import quantised
+from jaxsched.event_loop.coverage import POLICIES
 
 FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(POLICIES))
 NEVER = 2**62

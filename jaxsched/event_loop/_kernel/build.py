@@ -1,0 +1,285 @@
+"""The tables of a run from a cluster, jobs and parameters as the environment takes them, without a JAX program."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Bool, Float64, Int64
+
+from jaxsched.cluster.hardware import Cluster, distinct_speeds
+from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.gpu_choice import tiers
+from jaxsched.env.history import BIN_EDGES, GRID, SECONDS, class_counts, classes_of
+from jaxsched.env.queues import Order
+from jaxsched.event_loop._kernel.records import (
+    COUNT,
+    GROUP,
+    JOB,
+    LEARNED,
+    MODEL,
+    NEWS,
+    NEXT_CHANGE,
+    ON_GROUP,
+    ON_WIRE,
+    PARTITION,
+    PLACE,
+    RACK,
+    RECORD,
+    RUNNING,
+    SERVICE,
+    SITE_GROUP,
+    SITE_SERVER,
+    SLOT,
+    START,
+    TENANT,
+    WIRE,
+    Known,
+    Past,
+    Records,
+    Tables,
+    World,
+)
+from jaxsched.semantics import ANCHORS, SEEK_INPUTS, SERVICE_BINS
+from jaxsched.workload.jobs import NEVER, JobTable
+from jaxsched.workload.models import Profiles
+
+
+def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
+    """A table of records from its columns, all of one shape."""
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    out = np.zeros(next(iter(arrays.values())).shape, dtype)
+    for name, column in arrays.items():
+        out[name] = column
+    return out
+
+
+def site_of(cluster: Cluster) -> dict[str, Any]:
+    """The fields of `World` that are the cluster's."""
+    p, n, k = cluster.shape
+    groups = {
+        "gpus": cluster.group_gpus,
+        "cores": cluster.group_cores,
+        "pcie_bytes_s": cluster.pcie_bytes_s,
+    }
+    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
+    links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
+    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
+    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
+    route = np.asarray(cluster.route).view()  # large, so not copied
+    route.flags.writeable = False
+    return dict(
+        groups=table(SITE_GROUP, groups).reshape(p, n * k),
+        servers=table(SITE_SERVER, servers),
+        links=links,
+        link_id=link_id,
+        route=route,
+        reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
+        reach=pairs[:, 1].copy(),
+        partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
+    )
+
+
+def models_of(profiles: Profiles) -> Records:
+    """MODEL[models]: the catalogue."""
+    return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
+
+
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) -> Records:
+    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
+    estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
+    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
+    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
+    same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
+    columns = {name: getattr(jobs, name) for name in same}
+    return table(
+        JOB,
+        columns
+        | {
+            "wide": wide,
+            "ideal_s": compute_s + comm_s,
+            "ideal_comm_s": comm_s,
+            "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
+            "area": area,
+            "home": home_of(cluster, jobs),
+        },
+    )
+
+
+def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
+    """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
+    (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
+    r, jobs = w.running_slots, len(w.jobs)
+    passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
+    numbers[LEARNED] = numbers[NEWS] = -1
+    numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
+    free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
+    some = w.jobs[w.jobs["home"] >= 0]
+    gang = int(min(some["workers"].max(initial=1), nk))
+    running = np.zeros((p, r), RUNNING)
+    running["slot"] = np.arange(r)
+    partitions = np.zeros(p, PARTITION)
+    partitions["free_gpus"] = free.sum(-1)
+    partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
+    partitions["gang"] = -1
+    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
+    on_group["stamp"] = on_wire["stamp"] = -1
+    wires = 2 * min(gang, n) + w.link_id.shape[1]
+    records = np.zeros(jobs, RECORD)
+    records["start"] = records["partition"] = -1
+    records["finish_s"] = np.nan
+    service = np.zeros(jobs, SERVICE)
+    service["left_s"] = w.jobs["duration_s"]
+    return Tables(
+        numbers=numbers,
+        now_s=np.zeros(1),
+        free=free,
+        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
+        most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
+        most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
+        queue=np.zeros((p, w.queue_slots), np.int64),
+        partitions=partitions,
+        running=running,
+        slots=np.zeros((p, r), SLOT),
+        groups=np.zeros((p, r, gang), GROUP),
+        wires=np.zeros((p, r, wires), WIRE),
+        on_group=on_group,
+        on_wire=on_wire,
+        tenants=np.zeros(w.tenants, TENANT),
+        place=np.zeros(nk, PLACE),
+        taken=np.zeros(nk, np.int64),
+        fits_server=np.zeros(n, np.int64),
+        racks=np.zeros(t, RACK),
+        sent=np.zeros(w.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        inputs=np.zeros(SEEK_INPUTS),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        service=service,
+        level=np.zeros(r, np.int64),
+        stops=np.zeros((p, r), np.int8),
+        most_without=np.zeros(n, np.int64),
+        without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
+        records=records,
+        placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
+        starts=np.zeros(starts, START),
+        start_workers=np.zeros((starts, nk), np.int8),
+        passed=passed,
+        known=nothing_known(w.tenants, len(w.models)),
+    )
+
+
+def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
+    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
+    (p, nk), n = w.groups.shape, w.servers.shape[1]
+    sizes = np.maximum(np.arange(widest + 1), 1)
+    fits = (w.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
+    return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)
+
+
+def home_of(cluster: Cluster, jobs: JobTable) -> Int64[np.ndarray, "J"]:
+    """As `env.state.assign_homes`: the next partition from the job's own on that could hold it, -1 if there is none."""
+    fits = _could_hold(cluster, jobs)
+    p = fits.shape[1]
+    real = np.flatnonzero((np.asarray(cluster.server_id) >= 0).any(-1)).max(initial=0) + 1
+    first = np.asarray(jobs.home, np.int64) % real
+    distance = np.where(fits, (np.arange(p) - first[:, None]) % p, p)
+    return np.where(fits.any(-1), distance.argmin(-1), -1)
+
+
+def _could_hold(cluster: Cluster, jobs: JobTable) -> Bool[np.ndarray, "J P"]:
+    """Whether the gang fits a partition that is empty. Of many jobs few sizes of workers differ."""
+    sizes, size = np.unique(np.maximum(jobs.gpus_per_worker, 1), return_inverse=True)
+    capacity = (np.asarray(cluster.group_gpus) // sizes[:, None, None, None]).sum((-1, -2))
+    return capacity[size] >= np.asarray(jobs.workers)[:, None]
+
+
+def ideal_s_of(
+    cluster: Cluster, profiles: Profiles, jobs: JobTable
+) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
+
+    As `dynamics.footprint.ideal_step_s`, their sum.
+    """
+    of_reference = np.asarray(cluster.group_gpu_type) == np.asarray(cluster.reference)
+    group_gpus = np.where(of_reference, np.asarray(cluster.group_gpus), 0)
+    workers, ps = np.asarray(jobs.workers, np.int64), np.asarray(jobs.ps)
+    model = np.asarray(jobs.model)
+    gradient, compute_s = (np.asarray(leaf, float)[model] for leaf in (profiles.gradient_bytes, profiles.compute_s))
+    gpus = np.maximum(workers * np.asarray(jobs.gpus_per_worker), 1)
+    groups, servers = -(-gpus // group_gpus.max()), -(-gpus // group_gpus.sum(-1).max())
+    pcie_bytes_s = _best(cluster.pcie_bytes_s, group_gpus > 0)
+    qpi_bytes_s, nic_bytes_s = (
+        _best(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
+    )
+
+    ring = 2.0 * (gpus - 1) / gpus * gradient
+    ring_s = np.maximum(ring / pcie_bytes_s, np.where(groups > servers, ring / qpi_bytes_s, 0.0))
+    ring_s = np.maximum(ring_s, np.where(servers > 1, ring / nic_bytes_s, 0.0))
+
+    spread = np.minimum(groups, (group_gpus > 0).sum(-1).max())
+    pcie = workers * gradient / groups / pcie_bytes_s
+    qpi = gradient * workers / servers**2 * (1.0 - 1.0 / spread) / qpi_bytes_s
+    nic = 2.0 * gradient * workers / servers * (1.0 - 1.0 / servers) / nic_bytes_s
+    return compute_s, np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
+
+
+def _best(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
+    """The largest where something is."""
+    return float(np.where(real, np.asarray(bytes_s), 0.0).max())
+
+
+def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
+    """How fast each model runs on each group, over the cluster's reference type."""
+    if distinct_speeds(cluster) == 1:
+        return np.ones((profiles.compute_s.shape[0], cluster.shape[0], cluster.shape[1] * cluster.shape[2]))
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None, None, None]
+    speed = relative_speed(profiles, model, cluster.group_gpu_type, cluster.group_speed, cluster.reference)
+    return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
+
+
+def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
+    """The fields of `World` that say which GPUs are faster than which."""
+    count = distinct_speeds(cluster)
+    if count == 1:
+        groups = (cluster.shape[0], cluster.shape[1] * cluster.shape[2])
+        return dict(group_tier=np.zeros(groups, np.int64), tier_speed=np.ones((profiles.compute_s.shape[0], 1)))
+    tier, kind = tiers(cluster, count)
+    model = jnp.arange(profiles.compute_s.shape[0])[:, None]
+    speed = relative_speed(profiles, model, kind, tier, cluster.reference)
+    above = (np.asarray(tier) > np.asarray(cluster.group_speed)[..., None]).sum(-1)
+    return dict(
+        group_tier=above.reshape(cluster.shape[0], -1).astype(np.int64),
+        tier_speed=np.asarray(speed, np.float64),
+    )
+
+
+def past_of(jobs: JobTable, tenants: int, models: int) -> Past:
+    """What jobs with whole GPUs will add."""
+    run_s, gpus = np.asarray(jobs.duration_s), np.asarray(jobs.workers) * np.asarray(jobs.gpus_per_worker)
+    columns = {name: np.asarray(getattr(jobs, name)) for name in ("workers", "gpus_per_worker", "tenant", "model")}
+    rows = np.arange(len(gpus))
+    classes: Any = classes_of(jobs.replace(**columns), rows, tenants, models)  # pyright: ignore (of NumPy's arrays)
+    return Past(
+        classes=np.stack(classes, -1).astype(np.int64),
+        steps=np.searchsorted(GRID, run_s, side="right"),
+        bin=np.searchsorted(BIN_EDGES, run_s * gpus.astype(np.float32), side="right"),
+        grid=GRID,
+        seconds=SECONDS,
+    )
+
+
+def no_past() -> Past:
+    """Where policies do not know it."""
+    none = np.zeros(0, np.int64)
+    return Past(classes=np.zeros((0, 0), np.int64), steps=none, bin=none, grid=GRID, seconds=SECONDS)
+
+
+def nothing_known(tenants: int, models: int) -> Known:
+    """Before the first job has finished."""
+    classes, bins = sum(class_counts(tenants, models)), np.zeros(SERVICE_BINS, np.int64)
+    return Known(np.zeros(classes, np.int64), np.zeros(classes, np.int64), bins, bins.copy())
