@@ -1,7 +1,7 @@
 """What a GPU would run, seen without one: python benchmarks/accelerator.py [POLICY ...] [--envs N] [--json FILE]
 
 Compiles the decision turns of `jaxsched bench` for an NVIDIA H200, or with the name `training` a chunk of training by
-the quickstart's configuration, and counts kernels and bytes in the scheduled program (`jaxsched.bench.hlo`). In
+the quickstart's configuration, and counts kernels and bytes in the scheduled program (`benchmarks.hlo`). In
 training a decision is a choice that a scheduler really had. The counts are exact and repeat to the last digit. They are
 no times: `benchmarks/kernels.py` takes those, on a GPU. The host looks at the condition of a loop whose turns depend on
 data, before each turn and after the last. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
@@ -31,9 +31,8 @@ from jax._src import xla_bridge
 from jax.experimental import topologies
 from jaxtyping import PyTree
 
-from jaxsched.bench import hlo
-from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, program_of_turns
-from jaxsched.bench.worlds import environment_of, start_states
+from benchmarks import hlo
+from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, environment_of, program_of_turns, start_states
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.state import EnvConfig, EnvParams, State

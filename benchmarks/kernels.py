@@ -23,9 +23,8 @@ from typing import Any
 import jax
 from accelerator import CHUNK_TURNS, CLUSTER, POOL, TRAINING, TURNS, training_setting
 
-from jaxsched.bench.programs import program_of_turns
+from jaxsched.bench.programs import environment_of, program_of_turns, start_states
 from jaxsched.bench.simulator import LEAST_WALL_S, WARM_INTERVALS, device_name, memory_bytes
-from jaxsched.bench.worlds import environment_of, start_states
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.turns import at_boundary
 from jaxsched.learning.chunk import chunk, initial

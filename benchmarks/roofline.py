@@ -11,9 +11,8 @@ import time
 import jax
 import jax.numpy as jnp
 
-from jaxsched.bench.programs import program_of_rounds
+from jaxsched.bench.programs import environment_of, program_of_rounds, start_states
 from jaxsched.bench.simulator import bench_environment
-from jaxsched.bench.worlds import environment_of, start_states
 from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import parse
 

@@ -53,11 +53,15 @@ def _front(root: Path) -> str:
 
 def _commands(root: Path) -> str:
     """The help of every command."""
-    lines = ["# Commands", "", "`jaxsched COMMAND --help` adds the options.", ""]
-    for path in sorted((root / "jaxsched/cli").glob("*.py")):
+    found = {}
+    for path in (root / "jaxsched/cli").glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELP":
-                lines += [f"## jaxsched {path.stem}", "", "```text", ast.literal_eval(node.value).strip(), "```", ""]
+            if isinstance(node, ast.Assign) and (name := ast.unparse(node.targets[0])).endswith("HELP"):
+                command = path.stem if name == "HELP" else name.removesuffix("_HELP").lower()
+                found[command] = ast.literal_eval(node.value).strip()
+    lines = ["# Commands", "", "`jaxsched COMMAND --help` adds the options.", ""]
+    for command in sorted(found):
+        lines += [f"## jaxsched {command}", "", "```text", found[command], "```", ""]
     return "\n".join(lines)
 
 

@@ -16,14 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsched.bench.programs import program_of_rounds, program_of_turns
-from jaxsched.bench.worlds import (
+from jaxsched.bench.programs import (
     INTERVAL_S,
     LOAD,
     LONGEST_DURATION_S,
     MEAN_DURATION_S,
     environment_of,
     job_tables,
+    program_of_rounds,
+    program_of_turns,
     start_states,
     stops_jobs,
 )

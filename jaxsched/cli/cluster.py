@@ -32,7 +32,7 @@ class Show:
 
     def run(self) -> None:
         """Read, measure, print, write. UserError on any mistake."""
-        from jaxsched.cli.measured import check_report, write_report
+        from jaxsched.cli.output import check_report, write_report
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.cluster.topologies.measures import figures
         from jaxsched.errors import UserError

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.measured import Data
 from jaxsched.cli.options import Output
+from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
     from jaxsched.calibration.interference.measurements import Measurements
@@ -85,7 +85,7 @@ class Evaluate:
         from jaxsched.calibration.folders import provenance
         from jaxsched.calibration.interference.evaluate import evaluate
         from jaxsched.calibration.interference.files import load_model
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.output import write_report
 
         measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
@@ -118,8 +118,7 @@ class Validate:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
         from jaxsched.calibration.validation import MODEL
-        from jaxsched.cli.measured import write_report
-        from jaxsched.cli.output import results
+        from jaxsched.cli.output import results, write_report
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured
 
@@ -168,7 +167,7 @@ class Calibrate:
 
     def _gpus(self, measured: "Measurements") -> None:
         from jaxsched.calibration.interference.strength import gpu_strengths
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.output import write_report
 
         found = gpu_strengths(measured)
         print(f"{'GPU':>8} {'strength':>8} {'MAE':>8}")
@@ -179,7 +178,7 @@ class Calibrate:
 
     def _network(self, measured: "Measurements") -> None:
         from jaxsched.calibration.interference.strength import GRID, best_curve, fit_curves, least_strength
-        from jaxsched.cli.measured import write_report
+        from jaxsched.cli.output import write_report
 
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
         print(f"{'strength':>8} {'MAE':>8} {'largest share':>14}")
@@ -218,7 +217,7 @@ class Predict:
         from jaxsched.calibration.interference.files import load_model
         from jaxsched.calibration.interference.measurements import GPU
         from jaxsched.calibration.interference.predict import find_item, slowdowns
-        from jaxsched.cli.measured import check_report, write_report
+        from jaxsched.cli.output import check_report, write_report
         from jaxsched.errors import UserError
 
         check_report(self.json)
@@ -242,7 +241,7 @@ class Predict:
 def _measured(data: Path, json: Path | None, figure: Path | None = None) -> "Measurements":
     """The first kind of measurements of a file, read when it is sure that the report can be written."""
     from jaxsched.calibration.interference.measurements import read_measurements
-    from jaxsched.cli.measured import check_report
+    from jaxsched.cli.output import check_report
 
     check_report(json, data, figure=figure)
     return read_measurements([data])[0]

@@ -10,7 +10,7 @@ from jaxsched.cli.errors import fail, mistakes, parsed
 from jaxsched.compile_cache import enable_cache
 from jaxsched.machine import allow_whole_loops
 
-# Of each command the first line of its help. The module `cli.NAME` holds the class `Name`, and the rest in `HELP`.
+# Of each command the first line of its help. See `command_of`.
 COMMANDS = {
     "examples": "Copy the shipped examples and configurations into a folder.",
     "evaluate": "Run every policy and checkpoint on the same jobs and compare them.",
@@ -29,6 +29,14 @@ COMMANDS = {
     "check": "Say what files and folders hold, or what is wrong with them.",
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
+BESIDE = {"report": "evaluate", "examples": "quickstart"}  # commands that stand in the module of another one
+
+
+def command_of(name: str) -> tuple[type, str]:
+    """The class of a command, `Name` in the module `cli.NAME`, and its help, `HELP`; beside another one `NAME_HELP`."""
+    module = importlib.import_module(f"jaxsched.cli.{BESIDE.get(name, name)}")
+    said = "HELP" if name not in BESIDE else f"{name.upper()}_HELP"
+    return getattr(module, name.capitalize()), getattr(module, said)
 
 
 def overview() -> str:
@@ -76,11 +84,10 @@ def _run(arguments: list[str]) -> None:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         fail(f"unknown command {name!r}; " + (f"perhaps you meant {close[0]}; " if close else "") + known)
     _none_empty(rest)
-    module = importlib.import_module(f"jaxsched.cli.{name}")
+    kind, said = command_of(name)
     import tyro
 
-    kind = getattr(module, name.capitalize())
-    command = parsed(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=module.HELP, args=rest))
+    command = parsed(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=said, args=rest))
     allow_whole_loops()
     enable_cache()
     command.run()

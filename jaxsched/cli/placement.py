@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.measured import Data
 from jaxsched.cli.options import Output, optional
+from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
     from jaxsched.calibration.step_time.measurements import StepTimes
@@ -79,7 +79,7 @@ class Evaluate:
         from jaxsched.calibration.step_time.files import load_model
         from jaxsched.calibration.step_time.validate import compare
         from jaxsched.calibration.validation import MODEL
-        from jaxsched.cli.measured import check_report, write_report
+        from jaxsched.cli.output import check_report, write_report
 
         check_report(self.json, *self.data)
         times = _kept(_read(self.data), least=self.min_nodes)
@@ -111,7 +111,7 @@ class Validate:
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.calibration.step_time.validate import cross_validate, extrapolate
-        from jaxsched.cli.measured import check_report, write_report
+        from jaxsched.cli.output import check_report, write_report
         from jaxsched.errors import UserError
 
         check_report(self.json, *self.data)

@@ -1,4 +1,4 @@
-"""`jaxsched quickstart`: train, evaluate on held-out jobs, draw, and say what to try next."""
+"""`jaxsched quickstart`: train, evaluate on held-out jobs, draw; `jaxsched examples`: what to copy and change first."""
 
 import dataclasses
 import shlex
@@ -54,8 +54,7 @@ class Quickstart:
 
     def run(self) -> None:
         """The whole path. UserError on any mistake."""
-        from jaxsched.cli.output import show
-        from jaxsched.cli.progress import Display
+        from jaxsched.cli.output import Display, show
         from jaxsched.cli.train import compiling, reporter
         from jaxsched.evaluation import figures
         from jaxsched.io.files import write_text
@@ -101,7 +100,7 @@ def _copy(policy: Path, checkpoint: Path) -> None:
 
 def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
     """The heuristics and the checkpoint on jobs like those of the training."""
-    from jaxsched.cli.progress import RunDisplay
+    from jaxsched.cli.output import RunDisplay
     from jaxsched.evaluation.compare import compare
     from jaxsched.simulation.scenario import load_scenario
     from jaxsched.simulation.settings import Settings
@@ -148,3 +147,43 @@ What to try next:
   train longer, or on another cluster: copy the shipped configurations, change one, and
     jaxsched examples
     jaxsched train --config configs/quickstart.yaml --out runs/mine"""
+
+
+EXAMPLES_HELP = """Copy the shipped examples and configurations into a folder.
+
+Makes FOLDER/examples (a trace, a cluster with two GPU types, a policy, a sweep, a recording of a Kubernetes cluster)
+and FOLDER/configs. Files that are there already stay as they are.
+
+Examples:
+  jaxsched examples
+  jaxsched evaluate --cluster examples/cluster.yaml --workload examples/trace.csv --policies pack greedy-wait
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Copy the shipped examples and configurations into a folder."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path(".")
+    """Where to put them."""
+
+    def run(self) -> None:
+        """Copy, and say what was made. UserError if a folder cannot be written."""
+        from jaxsched import shipped
+        from jaxsched.errors import UserError
+
+        for kind in (shipped.EXAMPLES, shipped.CONFIGS):
+            source, target = shipped.folder(kind), self.folder / kind
+            if source is None:
+                raise UserError(f"examples: this copy of jaxsched comes without {kind}/")
+            made = 0
+            try:
+                for path in sorted(source.rglob("*")):
+                    to = target / path.relative_to(source)
+                    if path.is_file() and "__pycache__" not in path.parts and not to.exists():
+                        to.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(path, to)
+                        made += 1
+            except OSError as error:
+                raise UserError(f"examples: {target} cannot be written: {error.strerror}") from None
+            print(f"{target}: {made} new files")

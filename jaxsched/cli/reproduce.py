@@ -75,7 +75,7 @@ Anew = tuple[Known, Path, list[tuple[str, float | None, float | None]]]
 
 
 def _network_anew(folder: Path, out: Path) -> Anew:
-    from jaxsched.cli.progress import Display
+    from jaxsched.cli.output import Display
     from jaxsched.cli.train import compiling, reporter
     from jaxsched.learning.config import TrainConfig, from_dict
     from jaxsched.learning.loop import train_or_resume
@@ -93,7 +93,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
 
 def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
     """`files`: the module that reads such folders."""
-    from jaxsched.cli.progress import Display
+    from jaxsched.cli.output import Display
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import converted

@@ -49,8 +49,7 @@ class Simulate(ScenarioOptions):
 
     def run(self) -> None:
         """Simulate, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import results, show, text
-        from jaxsched.cli.progress import RunDisplay
+        from jaxsched.cli.output import RunDisplay, results, show, text
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.parts import SLOWED, parts_of
         from jaxsched.evaluation.perfetto import write_trace

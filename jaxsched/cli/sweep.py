@@ -91,7 +91,7 @@ class Sweep(ExecutorOptions):
 
     def _sweep(self, plan: "Plan") -> None:
         """Trains and measures what has no row, with progress on stderr."""
-        from jaxsched.cli.progress import Display, OverAll
+        from jaxsched.cli.output import Display, OverAll
         from jaxsched.executors.choose import executor_for
         from jaxsched.learning.shards import provide_devices
         from jaxsched.sweeps import plan as sweep_plan

@@ -11,7 +11,7 @@ from jaxsched.cli.options import INTERFERENCE, optional, switched_on
 from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
 
 if TYPE_CHECKING:
-    from jaxsched.cli.progress import Display
+    from jaxsched.cli.output import Display
     from jaxsched.learning.config import TrainConfig
     from jaxsched.learning.loop import Report
 
@@ -123,7 +123,7 @@ class Train:
         import shlex
         import sys
 
-        from jaxsched.cli.progress import Display
+        from jaxsched.cli.output import Display
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder
         from jaxsched.learning import hosts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxsched.cli.options import switched_on
 
 if TYPE_CHECKING:
-    from jaxsched.cli.progress import Display
+    from jaxsched.cli.output import Display
     from jaxsched.cli.train import Train
     from jaxsched.learning.evolved.config import EvolvedConfig
 
@@ -35,7 +35,7 @@ def learn(options: "Train") -> None:
     """Learn, and say where the policy is. UserError on any mistake."""
     import shlex
 
-    from jaxsched.cli.progress import Display
+    from jaxsched.cli.output import Display
     from jaxsched.io.files import check_folder
     from jaxsched.io.json_lines import read_rows
     from jaxsched.learning.evolved.loop import METRICS_FILE, train_evolved

@@ -28,8 +28,7 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_spee
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
-from jaxsched.io.fields import bad_field, check_mapping, check_whole
-from jaxsched.io.schema import Size, Text, converted
+from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, converted
 from jaxsched.io.yaml_file import read_yaml
 
 Positive = Annotated[float, Meta(ge=1e-9, le=1e9)]

@@ -20,8 +20,8 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Se
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import Table, read_table
-from jaxsched.io.fields import bad_field, parse_whole
 from jaxsched.io.inputs import shortened
+from jaxsched.io.schema import bad_field, parse_whole
 
 if TYPE_CHECKING:
     from jaxsched.cluster.hardware import Cluster

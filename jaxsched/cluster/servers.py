@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from jaxsched.errors import UserError
-from jaxsched.io.fields import check_positive, check_whole
+from jaxsched.io.schema import check_positive, check_whole
 
 BYTES_S_PER_GBYTES_S = 1e9
 BYTES_S_PER_GBITS_S = 1e9 / 8

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS, Server
 from jaxsched.errors import UserError
-from jaxsched.io.fields import check_positive, check_whole
+from jaxsched.io.schema import check_positive, check_whole
 
 Route = Callable[[int, int], Mapping[int, float]]
 NIC_GBITS_S = Server().nic_gbits_s

@@ -16,9 +16,8 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import CPU
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
-from jaxsched.evaluation.metrics import JobCounts, Metrics, job_counts, metrics, notes
+from jaxsched.evaluation.metrics import JobCounts, Metrics, by_end, job_counts, mean_of, metrics, notes, tenant_shares
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
-from jaxsched.evaluation.usage import by_end, mean_of, tenant_shares
 from jaxsched.policies.base import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
@@ -144,7 +143,7 @@ def compare(
         policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s, see `parse`; or one name.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
-        play: what plays the runs; `simulation.elsewhere.Elsewhere` does it on other machines.
+        play: what plays the runs; `simulation.simulate.Elsewhere` does it on other machines.
         options: fields of `Settings` that differ from `settings`, such as `knows` or `preemption`; and where `jobs` is
             a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed`.
 

@@ -1,14 +1,20 @@
-"""Figures of one run: completion times, queueing, utilisation, and the account of every job."""
+"""Figures of one run: completion times, queueing, utilisation, fairness, and the account of every job.
+
+What is known of a job is when it was submitted, started first and finished, and for how long it held GPUs. Of a job
+that was stopped on the way it is taken that it held them evenly from its first start to its finish.
+"""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
-from jaxsched.evaluation.usage import finish_time_fairness, goodput, over_arrivals
+from jaxsched.evaluation.timelines import steps
 from jaxsched.simulation.outcome import REJECTED, Outcome
+from jaxsched.workload.jobs import ENDS
 
 UNSTABLE_SHARE, UNSTABLE_JOBS = 0.1, 10
 
@@ -45,7 +51,7 @@ class Metrics:
     failures_mean: float  # stops by failures of servers, per job
     restarts_gpu_h: float  # of these, to restarts
     failures_gpu_h: float  # and to work done twice after failures
-    goodput: float  # this and all that follows: see `evaluation.usage`
+    goodput: float  # this and all that follows: see `evaluation.metrics`
     gpu_utilisation_arrivals: float
     queued_mean: float
     queued_max: float
@@ -150,3 +156,69 @@ def notes(outcomes: Sequence[Outcome], seeds: Sequence[int]) -> list[str]:
     if illegal:
         found.append(f"{illegal:,} illegal actions counted as waiting")
     return found
+
+
+def over_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
+    """From the first to the last submission: the share of GPU time held, and the mean and the most jobs queued.
+
+    NaN where all jobs are submitted at once.
+    """
+    done, jobs = result.finished, result.jobs
+    submit, start, finish = jobs.submit_s[done], result.start_s[done], result.finish_s[done]
+    first, last = float(submit.min()), float(submit.max())
+    if last <= first:
+        return np.nan, np.nan, np.nan
+    held = np.clip(result.run_s[done] / np.maximum(finish - start, 1e-12), 0.0, 1.0)
+    held[held > 1 - 1e-9] = 1.0
+    gpus = steps((start, finish, jobs.gpu_demand[done] * held))
+    queued = steps((submit, start, np.ones(len(submit))), (start, finish, 1 - held))
+    return gpus.mean(first, last) / total_gpus, queued.mean(first, last), queued.highest(first, last)
+
+
+def finish_time_fairness(result: Outcome, total_gpus: int) -> Float64[np.ndarray, "J"]:
+    """`rho` of every finished job: its JCT over that alone on a fair share of the cluster; above 1 is unfair.
+
+    As Themis has it (Mahajan et al., NSDI 2020): the share is 1/N of the GPUs, N the number of jobs in the system. Ours
+    is N's mean over the job's stay, itself included. Alone a job takes its duration, and longer in proportion if its
+    gang is wider than the share (an assumption; it needs no profile of the job at other widths).
+    """
+    done, jobs = result.finished, result.jobs
+    submit, finish = jobs.submit_s[done], result.finish_s[done]
+    present = steps((submit, finish, np.ones(len(submit))))
+    jct = finish - submit
+    others = (present.integral(finish) - present.integral(submit)) / jct
+    return jct / (jobs.duration_s[done] * np.maximum(1.0, others * jobs.gpu_demand[done] / total_gpus))
+
+
+def goodput(result: Outcome) -> float:
+    """GPU time of useful work over GPU time held: the durations of jobs that users did not cancel and that ran through.
+
+    Slowdowns, restarts, work done twice, and jobs that were cancelled or failed in the end make it less than 1.
+    """
+    done, jobs = result.finished, result.jobs
+    useful = done & (jobs.ended == 0)
+    return float(jobs.gpu_demand[useful] @ jobs.duration_s[useful] / (jobs.gpu_demand[done] @ result.run_s[done]))
+
+
+def tenant_shares(result: Outcome) -> dict[str, float]:
+    """The share of all GPU time held that each tenant had, by its number."""
+    done, jobs = result.finished, result.jobs
+    held = np.bincount(jobs.tenant[done], jobs.gpu_demand[done] * result.run_s[done])
+    return {str(tenant): float(held[tenant] / held.sum()) for tenant in np.unique(jobs.tenant[done])}
+
+
+def by_end(result: Outcome) -> dict[str, dict[str, float]]:
+    """Jobs, mean JCT and GPU hours held of those that completed, were cancelled and failed, as the trace says."""
+    jobs, figures = result.jobs, {}
+    for code, name in enumerate(ENDS):
+        some = result.finished & (jobs.ended == code)
+        if some.any():
+            hours = float(jobs.gpu_demand[some] @ result.run_s[some]) / 3600
+            figures[name] = {"jobs": float(some.sum()), "jct_mean_s": float(result.jct_s[some].mean()), "gpu_h": hours}
+    return figures
+
+
+def mean_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over those that have it."""
+    names = dict.fromkeys(name for each in figures for name in each)
+    return {name: float(np.mean([each[name] for each in figures if name in each])) for name in names}

@@ -14,10 +14,8 @@ from jaxtyping import Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvParams
-from jaxsched.evaluation.links import link_steps
 from jaxsched.evaluation.replay import footprints_of
-from jaxsched.evaluation.spans import spans_of
-from jaxsched.evaluation.usage import Steps, steps
+from jaxsched.evaluation.timelines import Steps, link_steps, spans_of, steps
 from jaxsched.io.files import write_text
 from jaxsched.simulation.attempts import ENDED
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome

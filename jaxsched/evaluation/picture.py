@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.evaluation.spans import Spans, spans_of
+from jaxsched.evaluation.timelines import Spans, spans_of
 from jaxsched.simulation.outcome import Outcome
 
 WIDTH, LEFT, LINE, GAP, HEAD, FOOT = 900.0, 96.0, 3.6, 3.0, 46.0, 38.0  # pixels; a GPU has a line

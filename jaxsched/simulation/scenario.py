@@ -11,9 +11,8 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
-from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, offered_load, rescale_to_load
-from jaxsched.workload.load import MOST_JOBS, SYNTHETIC, WorkloadOptions, get_workload
+from jaxsched.workload.load import MOST_JOBS, SYNTHETIC, WorkloadOptions, get_workload, with_estimates
 
 MOST_SEEDS = 10_000
 DEFAULT_SEEDS = 5  # of a synthetic workload; a trace's jobs are always the same
@@ -59,7 +58,7 @@ def load_scenario(
     `mix` says which models jobs have that no trace tells (`workload.mixes`).
     `models` is a file of models beside the catalogue's (`workload.catalogue`); the settings must name it, too.
     `trace_gpu` is the GPU type that run times are on where a job names none; None: the cluster's reference type.
-    Policies see durations with an error of `duration_error` (`workload.estimates`), drawn with the list's seed.
+    Policies see durations with an error of `duration_error` (`with_estimates`), drawn with the list's seed.
     UserError on any mistake.
     """
     for name, value in {"schedulers": schedulers, "seeds": seeds}.items():

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.io.fields import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.io.inputs import shortened
+from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.workload.llm import MODELS as LLM
 from jaxsched.workload.models import CATALOGUE, ModelProfile

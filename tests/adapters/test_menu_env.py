@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adapters.menu_env import MenuEnv, _choice
-from jaxsched.adapters.seen import seen_of
+from jaxsched.adapters.menu_env import MenuEnv, _choice, seen_of
 from jaxsched.adapters.spaces import Box, Discrete
 from jaxsched.env.environment import initial_state
 from jaxsched.errors import UserError

@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsched.bench import programs, simulator, worlds
+from jaxsched.bench import programs, simulator
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.policies.registry import parse
 
 
 @pytest.mark.long
 def test_environments_in_parts_go_as_side_by_side(monkeypatch):
-    config, cluster, params = worlds.environment_of("leaf-spine-2")
-    states = worlds.start_states(cluster, config, params, 4)
+    config, cluster, params = programs.environment_of("leaf-spine-2")
+    states = programs.start_states(cluster, config, params, 4)
 
     def after(cached: int):
         monkeypatch.setattr(programs, "CACHED", cached)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxsched.bench import hlo
+from benchmarks import hlo
 
 TEXT = """HloModule jit_run, is_scheduled=true
 

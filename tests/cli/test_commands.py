@@ -13,7 +13,7 @@ import tyro
 
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
-from jaxsched.cli.progress import Display, OverAll
+from jaxsched.cli.output import Display, OverAll
 from jaxsched.cli.train import Train
 from jaxsched.learning.config import quickstart_config
 from jaxsched.learning.setting import make_setting
@@ -107,7 +107,7 @@ def test_bench_writes_rows(tmp_path):
 
 def test_plain_progress_has_rate_and_time_left(capsys, monkeypatch):
     now = iter([100.0, 102.0, 110.0, 120.0])  # on the wall
-    monkeypatch.setattr("jaxsched.cli.progress.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("jaxsched.cli.output.time.monotonic", lambda: next(now))
     with Display(["pack"], 100) as display:
         display.update("pack", 0, 0.0, over=False)
         display.update("pack", 10, 1.0, over=False)  # too soon for another line
@@ -121,7 +121,7 @@ def test_plain_progress_has_rate_and_time_left(capsys, monkeypatch):
 
 
 def test_what_was_compiled_before_the_first_chunk_says_nothing_of_the_pace(capsys, monkeypatch):
-    monkeypatch.setattr("jaxsched.cli.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("jaxsched.cli.output.EVERY_S", 0.0)
     with Display([], 0, "chunks") as display:
         for done, passed_s in ((1, 67.0), (3, 71.0), (5, 75.0)):
             display.more("seed 0", done, 5, passed_s)
@@ -133,7 +133,7 @@ def test_what_was_compiled_before_the_first_chunk_says_nothing_of_the_pace(capsy
 
 
 def test_runs_that_measure_are_no_chunks(capsys, monkeypatch):
-    monkeypatch.setattr("jaxsched.cli.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("jaxsched.cli.output.EVERY_S", 0.0)
     with Display([], 0, "chunks") as display:
         together = OverAll(display, 2)
         together.more("seed 0", 2, 2, 3.0)

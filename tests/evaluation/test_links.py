@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.evaluation.links import link_use
 from jaxsched.evaluation.replay import footprints_of
+from jaxsched.evaluation.timelines import link_use
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings, env_config, env_params
 from jaxsched.simulation.simulate import simulate

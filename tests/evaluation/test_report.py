@@ -19,8 +19,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.decisions import decisions_of
-from jaxsched.evaluation.report import ADDED, report_html, runs, write_report
-from jaxsched.evaluation.report_data import SCRIPT, embedded, packed
+from jaxsched.evaluation.report import ADDED, SCRIPT, embedded, packed, report_html, runs, write_report
 from jaxsched.evaluation.saved import read_result, saved_page
 from jaxsched.evaluation.tables import legend
 from jaxsched.policies.registry import parse

@@ -13,7 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.parts import SLOWED, parts_of
 from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
-from jaxsched.evaluation.spans import spans_of
+from jaxsched.evaluation.timelines import spans_of
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.job_table import JOB_COLUMNS, STOPPED_COLUMNS, write_jobs
 from jaxsched.simulation.settings import Settings, params_for

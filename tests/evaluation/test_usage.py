@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.state import FINISHED
-from jaxsched.evaluation.usage import by_end, finish_time_fairness, goodput, over_arrivals, tenant_shares
+from jaxsched.evaluation.metrics import by_end, finish_time_fairness, goodput, over_arrivals, tenant_shares
 from jaxsched.simulation.outcome import Interruptions, Outcome
 from jaxsched.workload.jobs import make_job_list
 from tests.evaluation.test_job_metrics import STATS

@@ -23,8 +23,8 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
 from jaxsched.env.pairs import draw_pairs
 from jaxsched.env.state import EnvConfig, EnvParams, Failures, Pairs, make_params, preemption
-from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
+from jaxsched.workload.load import with_estimates
 from jaxsched.workload.models import MODEL_NAMES
 from tests.oracle.failures import Outage
 from tests.oracle.preemption import Preemption

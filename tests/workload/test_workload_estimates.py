@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import make_job_list, pad_table, rescale_to_load, take, to_table
+from jaxsched.workload.load import with_estimates
 
 
 def many(count: int = 20_000):

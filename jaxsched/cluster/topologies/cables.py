@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 
 from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, MAX_SERVERS
 from jaxsched.cluster.topology import Topology
-from jaxsched.io.fields import check_positive, check_whole
+from jaxsched.io.schema import check_positive, check_whole
 
 Hop = tuple[int, int]
 Hops = Callable[[int, int], Mapping[Hop, float]]  # (rack t, rack u) -> {(node, next node): share}

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from jaxsched.workload.estimates import with_estimates
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
+from jaxsched.workload.load import with_estimates
 
 BLOCKS = 24  # of equal time, from which a list is drawn
 LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
