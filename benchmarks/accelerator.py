@@ -42,7 +42,7 @@ from jaxsched.learning.config import MachineConfig, quickstart_config, validate
 from jaxsched.learning.setting import Setting, make_setting
 from jaxsched.networks.hierarchy import APPRAISED
 from jaxsched.policies import greedy_wait, menu
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_cuda_data_dir="

@@ -14,7 +14,7 @@ _HOMES = {
     "ClusterEnv": "jaxsched.env.environment",
     "Comparison": "jaxsched.evaluation.compare",
     "Discipline": "jaxsched.env.queues",
-    "Policy": "jaxsched.policies.base",
+    "Policy": "jaxsched.policies.policy",
     "Settings": "jaxsched.simulation.settings",
     "UserError": "jaxsched.errors",
     "WorkloadOptions": "jaxsched.workload.load",

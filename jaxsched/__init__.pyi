@@ -5,8 +5,8 @@ from jaxsched.env.queues import Discipline as Discipline
 from jaxsched.errors import UserError as UserError
 from jaxsched.evaluation.compare import Comparison as Comparison
 from jaxsched.evaluation.compare import compare as compare
-from jaxsched.policies.base import Policy as Policy
 from jaxsched.policies.filling import fill_in_order as fill_in_order
+from jaxsched.policies.policy import Policy as Policy
 from jaxsched.policies.registry import policy as policy
 from jaxsched.policies.rules import capacity as capacity
 from jaxsched.simulation.settings import Settings as Settings

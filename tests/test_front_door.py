@@ -11,6 +11,7 @@ import pytest
 
 import jaxsched
 from jaxsched import shipped
+from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import checkpoints, parse
 
@@ -40,16 +41,25 @@ def emptiest_first(key, view, job):
 
 
 def test_a_policy_is_put_together_from_a_rule_and_a_queue():
-    assert jaxsched.policy("pack", order="sjf", backfill=True).options == parse("pack:sjf+backfill").options
+    assert jaxsched.policy("pack", order="sjf", backfill=True).spec == parse("pack:sjf+backfill").spec
     assert jaxsched.policy("pack:sjf", name="mine").name == "mine"
     assert jaxsched.policy(emptiest_first).name == "emptiest_first"
     own = jaxsched.policy("pack", order=lambda state, params: -state.queue, name="last come")
-    assert own.name == "last come" and own.options is None
+    assert own.name == "last come" and callable(own.spec.queue.order) and not own.is_rule
     with pytest.raises(UserError, match="forward: 'far' should be one of stay"):
         jaxsched.policy("pack", forward="far")
-    with pytest.raises(UserError, match="should be one of first-fit"):
-        jaxsched.policy("greedy-wait", order=lambda state, params: -state.queue)
-    assert jaxsched.policy("match", backfill=True).options == jaxsched.policy("match").options, "by its own order"
+    with pytest.raises(UserError, match="takes no 'order' here; with one the rule should be a function"):
+        jaxsched.policy("quickstart", order="sjf")
+    whole = jaxsched.policy("pack", queue=Discipline(order="las", preempt=True, hysteresis=0.5, consolidate=True))
+    assert whole == parse("pack:las+consolidate+preempt+h0.5")
+    assert jaxsched.policy("pack", order=Discipline(order="sjf", backfill=True)) == parse("pack:sjf+backfill")
+    assert jaxsched.policy("pack", order="las", preempt=True) == parse("pack:las+preempt")
+    for given, (value, words) in {
+        "quue": (1, "policy: unknown 'quue'; it may have queue, forward"),
+    }.items():
+        with pytest.raises(UserError, match=words):
+            jaxsched.policy("pack", **{given: value})
+    assert jaxsched.policy("match", backfill=True).spec == jaxsched.policy("match").spec, "by its own order"
     assert jaxsched.policy("greedy-wait", order="fifo").name == "greedy-wait:fifo"
 
 
@@ -74,7 +84,7 @@ def test_shipped_checkpoints_are_policies_by_name():
 
 def test_policies_from_a_file(tmp_path):
     assert parse(f"{ROOT}/examples/policy.py:mine").name == "mine"
-    assert parse(f"{ROOT}/examples/policy.py:emptiest_first").options is None
+    assert parse(f"{ROOT}/examples/policy.py:emptiest_first").spec is None
     (tmp_path / "bad.py").write_text("1 / 0\n")
     (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\ndef no(*_):\n    assert False\n")
     for name, words in {

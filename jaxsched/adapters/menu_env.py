@@ -24,8 +24,8 @@ from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn_with
-from jaxsched.policies.base import Policy
 from jaxsched.policies.menu import build_menu, menu_policy, to_action
+from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
 
 Info = dict[str, Shaped[Array, ""]]

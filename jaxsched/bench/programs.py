@@ -15,7 +15,7 @@ from jaxsched.env.environment import initial_state, is_finished, restart
 from jaxsched.env.rollout import one_round, play_rounds
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params, preemption
 from jaxsched.env.turns import Playing, start_anew, turn
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.sampler import sample_table, sampler_for_load
@@ -28,8 +28,8 @@ MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
 
 def stops_jobs(policy: str) -> bool:
     """Whether a policy stops jobs, which its world must allow then."""
-    options = parse(policy).options
-    return options is not None and options.queue.preempt
+    spec = parse(policy).spec
+    return spec is not None and spec.queue.preempt
 
 
 def environment_of(

@@ -109,7 +109,7 @@ def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
         say_if_compiling(display)
         report = reporter(display, config.generations)
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
-    same = files.load_policy(folder).options == files.load_policy(policy).options
+    same = files.load_policy(folder).spec == files.load_policy(policy).spec
     print(f"what is learned is {'the same' if same else 'not the same as in the card'}")
     return Known(card.versions, card.figures), policy, []
 

@@ -22,7 +22,7 @@ class Decides(Protocol):
     """What plays: a policy."""
 
     @property
-    def asked(self) -> Asked: ...
+    def asks_at(self) -> Asked: ...
 
     def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action: ...
 
@@ -40,7 +40,7 @@ COLLECT_NOTHING: Collector[None, Any] = Collector(None, lambda total, seen: None
 def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> State:
     """The state of one environment after a decision round of all its schedulers."""
     action = action_of(config, params, policy, state, key)
-    return transition(config, params, state, action, policy.asked)[0]
+    return transition(config, params, state, action, policy.asks_at)[0]
 
 
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:

@@ -58,7 +58,7 @@ def turn(
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it."""
     action = action_of(config, params, policy, playing.to_decide, key)
-    return turn_with(config, params, playing, action, policy.asked)
+    return turn_with(config, params, playing, action, policy.asks_at)
 
 
 def turn_with(

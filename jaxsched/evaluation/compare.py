@@ -18,7 +18,7 @@ from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import JobCounts, Metrics, by_end, job_counts, mean_of, metrics, notes, tenant_shares
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
 from jaxsched.simulation.device import on_accelerator

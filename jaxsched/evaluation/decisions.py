@@ -20,8 +20,8 @@ from jaxsched.env.pairs import as_is
 from jaxsched.env.rollout import action_of
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
-from jaxsched.policies.base import Policy
 from jaxsched.policies.offers import Offers, by_partition, offers, scene_of
+from jaxsched.policies.policy import Policy
 from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
@@ -119,7 +119,7 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         return (action.kind == PLACE) & ~state.waited & (row >= 0) & wanted[jnp.maximum(row, 0)]
 
     def step(state: State, action: Action) -> State:
-        return transition(config, params, state, action, policy.asked)[0]
+        return transition(config, params, state, action, policy.asks_at)[0]
 
     def going(carry: tuple[State, Action, Array, Array]) -> Array:
         state, _, _, paused = carry

@@ -8,7 +8,7 @@ from jaxsched.dynamics import interference
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import EnvConfig, EnvParams
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
 # Of a discipline.
@@ -41,11 +41,11 @@ def why_not_whole_run(policy: Policy, config: EnvConfig, params: EnvParams) -> s
 
 
 def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-    if policy.options is None or policy.options.rule not in POLICIES:
+    if policy.spec is None or policy.spec.rule not in POLICIES:
         return f"it has the policies {', '.join(POLICIES)} only"
     if policy.searches:
         return "it searches in whole runs only"
-    queue = policy.options.queue
+    queue = policy.spec.queue
     if callable(queue.order):
         return f"it has the queue orders {', '.join(ORDERS)} only"
     beyond = [field for field in dataclasses.fields(Discipline) if field.name not in QUEUE]
@@ -61,8 +61,8 @@ def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | 
 
 def rule_of(policy: Policy) -> Policy:
     """The rule under which a policy searches: that it follows between its searches."""
-    assert policy.options is not None
-    return dataclasses.replace(policy, options=dataclasses.replace(policy.options, search=0))
+    assert policy.spec is not None
+    return dataclasses.replace(policy, act=dataclasses.replace(policy.spec, search=0))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from jaxsched.event_loop._kernel.occupancy import refresh
 from jaxsched.event_loop._kernel.records import NEXT_JOB, Tables
 from jaxsched.event_loop.rounds import RunningJob, place_running
 from jaxsched.event_loop.run import Run, copy_tables, play_to_end
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import JobTable
 
@@ -58,8 +58,8 @@ class Futures:
         place_running(run, running)
         with run.in_rows() as (w, t):
             refresh(w, t)  # else the loop, which does so after a start, would not know when they end
-        assert policy.options is not None
-        self._params, self._order, self._compiled = params, policy.options.queue.order, compiled
+        assert policy.spec is not None
+        self._params, self._order, self._compiled = params, policy.spec.queue.order, compiled
         self._world, self._begin, self._keys = run.world, run.tables, run.world.jobs["key"].copy()
 
     @property

@@ -12,7 +12,7 @@ from jaxsched.event_loop._kernel.occupancy import recount, start
 from jaxsched.event_loop._kernel.queues import enqueue
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB
 from jaxsched.event_loop.run import Run
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.workload.jobs import JobTable
 
 

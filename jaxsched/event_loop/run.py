@@ -45,14 +45,14 @@ from jaxsched.event_loop._kernel.records import (
     World,
 )
 from jaxsched.event_loop.coverage import POLICIES, why_not
-from jaxsched.policies import base
-from jaxsched.policies.base import Policy
+from jaxsched.policies import spec
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.seek_weights import SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 
 WHOLE_RUN = 2**30  # rounds
-_FORWARDS = {base.STAY: STAY, base.TO_IDLE: TO_IDLE, base.TO_ANY: TO_ANY}
+_FORWARDS = {spec.STAY: STAY, spec.TO_IDLE: TO_IDLE, spec.TO_ANY: TO_ANY}
 
 
 class Run:
@@ -74,11 +74,11 @@ class Run:
             interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
             in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
         """
-        assert why_not(policy, config, params, compiled=not in_python) is None and policy.options is not None
+        assert why_not(policy, config, params, compiled=not in_python) is None and policy.spec is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
-        cluster, of, queue = params.cluster, policy.options, policy.options.queue
-        assert not callable(queue.order)
-        timed = policy.asked == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
+        cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
+        assert isinstance(of.rule, str) and not callable(queue.order)
+        timed = policy.asks_at == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
         stops = queue.preempt and params.preemption is not None and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
         self.world = World(
@@ -131,8 +131,8 @@ class Run:
     def restart(self, policy: Policy | None = None) -> None:
         """Begin anew, as machine code; under a policy that may differ in a table of levels or numbers of seeking."""
         if policy is not None:
-            assert policy.options is not None
-            order, seek = policy.options.queue.order, policy.options.seek
+            assert policy.spec is not None
+            order, seek = policy.spec.queue.order, policy.spec.seek
             if isinstance(order, LevelTable):
                 assert self.world.order == TABLE
                 self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)

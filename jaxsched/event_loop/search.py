@@ -11,7 +11,7 @@ from jaxsched.event_loop._kernel.estimates import left_by_estimate_s
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_JOB, START, Tables, World
 from jaxsched.event_loop.coverage import rule_of
 from jaxsched.event_loop.run import Run, copy_tables, play_to_end
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import JobTable
 
@@ -38,9 +38,9 @@ class SearchedRun(Run):
         seed: Sequence[int] = (0,),
     ) -> None:
         """As `Run`. `seed`: of the draws of choices, where there are more than are tried."""
-        assert policy.searches and policy.options is not None
+        assert policy.searches and policy.spec is not None
         super().__init__(config, params, jobs, rule_of(policy), interval_s)
-        self._most, self._seed = policy.options.search, seed
+        self._most, self._seed = policy.spec.search, seed
         if self._most > 1:
             self.world = self.world._replace(timed=True, settles=False)  # a hold ends by the clock
         self._own = self.world.jobs["key"].copy()  # in the rule's order

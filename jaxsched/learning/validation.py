@@ -13,8 +13,8 @@ from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.learning.setting import Setting, on_its_path
 from jaxsched.learning.shards import per_shard
 from jaxsched.learning.worlds import Draw, draw_some, draw_state, params_axes, params_of_all
-from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import learned_policy
+from jaxsched.policies.policy import Policy
 
 MOST_ROUNDS = 20_000
 MOST_TURNS = 4 * MOST_ROUNDS  # a boundary has as many turns as rounds, completions and blocks of arrivals

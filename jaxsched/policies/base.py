@@ -1,6 +1,5 @@
 """What a policy is, and the pieces that all hand-written ones share: choosing a job, forwarding, acting."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -9,65 +8,14 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.env.knowledge import NOTHING
-from jaxsched.env.level_table import LevelTable
-from jaxsched.env.queues import Discipline, first
+from jaxsched.env.queues import first
 from jaxsched.env.sharing import room_of
-from jaxsched.env.state import ALWAYS, FORWARD, PLACE, STOP, WAIT, Action, Asked, EnvParams, State
+from jaxsched.env.state import FORWARD, PLACE, STOP, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
-
-STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
+from jaxsched.policies.spec import STAY, TO_IDLE
 
 Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What the name of a hand-written policy says."""
-
-    rule: str
-    queue: Discipline
-    forward: str = STAY  # one of `FORWARDS`
-    threshold: float = 1.0  # of `greedy-wait` and `match`, as the next three
-    patience: float = 1.0
-    lifetimes: bool = False
-    observe: bool = False  # goes by what pairs of models on one GPU have been seen to do to each other
-    seek: SeekWeights | None = None  # by which a job is sent where it had better wait, see `policies.seeking`
-    search: int = 0  # choices that are compared at a boundary, docs/semantics.md, section 7; 0: the rule is followed
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-    """A named function `act(key, state, params, weights) -> Action`, pure, jit-able and vmap-able.
-
-    What it wants to see of the state it takes from there itself. Its weights are an argument, so that policies that
-    differ in nothing else share a compiled program.
-    """
-
-    name: str
-    act: Act
-    weights: PyTree = None
-    asked: Asked = ALWAYS  # the boundaries at which it must be asked, if others may be skipped: see `intervals_ahead`
-    options: Options | None = None  # of a hand-written one; the compiled engine plays it by these
-    needs: str = NOTHING  # what it must know of run times, one of `env.knowledge.KNOWLEDGE`
-
-    @property
-    def searches(self) -> bool:
-        """It compares what may be done with the jobs that wait by what would become of all."""
-        return self.options is not None and self.options.search > 0
-
-    @property
-    def is_rule(self) -> bool:
-        """Written by hand: it learned nothing, learns nothing, and does not search."""
-        of = self.options
-        learned = of is None or of.observe or isinstance(of.queue.order, LevelTable) or of.seek not in (None, BY_HAND)
-        return not learned and not self.searches
-
-    def __call__(self, key: PRNGKeyArray, state: State, params: EnvParams) -> Action:
-        """`act` with its own weights."""
-        return self.act(key, state, params, self.weights)
 
 
 def views(state: State, params: EnvParams) -> tuple[View, View]:

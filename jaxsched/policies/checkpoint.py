@@ -24,9 +24,9 @@ from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.io.schema import Count, Size, Text, converted
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
-from jaxsched.policies.base import Policy
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
+from jaxsched.policies.policy import Policy
 from jaxsched.workload.jobs import make_job_list, to_table
 
 WHAT = "checkpoint"  # what its card says that the folder holds

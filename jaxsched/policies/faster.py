@@ -16,9 +16,10 @@ from jaxsched.env.queues import Discipline, feasible_at
 from jaxsched.env.sharing import room_of
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State, queue_room
 from jaxsched.policies import displacement
-from jaxsched.policies.base import STAY, TO_IDLE, or_stop
+from jaxsched.policies.base import or_stop
 from jaxsched.policies.displacement import displaced
 from jaxsched.policies.filling import quantise
+from jaxsched.policies.spec import STAY, TO_IDLE
 from jaxsched.semantics import FASTER, GRID, RESTARTS
 from jaxsched.workload.jobs import NEVER
 

@@ -15,10 +15,11 @@ from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State
-from jaxsched.policies.base import TO_IDLE, Act, forward_choice, place_or_forward
+from jaxsched.policies.base import Act, forward_choice, place_or_forward
 from jaxsched.policies.faster import preempting
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
+from jaxsched.policies.spec import TO_IDLE
 
 
 def greedy_wait(

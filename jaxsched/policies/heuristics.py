@@ -10,9 +10,10 @@ from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
-from jaxsched.policies.base import STAY, Act, forward_choice, place_or_forward, views
+from jaxsched.policies.base import Act, forward_choice, place_or_forward, views
 from jaxsched.policies.faster import preempting
 from jaxsched.policies.rules import RULES, Rule, View, fastest
+from jaxsched.policies.spec import STAY
 
 FIFO = Discipline()
 

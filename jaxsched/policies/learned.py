@@ -15,8 +15,9 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
-from jaxsched.policies.base import Act, Policy
+from jaxsched.policies.base import Act
 from jaxsched.policies.menu import menu_act, menu_policy
+from jaxsched.policies.policy import Policy
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
 

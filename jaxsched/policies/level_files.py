@@ -10,9 +10,9 @@ from jaxsched.env.level_table import LevelTable
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.schema import converted
-from jaxsched.policies.base import Policy
 from jaxsched.policies.evolved_card import EvolvedCard
-from jaxsched.policies.registry import hand_written, options_of
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.spec import parse_spec
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
 WHAT = "levels"  # what its card says that the folder holds
@@ -52,5 +52,5 @@ def load_policy(folder: str | Path, name: str | None = None) -> Policy:
 
 def policy_of(table: LevelTable, name: str) -> Policy:
     """The policy that plays by a table: it needs to know nothing, and stops jobs where it may."""
-    of = options_of(PLAYED.format(order="mlfq"))
-    return hand_written(name, dataclasses.replace(of, queue=dataclasses.replace(of.queue, order=table)))
+    spec = parse_spec(PLAYED.format(order="mlfq"))
+    return Policy(name, dataclasses.replace(spec, queue=dataclasses.replace(spec.queue, order=table)))

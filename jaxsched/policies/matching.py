@@ -24,7 +24,6 @@ from jaxsched.policies.greedy_wait import acceptable
 from jaxsched.policies.offers import Here, Scene, by_partition, choice_score, offers, scene_of
 from jaxsched.workload.jobs import WHOLE
 
-WINDOW = 16  # jobs that are looked at
 _NEVER = 2**30  # more than any score
 
 

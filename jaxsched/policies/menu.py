@@ -15,9 +15,10 @@ from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
-from jaxsched.policies.base import Act, Policy, place_or_forward
+from jaxsched.policies.base import Act, place_or_forward
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
 from jaxsched.semantics import CAPS
 

@@ -9,10 +9,10 @@ from msgspec import Meta
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.schema import converted
-from jaxsched.policies.base import Policy
 from jaxsched.policies.evolved_card import EvolvedCard
-from jaxsched.policies.registry import hand_written, options_of
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.seek_weights import LARGEST, SeekWeights
+from jaxsched.policies.spec import parse_spec
 from jaxsched.semantics import SEEK_INPUTS
 
 WHAT = "seeking"  # what its card says that the folder holds
@@ -49,5 +49,4 @@ def load_policy(folder: str | Path, name: str | None = None) -> Policy:
 
 def policy_of(weights: SeekWeights, name: str) -> Policy:
     """`greedy-wait` that sends jobs by these numbers. It needs run times, or estimates of them."""
-    of = options_of(PLAYED)
-    return hand_written(name, dataclasses.replace(of, seek=weights))
+    return Policy(name, dataclasses.replace(parse_spec(PLAYED), seek=weights))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvConfig, EnvParams
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList

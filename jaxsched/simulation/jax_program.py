@@ -23,7 +23,7 @@ from jaxsched.env.failures import next_changes
 from jaxsched.env.rollout import Collector, one_round, play_while
 from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, Failures, State
 from jaxsched.machine import loop_options
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
 from jaxsched.simulation.jax_slots import Slots
 from jaxsched.workload.jobs import NEVER

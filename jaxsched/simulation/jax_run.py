@@ -15,7 +15,7 @@ from jaxsched.env.environment import initial_state
 from jaxsched.env.starts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.simulation.device import brought_here
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Program
@@ -50,7 +50,7 @@ class JaxEngine:
         config = env_config(cluster, job_lists, settings)
         batched = settings.seeds_in_a_batch(len(job_lists))
         policy = dataclasses.replace(policy, weights=brought_here(policy.weights))
-        alike = (id(policy.act), policy.asked, str(jax.eval_shape(lambda: policy.weights)))
+        alike = (id(policy.function), policy.asks_at, str(jax.eval_shape(lambda: policy.weights)))
         if alike not in self._programs:
             most = most_running(cluster, job_lists)
             self._programs[alike] = Program(policy, config, most, batched=batched, checks=settings.debug_checks)

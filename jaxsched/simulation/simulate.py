@@ -12,7 +12,7 @@ from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.executors.executor import Executor, Task, Tell
 from jaxsched.machine import side_by_side
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.device import brought_here, check_device, on_accelerator, played_on
@@ -50,17 +50,17 @@ def engine_for(
 
 def check_world(policy: Policy, settings: Settings) -> None:
     """UserError, with what would serve instead, if a policy needs what the world hides or forbids."""
-    if policy.needs == HISTORY and settings.knows != HISTORY:
+    if policy.requires == HISTORY and settings.knows != HISTORY:
         raise UserError(
             f"policy {policy.name!r}: needs what finished jobs tell, not given by knows = {settings.knows}; "
             f"set knows = {HISTORY}, or take pack:las+backfill+preempt, with run times pack:srsf+backfill+preempt"
         )
-    if settings.knows == NOTHING and policy.needs != NOTHING:
+    if settings.knows == NOTHING and policy.requires != NOTHING:
         raise UserError(
             f"policy {policy.name!r}: needs run times or estimates of them, which knows = {NOTHING} hides; "
             f"take pack, pack:backfill, pack:las+backfill+preempt or pack:mlfq+backfill+preempt, or knows = {HISTORY}"
         )
-    if policy.options is not None and policy.options.queue.preempt and not settings.preemption:
+    if policy.spec is not None and policy.spec.queue.preempt and not settings.preemption:
         raise UserError(
             f"policy {policy.name!r}: stops running jobs, which this world forbids; set preemption on, "
             "or leave 'preempt' out"

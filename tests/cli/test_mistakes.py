@@ -12,8 +12,7 @@ from jaxsched.cli.errors import first_paragraph
 from jaxsched.cli.main import COMMANDS, command_of, main
 from jaxsched.cluster.presets import preset_names
 from jaxsched.env.queues import ORDERS, SWITCHES
-from jaxsched.policies.base import FORWARDS
-from jaxsched.policies.registry import NAMES
+from jaxsched.policies.spec import FORWARDS, NAMES
 from tests.support.commands import refused
 
 QUICKSTART = str(Path(__file__).parents[2] / "checkpoints/quickstart")

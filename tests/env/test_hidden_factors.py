@@ -19,7 +19,7 @@ from jaxsched.env.state import EnvConfig, Pairs, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.parts import parts_of
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings, pairs_of, params_for
 from jaxsched.workload.jobs import make_job_list, to_table
@@ -167,7 +167,7 @@ def test_factors_need_jobs_that_share():
 
 
 def test_observing_is_for_those_that_look_at_interference():
-    assert parse("match:observe").options.observe and not parse("match:observe").is_rule
-    assert parse("greedy-wait:sjf+observe").options.observe and parse("greedy-wait:sjf").is_rule
+    assert parse("match:observe").spec.observe and not parse("match:observe").is_rule
+    assert parse("greedy-wait:sjf+observe").spec.observe and parse("greedy-wait:sjf").is_rule
     with pytest.raises(UserError, match="unknown option 'observe'"):
         parse("pack:observe")

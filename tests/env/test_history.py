@@ -55,7 +55,7 @@ def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(data):
     case, spec = data.draw(strategies.cases("one")), data.draw(st.sampled_from(INFORMED["one"][:2]))
     case = dataclasses.replace(case, preemption=data.draw(COSTS), history=True)
     often = strategies.run(case, spec, case.config(), INFORMED["one"])
-    seldom = strategies.run(case, spec, case.config(), (spec,), parse(spec).asked)
+    seldom = strategies.run(case, spec, case.config(), (spec,), parse(spec).asks_at)
     for name in ("start", "finish", "partition", "forwards", "workers"):
         np.testing.assert_array_equal(getattr(seldom.records, name), getattr(often.records, name), err_msg=name)
 

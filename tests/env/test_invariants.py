@@ -83,7 +83,7 @@ def test_boundaries_at_which_a_policy_need_not_be_asked_change_no_time(specs, da
     case, spec = data.draw(strategies.cases("two")), data.draw(st.sampled_from(specs))
     case = dataclasses.replace(case, interval_s=max(case.interval_s, 20.0))
     always = case.shape.config()
-    (asked,) = {parse(spec).asked for spec in specs}
+    (asked,) = {parse(spec).asks_at for spec in specs}
     one = strategies.outcome(case, strategies.run(case, spec, always, specs, asked=asked))
     other = strategies.outcome(case, strategies.run(case, spec, always))
     np.testing.assert_array_equal(one.start_s, other.start_s)
@@ -135,7 +135,7 @@ def test_boundaries_at_which_nothing_changes_are_passed_over(specs, spec, share)
         run = strategies.jit_run(config, specs, asked)
         return int(run(case.params, case.table, specs.index(spec))[1])
 
-    every, some = rounds(strategies.compiled_with(spec, case.shape), ALWAYS), rounds(specs, parse(spec).asked)
+    every, some = rounds(strategies.compiled_with(spec, case.shape), ALWAYS), rounds(specs, parse(spec).asks_at)
     assert some < share * every
 
 

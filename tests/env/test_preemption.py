@@ -86,7 +86,7 @@ def test_boundaries_at_which_nobody_need_be_asked_are_passed_over(shape, data):
     config = case.shape.config()
     together = ASKED[shape] if spec in ASKED[shape] else (spec,)
     often = strategies.run(case, spec, case.shape.config(skip_idle=False), together)
-    seldom = strategies.run(case, spec, config, (spec,), policy_of(spec).asked)
+    seldom = strategies.run(case, spec, config, (spec,), policy_of(spec).asks_at)
     for name in ("start", "partition", "forwards", "workers"):
         np.testing.assert_array_equal(getattr(seldom.records, name), getattr(often.records, name), err_msg=name)
     np.testing.assert_array_equal(seldom.service.stops, often.service.stops)

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxsched.event_loop._kernel.jit import with_rows
 from jaxsched.event_loop.run import Run
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 _init, _restart = Run.__init__, Run.restart
 

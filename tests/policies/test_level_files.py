@@ -27,8 +27,8 @@ def folder(tmp_path):
 
 def test_a_folder_is_the_policy_of_its_table(folder):
     policy = parse(folder)
-    assert policy.options == policy_of(QUEUES, "any").options
-    assert policy.needs == NOTHING and policy.name == str(folder)
+    assert policy.spec == policy_of(QUEUES, "any").spec
+    assert policy.requires == NOTHING and policy.name == str(folder)
     assert what_is(folder) == "a table of levels, a policy"
 
 
@@ -70,4 +70,4 @@ def test_a_table_of_another_shape_or_range_is_refused(table):
 
 def test_tables_that_differ_are_other_policies():
     assert random_table(1) != random_table(2)
-    assert policy_of(random_table(1), "a").asked is policy_of(random_table(1), "b").asked
+    assert policy_of(random_table(1), "a").asks_at is policy_of(random_table(1), "b").asks_at

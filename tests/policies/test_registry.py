@@ -14,10 +14,11 @@ from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.policies.base import Policy
 from jaxsched.policies.heuristics import heuristic
-from jaxsched.policies.registry import NAMES, parse
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.registry import parse
 from jaxsched.policies.rules import RULES, pack
+from jaxsched.policies.spec import NAMES
 from tests.support import strategies
 
 
@@ -147,7 +148,7 @@ def test_an_order_and_a_rule_may_be_functions():
     for one, other in zip(jax.tree.leaves(named), jax.tree.leaves(jax.jit(by_functions)(key, state, case.params))):
         np.testing.assert_array_equal(one, other)
     assert (np.asarray(named.kind) == PLACE).any()
-    assert parse(pack).name == "pack" and parse(pack).options is None
+    assert parse(pack) == parse("pack")
 
 
 def test_policies_jit_and_vmap():

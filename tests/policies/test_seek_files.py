@@ -28,16 +28,16 @@ def folder(tmp_path):
 
 def test_a_folder_is_the_policy_of_its_numbers(folder):
     policy = parse(folder)
-    assert read_seeking(folder) == DRAWN and policy.options == policy_of(DRAWN, "any").options
-    assert policy.needs == ESTIMATES and policy.name == str(folder)
+    assert read_seeking(folder) == DRAWN and policy.spec == policy_of(DRAWN, "any").spec
+    assert policy.requires == ESTIMATES and policy.name == str(folder)
     assert not policy.is_rule and policy_of(BY_HAND, "any").is_rule
     assert what_is(folder) == "a policy that seeks"
 
 
 def test_by_hand_is_an_option_of_rules():
     rule, plain = parse(f"{PLAYED}+seek"), parse(PLAYED)
-    assert rule.options == dataclasses.replace(plain.options, seek=BY_HAND) and plain.options.seek is None
-    assert rule.is_rule and parse("pack:fifo+backfill+spread+seek").needs == ESTIMATES
+    assert rule.spec == dataclasses.replace(plain.spec, seek=BY_HAND) and plain.spec.seek is None
+    assert rule.is_rule and parse("pack:fifo+backfill+spread+seek").requires == ESTIMATES
     assert BY_HAND.numbers == seeking.BY_HAND
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.level_table import LevelTable
 from jaxsched.event_loop import POLICIES, Run
-from jaxsched.policies.registry import GREEDY_WAIT
+from jaxsched.policies.spec import GREEDY_WAIT
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases
@@ -72,7 +72,7 @@ PREEMPTIVE = st.builds(
 def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> None:
     """Run both and compare. The loop goes on in chunks of so many rounds, and Python does the same to the last bit."""
     policy = strategies.policy_of(spec)
-    case = dataclasses.replace(case, law=interference, history=case.history or policy.needs == HISTORY)
+    case = dataclasses.replace(case, law=interference, history=case.history or policy.requires == HISTORY)
     args = (case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
     run, in_python = Run(*args), Run(*args, in_python=True)
     while not run.go_on(chunk):
@@ -85,7 +85,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
         theirs, ours = getattr(in_python.tables, name), getattr(run.tables, name)
         for field in ours.dtype.names:
             np.testing.assert_array_equal(theirs[field], ours[field], err_msg=field)
-    of = policy.options
+    of = policy.spec
     assert of is not None
     order = of.queue.order
     table = order if isinstance(order, LevelTable) else None

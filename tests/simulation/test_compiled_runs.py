@@ -18,7 +18,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run, coverage, numba_missing
 from jaxsched.event_loop._kernel import machine_code
 from jaxsched.machine import usable_folder
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation import compiled_engine as engine
 from jaxsched.simulation.compiled_engine import CompiledEngine
@@ -169,8 +169,8 @@ def test_what_it_cannot_play_is_said(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 20)
     pack = parse("pack")
-    own, queue = Policy("mine", pack.act), Discipline(order=lambda state, params: state.queue.astype(jnp.float32))
-    ordered = dataclasses.replace(pack, options=dataclasses.replace(pack.options, queue=queue))
+    own, queue = Policy("mine", pack.function), Discipline(order=lambda state, params: state.queue.astype(jnp.float32))
+    ordered = dataclasses.replace(pack, name="ordered", act=dataclasses.replace(pack.spec, queue=queue))
     for spec, reason in (
         ("random", "it has the policies first-fit, pack, "),
         (own, "it has the policies first-fit, pack, "),

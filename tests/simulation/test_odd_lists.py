@@ -83,7 +83,7 @@ def played(spec: str, odd: Odd) -> tuple[Outcome, Outcome]:
 
 
 def by_the_oracle(spec: str, odd: Odd) -> simulator.Result:
-    of = parse(spec).options
+    of = parse(spec).spec
     assert of is not None and isinstance(of.queue.order, str)
     options = (of.queue.order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)
     settings = dataclasses.replace(SETTINGS, interval_s=odd.interval_s)

@@ -10,7 +10,7 @@ from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.state import EnvConfig, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation import settings as rules
 from jaxsched.simulation.jax_run import JaxEngine
@@ -54,10 +54,10 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
 
 
 def test_policies_that_differ_in_weights_alone_share_a_program(cluster):
-    jobs, pack, engine = some_jobs(3, 5), parse("pack"), JaxEngine()
+    jobs, act, engine = some_jobs(3, 5), parse("pack").function, JaxEngine()
     weights = np.ones(2), np.zeros(2), np.ones(3), [np.ones(2)]
-    one, like, longer, nested = (dataclasses.replace(pack, name=f"{i}", weights=w) for i, w in enumerate(weights))
-    another = dataclasses.replace(one, act=lambda *about: pack.act(*about))
+    one, like, longer, nested = (Policy(f"{i}", act, w) for i, w in enumerate(weights))
+    another = dataclasses.replace(one, act=lambda *about: act(*about))
 
     def program(policy):
         return engine.prepare(policy, cluster, [jobs], Settings()).program

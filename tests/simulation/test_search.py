@@ -86,8 +86,8 @@ def test_a_name_says_the_rule_and_how_many_orders():
     ):
         found, base = parse(spec), parse(rule)
         assert found.searches and not base.searches and found.name == spec
-        assert found.options == dataclasses.replace(base.options, search=count)
-        assert found.needs == "estimates" and found.asked == base.asked
+        assert found.spec == dataclasses.replace(base.spec, search=count)
+        assert found.requires == "estimates" and found.asks_at == base.asks_at
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from jaxsched.env.level_table import LevelTable
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
 from jaxsched.env.turns import Playing, at_boundary, turn
-from jaxsched.policies.base import Policy
-from jaxsched.policies.registry import MATCH, hand_written, options_of, parse
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.registry import parse
 from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.policies.spec import MATCH, parse_spec
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption
@@ -171,12 +172,12 @@ def policy_of(spec: str) -> Policy:
     """The policy of a name. `tableN` in it stands for the levels of `random_table(N)`, `seekN` for `random_seek(N)`."""
     table, seek = re.search(r"table(\d+)", spec), re.search(r"seek(\d+)", spec)
     if table is not None:
-        of = options_of(spec.replace(table[0], "mlfq"))
+        of = parse_spec(spec.replace(table[0], "mlfq"))
         queue = dataclasses.replace(of.queue, order=random_table(int(table[1])))
-        return hand_written(spec, dataclasses.replace(of, queue=queue))
+        return Policy(spec, dataclasses.replace(of, queue=queue))
     if seek is not None:
-        of = options_of(spec.replace(seek[0], "seek"))
-        return hand_written(spec, dataclasses.replace(of, seek=random_seek(int(seek[1]))))
+        of = parse_spec(spec.replace(seek[0], "seek"))
+        return Policy(spec, dataclasses.replace(of, seek=random_seek(int(seek[1]))))
     return parse(spec)
 
 
@@ -269,13 +270,13 @@ class OneOf:
 
     def __init__(self, specs: tuple[str, ...], index, asked: Asked = ALWAYS):
         """Of these names."""
-        self.policies, self.index, self.asked = [policy_of(spec) for spec in specs], index, asked
+        self.policies, self.index, self.asks_at = [policy_of(spec) for spec in specs], index, asked
 
     def __call__(self, key, state: State, params: EnvParams) -> Action:
         """What that one does: nothing is stopped, and no GPU is named, by those that never do so."""
-        options = [policy.options for policy in self.policies if policy.options is not None]
-        names = any(of.rule == MATCH for of in options) and state.shared is not None
-        stops = any(of.queue.preempt for of in options)
+        specs = [policy.spec for policy in self.policies if policy.spec is not None]
+        names = any(of.rule == MATCH for of in specs) and state.shared is not None
+        stops = any(of.queue.preempt for of in specs)
 
         def full(policy: Policy, *seen) -> Action:
             action = policy(*seen)

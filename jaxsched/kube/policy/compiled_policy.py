@@ -22,7 +22,7 @@ from jaxsched.kube.policy.encode import StateArrays
 from jaxsched.kube.policy.jax_program import JaxProgram, Sizes, sizes_of
 from jaxsched.kube.policy.rule_policy import RulePolicy
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 
 log = logging.getLogger("jaxsched.kube")

@@ -19,7 +19,7 @@ from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.policy.decision import Decision, PolicyError
 from jaxsched.kube.policy.encode import StateArrays, all_finite, blank_state, build_arrays, to_state
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 Sizes = tuple[Shape, int]  # of the arrays, and the most GPUs of a worker
 

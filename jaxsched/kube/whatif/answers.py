@@ -28,7 +28,7 @@ from jaxsched.kube.whatif.history import History
 from jaxsched.kube.whatif.pool_rollouts import Starts, rollouts
 from jaxsched.kube.whatif.pools import Pool, pools_of
 from jaxsched.kube.whatif.question import HIGH, LOW, Question
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
 
@@ -100,12 +100,12 @@ def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Re
 
 
 def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:
-    options = policy.options
+    spec = policy.spec
     missing = why_not(policy, EnvConfig(), make_params(capacity.fleet.split), compiled=False)
-    if missing is not None or options is None:
+    if missing is not None or spec is None:
         raise UserError(f"--policies: {policy.name} cannot be played here: {missing}")
-    order = options.queue.order
-    if policy.needs == HISTORY or options.queue.preempt or order not in (*SAME_ORDER, "tenants"):
+    order = spec.queue.order
+    if policy.requires == HISTORY or spec.queue.preempt or order not in (*SAME_ORDER, "tenants"):
         raise UserError(f"--policies: {policy.name}: should have an order of {', '.join(SAME_ORDER)}, or tenants")
     if order == "tenants" and len({gang.priority for gang in gangs}) > 1:
         raise UserError(f"--policies: {policy.name}: the order tenants is for gangs of one priority")

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import Question
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.workload.jobs import JobTable
 
 RUN_TIMES, HOMES = 1, 2  # streams of random numbers
@@ -69,7 +69,7 @@ def joined(first: JobTable, last: JobTable) -> JobTable:
 
 def orders_by_key(policy: Policy) -> bool:
     """Its queues go by a key of the job, so that priorities can be put into it."""
-    return policy.options is not None and policy.options.queue.order != "tenants"
+    return policy.spec is not None and policy.spec.queue.order != "tenants"
 
 
 def _one_of_each(jobs: JobTable) -> Int64[np.ndarray, "sizes"]:

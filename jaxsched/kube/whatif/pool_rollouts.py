@@ -15,7 +15,7 @@ from jaxsched.kube.whatif.later_jobs import LaterJobs, joined, orders_by_key
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import HIGH, Question
 from jaxsched.kube.whatif.run_times import drawn_durations
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
 

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList

@@ -13,8 +13,8 @@ from jaxsched.learning.evolved import level_numbers
 from jaxsched.learning.evolved.evolution import Pace
 from jaxsched.learning.evolved.level_numbers import table_of
 from jaxsched.policies import level_files, seek_files, seek_weights
-from jaxsched.policies.base import Policy
 from jaxsched.policies.level_files import save_levels
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.seek_files import save_seeking
 from jaxsched.policies.seek_weights import SeekWeights
 

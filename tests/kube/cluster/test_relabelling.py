@@ -15,7 +15,7 @@ from jaxsched.kube.plan.planner import Planner
 from jaxsched.kube.policy.compiled_policy import FALLBACK, CompiledPolicy
 from jaxsched.kube.read.labels import POLICY
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from tests.support.kube.calls import MERGE, eventually
 from tests.support.kube.server import free_port
@@ -32,7 +32,7 @@ def planner() -> Planner:
 
     def act(key, state, params, weights):
         assert gate.wait(300)  # while it is traced
-        return parse("first-fit").act(key, state, params, weights)
+        return parse("first-fit").function(key, state, params, weights)
 
     settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=1.0)
     return Planner(CompiledPolicy(Policy("slow", act), settings, beside=True), settings)

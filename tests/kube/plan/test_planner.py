@@ -289,7 +289,7 @@ def test_nan_in_the_policy_is_noticed() -> None:
     """Through the compiled program: weights that turn into NaN at work, not a raised error."""
     import jax.numpy as jnp
 
-    from jaxsched.policies.base import Policy
+    from jaxsched.policies.policy import Policy
     from jaxsched.policies.registry import parse
 
     def act(key, state, params, weights):

@@ -21,7 +21,7 @@ from jaxsched.kube.read.gangs import form_gangs
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from tests.support.cases import TIMES, few
 from tests.support.kube.objects import NOW, make_node, make_pod
@@ -134,7 +134,7 @@ def test_what_is_no_rule_is_compiled_beside_and_the_fallback_decides_until_then(
 
     def act(key, state, params, weights):
         assert gate.wait(60) and not broken.is_set()  # while it is traced
-        return parse("first-fit").act(key, state, params, weights)
+        return parse("first-fit").function(key, state, params, weights)
 
     policy = CompiledPolicy(Policy("slow", act), SETTINGS, beside=True, on_ready=ready.set)
     planner = Planner(policy, SETTINGS)
