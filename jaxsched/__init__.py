@@ -1,8 +1,9 @@
 """jaxsched: GPU cluster scheduling as a pure JAX function.
 
-Names: `ClusterEnv`, `Comparison`, `Discipline`, `Policy`, `Settings`, `UserError`, `WorkloadOptions`, `capacity`,
-`compare`, `fill_in_order`, `get_cluster`, `get_workload`, `make`, `make_job_list` and `policy`. Each is found when it
-is first used, so that `import jaxsched` opens nothing and answers at once; `help(jaxsched.compare)` explains one.
+Names: `ClusterEnv`, `Comparison`, `Discipline`, `Policy`, `PolicySpec`, `Settings`, `UserError`, `WorkloadOptions`,
+`capacity`, `compare`, `fill_in_order`, `get_cluster`, `get_workload`, `make`, `make_job_list` and `policy`. Each is
+found when it is first used, so that `import jaxsched` opens nothing and answers at once; `help(jaxsched.compare)`
+explains one.
 """
 
 import importlib
@@ -15,6 +16,7 @@ _HOMES = {
     "Comparison": "jaxsched.evaluation.compare",
     "Discipline": "jaxsched.env.queues",
     "Policy": "jaxsched.policies.policy",
+    "PolicySpec": "jaxsched.policies.spec",
     "Settings": "jaxsched.simulation.settings",
     "UserError": "jaxsched.errors",
     "WorkloadOptions": "jaxsched.workload.load",

@@ -9,6 +9,7 @@ from jaxsched.policies.filling import fill_in_order as fill_in_order
 from jaxsched.policies.policy import Policy as Policy
 from jaxsched.policies.registry import policy as policy
 from jaxsched.policies.rules import capacity as capacity
+from jaxsched.policies.spec import PolicySpec as PolicySpec
 from jaxsched.simulation.settings import Settings as Settings
 from jaxsched.workload.jobs import make_job_list as make_job_list
 from jaxsched.workload.load import WorkloadOptions as WorkloadOptions

@@ -85,7 +85,7 @@ def _folder(path: Path) -> str:
     from jaxsched.learning.evolved.state import saved_config as saved_evolved
     from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.learning.state import saved_config
-    from jaxsched.policies import level_files, seek_files
+    from jaxsched.policies import evolved
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.sweeps.plan import ROWS_FILE
 
@@ -103,15 +103,14 @@ def _folder(path: Path) -> str:
     what = card.get("what") if isinstance(card, dict) else None
     readers: dict[Any, Callable[[Path], object]] = {
         WHAT: load_policy,
-        level_files.WHAT: level_files.load_policy,
-        seek_files.WHAT: seek_files.load_policy,
+        **{what: functools.partial(evolved.load_policy, what=what) for what in evolved.KINDS},
         interference.WHAT: interference.load_model,
         step_time.WHAT: step_time.load_model,
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
     readers[what](path)
-    named = {WHAT: "checkpoint", level_files.WHAT: "table of levels, a policy", seek_files.WHAT: "policy that seeks"}
+    named = {WHAT: "checkpoint", evolved.LEVELS: "table of levels, a policy", evolved.SEEKING: "policy that seeks"}
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 import tyro
@@ -43,14 +42,15 @@ class Reproduce:
         from jaxsched.io.cards import what_of
         from jaxsched.io.files import check_folder
         from jaxsched.learning.card import beside_card
-        from jaxsched.policies import level_files, seek_files
+        from jaxsched.policies import evolved
         from jaxsched.versions import versions
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         check_folder(out, "--out")
-        evolved = {files.WHAT: files for files in (level_files, seek_files)}.get(what_of(folder) or "")
-        known, policy, lines = _network_anew(folder, out) if evolved is None else _evolved_anew(evolved, folder, out)
+        what = what_of(folder) or ""
+        numbers = what in evolved.KINDS
+        known, policy, lines = _evolved_anew(what, folder, out) if numbers else _network_anew(folder, out)
         now = versions()
         for package, version in known.versions.items():
             if now.get(package, version) != version:
@@ -91,8 +91,8 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     return known, policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
 
 
-def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
-    """`files`: the module that reads such folders."""
+def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
+    """`what` the folder holds, one of `policies.evolved.KINDS`."""
     from jaxsched.cli.output import Display
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
@@ -100,16 +100,17 @@ def _evolved_anew(files: ModuleType, folder: Path, out: Path) -> Anew:
     from jaxsched.learning.evolved.config import EvolvedConfig
     from jaxsched.learning.evolved.loop import train_evolved
     from jaxsched.learning.evolved.state import STATE_FILE
+    from jaxsched.policies import evolved
 
-    card = files.read_card(folder)
-    config: EvolvedConfig = converted(EvolvedConfig, card.config, f"{files.WHAT} {folder}: {CARD_FILE}: config")
+    card = evolved.read_card(folder, what)
+    config: EvolvedConfig = converted(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:
         say_if_compiling(display)
         report = reporter(display, config.generations)
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
-    same = files.load_policy(folder).spec == files.load_policy(policy).spec
+    same = evolved.load_policy(folder, what).spec == evolved.load_policy(policy, what).spec
     print(f"what is learned is {'the same' if same else 'not the same as in the card'}")
     return Known(card.versions, card.figures), policy, []
 

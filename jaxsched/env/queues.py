@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.env.sharing import gpus_of, room_of
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError

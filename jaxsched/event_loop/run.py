@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
 from jaxsched.env import levels
 from jaxsched.env.knowledge import HISTORY, NOTHING
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
 from jaxsched.event_loop._kernel.build import (
     jobs_of,
@@ -47,7 +47,7 @@ from jaxsched.event_loop._kernel.records import (
 from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import spec
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.seek_weights import SeekWeights
+from jaxsched.policies.spec import SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 

@@ -11,7 +11,7 @@ from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels, sharing
 from jaxsched.env.history import BIN_EDGES, bin_of
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.level_table import LevelTable, run_bin, run_limits_s
+from jaxsched.env.levels import LevelTable, run_bin, run_limits_s
 from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
 from jaxsched.env.sharing import gpus_of

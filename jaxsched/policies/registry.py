@@ -1,7 +1,9 @@
 """Policies by name: a hand-written one (`policies.spec`), a checkpoint's name or folder, or `FILE.py:NAME`."""
 
 import dataclasses
+import importlib.util
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +19,8 @@ from jaxsched.env.queues import Discipline, Order
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.io.cards import what_of
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shortened, unreadable
 from jaxsched.policies.base import Act
-from jaxsched.policies.from_file import from_file
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import Rule
 from jaxsched.policies.spec import NAMES, SEARCH, PolicySpec, make_spec, parse_spec, spell
@@ -53,7 +54,7 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     if spec in SCHEDULERS:
         return Policy(spec, parse_spec(SCHEDULERS[spec]), needs=HISTORY if spec == QSSF else None)
     if ".py:" in spec:
-        found = from_file(spec)
+        found = _load_from_file(spec)
         found = _check_name(found) if isinstance(found, Policy) else of_spec(make_spec(found), spec)
         if isinstance(found.act, PolicySpec) and isinstance(found.act.rule, str):
             return found
@@ -70,6 +71,31 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
         )
     known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
     raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+
+
+def _load_from_file(spec: str) -> Any:
+    """The object `NAME` of `FILE.py`, which is run as a module. UserError if there is none, or the file fails."""
+    path, _, name = spec.rpartition(":")
+    file = Path(path)
+    try:
+        is_file = file.is_file()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if not is_file:
+        raise UserError(f"policy {spec!r}: no such file {path}")
+    module_name = f"jaxsched_policy_{file.stem}"
+    found = importlib.util.spec_from_file_location(module_name, file)
+    assert found is not None and found.loader is not None  # of a file that is there
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module_name] = module
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"policy {spec!r}: {file.name} fails: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, name, None)):
+        known = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise UserError(f"policy {spec!r}: {file.name} has no function or Policy {name!r}; it has {known or 'none'}")
+    return getattr(module, name)
 
 
 def _told(spec: str, act: Act) -> Act:
@@ -92,14 +118,13 @@ def _told(spec: str, act: Act) -> Act:
 
 
 def _from_folder(folder: Path, name: str) -> Policy:
-    from jaxsched.policies import level_files, seek_files
+    from jaxsched.policies import evolved
 
     what = what_of(folder)
     if what is None and what_of(folder / "policy") is not None:
         raise UserError(f"policy {shortened(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
-    for files in (level_files, seek_files):
-        if what == files.WHAT:
-            return files.load_policy(folder, name)
+    if what in evolved.KINDS:
+        return evolved.load_policy(folder, what, name)
     from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
     return load_policy(folder, name)

@@ -27,7 +27,7 @@ from jaxsched.semantics import (
 def seeking(act: Act, queue: Discipline) -> Act:
     """What acts as `act`, with jobs sent to other partitions by an index whose numbers are its weights.
 
-    Args: `queue`: of `act`. The weights are `float32[4]`, see `policies.seek_weights`.
+    Args: `queue`: of `act`. The weights are `float32[4]`, see `policies.spec.SeekWeights`.
     """
 
     def sought(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:

@@ -9,15 +9,16 @@ GPU. `pack` alone is FIFO without backfilling, as published; `greedy-wait` and `
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
 from jaxsched.env.state import ALWAYS, CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
 from jaxsched.policies.rules import RULES, Rule
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.semantics import SEEK_INPUTS
 
 STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 GREEDY_WAIT, MATCH, RANDOM = "greedy-wait", "match", "random"
@@ -37,6 +38,27 @@ _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait
 _FLAGS = {"lifetime": "lifetimes", "observe": "observe"}  # of the rules that look, as spelled
 _NUMBERS = {"h": "hysteresis", "q": "quantum", "t": "threshold", "p": "patience"}  # X of tX is a number
 _QUEUE = tuple(field.name for field in dataclasses.fields(Discipline))
+LARGEST_SEEK = 1e4  # of numbers of seeking, so that indices stay far within the grid on which they are compared
+
+
+@dataclasses.dataclass(frozen=True)
+class SeekWeights:
+    """Numbers of the index by which schedulers compare partitions for a job (docs/semantics.md, section 7, "Seeking").
+
+    One for each input, as the page has them. UserError if they are too many or too few, or out of range.
+    """
+
+    numbers: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check count and range."""
+        if len(self.numbers) != SEEK_INPUTS:
+            raise UserError(f"seek: {len(self.numbers)} numbers, should be {SEEK_INPUTS}")
+        if not all(math.isfinite(number) and abs(number) <= LARGEST_SEEK for number in self.numbers):
+            raise UserError(f"seek: should be numbers from -{LARGEST_SEEK:g} to {LARGEST_SEEK:g}")
+
+
+BY_HAND = SeekWeights((-1.0, -0.3, 0.2, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jaxsched.learning.evolved.lists import drawn, shortened
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
 from jaxsched.learning.evolved.plays import Plays
 from jaxsched.learning.evolved.state import STATE_FILE
-from jaxsched.policies.level_files import PLAYED
+from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.workload.jobs import make_job_list, offered_load
@@ -58,7 +58,7 @@ def kept(folder):
 
 def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
     cluster, jobs, settings = world_of(config)
-    policies = parse(whole / POLICY_FOLDER), parse(PLAYED.format(order="mlfq"))
+    policies = parse(whole / POLICY_FOLDER), parse(RULES[LEVELS])
     parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGING)), GPUS, config.load) for i in range(8)]
     jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
     ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))

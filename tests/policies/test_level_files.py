@@ -8,10 +8,10 @@ import pytest
 from jaxsched.cli.check import what_is
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.env.knowledge import NOTHING
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.policies.level_files import policy_of, save_levels
+from jaxsched.policies.evolved import policy_of, save
 from jaxsched.policies.registry import parse
 from tests.support.strategies import random_table
 
@@ -21,7 +21,7 @@ QUEUES = LevelTable(tuple((0,) * 7 + tuple(np.repeat(range(1, 8), 2).tolist()) f
 
 @pytest.fixture
 def folder(tmp_path):
-    save_levels(tmp_path / "policy", QUEUES, {"limits": "none"})
+    save(tmp_path / "policy", QUEUES, {"limits": "none"})
     return tmp_path / "policy"
 
 

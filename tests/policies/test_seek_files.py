@@ -11,24 +11,25 @@ from jaxsched.cli.evaluate import Evaluate
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
+from jaxsched.policies.evolved import RULES, SEEKING, policy_of, save
 from jaxsched.policies.registry import parse
-from jaxsched.policies.seek_files import PLAYED, policy_of, read_seeking, save_seeking
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
+from jaxsched.policies.spec import BY_HAND, SeekWeights
 from jaxsched.semantics import SEEK_INPUTS as COUNT
 from tests.oracle import seeking
 
+PLAYED = RULES[SEEKING]
 DRAWN = SeekWeights(tuple(np.random.default_rng(0).normal(size=COUNT).astype(np.float32).tolist()))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    save_seeking(tmp_path / "policy", DRAWN, {"limits": "none"})
+    save(tmp_path / "policy", DRAWN, {"limits": "none"})
     return tmp_path / "policy"
 
 
 def test_a_folder_is_the_policy_of_its_numbers(folder):
     policy = parse(folder)
-    assert read_seeking(folder) == DRAWN and policy.spec == policy_of(DRAWN, "any").spec
+    assert policy.spec.seek == DRAWN and policy.spec == policy_of(DRAWN, "any").spec
     assert policy.requires == ESTIMATES and policy.name == str(folder)
     assert not policy.is_rule and policy_of(BY_HAND, "any").is_rule
     assert what_is(folder) == "a policy that seeks"

@@ -13,8 +13,18 @@ from jaxsched.env.state import wait_action
 from jaxsched.errors import UserError
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
-from jaxsched.policies.spec import FORWARDS, NAMES, SEARCH, WAITING, PolicySpec, make_spec, parse_spec, spell
+from jaxsched.policies.spec import (
+    BY_HAND,
+    FORWARDS,
+    NAMES,
+    SEARCH,
+    WAITING,
+    PolicySpec,
+    SeekWeights,
+    make_spec,
+    parse_spec,
+    spell,
+)
 
 NUMBERS = st.one_of(st.integers(1, 99_999).map(float), st.floats(1.0, 99_999.0, allow_nan=False))
 

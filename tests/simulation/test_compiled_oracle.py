@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.knowledge import HISTORY
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.event_loop import POLICIES, Run
 from jaxsched.policies.spec import GREEDY_WAIT
 from tests.oracle import policies, preemption, simulator

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.level_table import LevelTable
+from jaxsched.env.levels import LevelTable
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
 from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
-from jaxsched.policies.seek_weights import BY_HAND, SeekWeights
-from jaxsched.policies.spec import MATCH, parse_spec
+from jaxsched.policies.spec import BY_HAND, MATCH, SeekWeights, parse_spec
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import JobTable
 from tests.oracle.preemption import Preemption

@@ -3,8 +3,7 @@
 import numpy as np
 from jaxtyping import Float64
 
-from jaxsched.env.level_table import LevelTable, run_limits_s
-from jaxsched.env.levels import mlfq_limits_s
+from jaxsched.env.levels import LevelTable, mlfq_limits_s, run_limits_s
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
 COUNT = RUN_BINS + 2 * WIDTH_CLASSES + 1  # per bin, per width, slope per width, margin

@@ -12,11 +12,9 @@ from jaxsched.env.knowledge import NOTHING, RUNTIMES
 from jaxsched.learning.evolved import level_numbers
 from jaxsched.learning.evolved.evolution import Pace
 from jaxsched.learning.evolved.level_numbers import table_of
-from jaxsched.policies import level_files, seek_files, seek_weights
-from jaxsched.policies.level_files import save_levels
+from jaxsched.policies import evolved
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.seek_files import save_seeking
-from jaxsched.policies.seek_weights import SeekWeights
+from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights
 
 Numbers = Float64[np.ndarray, "numbers"]
 
@@ -43,16 +41,15 @@ class Subject:
 
 
 def _weights(numbers: Numbers) -> SeekWeights:
-    largest = seek_weights.LARGEST
-    return SeekWeights(tuple(np.clip(numbers, -largest, largest).astype(np.float32).tolist()))
+    return SeekWeights(tuple(np.clip(numbers, -LARGEST_SEEK, LARGEST_SEEK).astype(np.float32).tolist()))
 
 
 LEVELS = Subject(
-    name="levels",
-    rule=level_files.PLAYED.format(order="mlfq"),
+    name=evolved.LEVELS,
+    rule=evolved.RULES[evolved.LEVELS],
     begin=np.zeros(level_numbers.COUNT),
-    policy_of=lambda numbers: level_files.policy_of(table_of(numbers), "levels"),
-    save=lambda folder, numbers, card: save_levels(folder, table_of(numbers), card),
+    policy_of=lambda numbers: evolved.policy_of(table_of(numbers), evolved.LEVELS),
+    save=lambda folder, numbers, card: evolved.save(folder, table_of(numbers), card),
     knows=NOTHING,
     stops=True,
     several=False,
@@ -65,11 +62,11 @@ LEVELS = Subject(
     misjudged=False,
 )
 SEEKING = Subject(
-    name="seeking",
-    rule=seek_files.PLAYED,
+    name=evolved.SEEKING,
+    rule=evolved.RULES[evolved.SEEKING],
     begin=np.array([-1.0, 0.0, 0.1, 1.0]),  # by the wait alone
-    policy_of=lambda numbers: seek_files.policy_of(_weights(numbers), "seeking"),
-    save=lambda folder, numbers, card: save_seeking(folder, _weights(numbers), card),
+    policy_of=lambda numbers: evolved.policy_of(_weights(numbers), evolved.SEEKING),
+    save=lambda folder, numbers, card: evolved.save(folder, _weights(numbers), card),
     knows=RUNTIMES,
     stops=False,
     several=True,
