@@ -60,8 +60,8 @@ class Quickstart:
         from jaxsched.io.files import write_text
         from jaxsched.learning.card import record
         from jaxsched.learning.config import load_config, quickstart_config
+        from jaxsched.learning.devices import provide_devices
         from jaxsched.learning.loop import METRICS_FILE, train_or_resume
-        from jaxsched.learning.shards import provide_devices
 
         provide_devices()
         figures.check_figure(CURVE)

@@ -78,8 +78,8 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     from jaxsched.cli.output import Display
     from jaxsched.cli.train import compiling, reporter
     from jaxsched.learning.config import TrainConfig, from_dict
+    from jaxsched.learning.devices import provide_devices
     from jaxsched.learning.loop import train_or_resume
-    from jaxsched.learning.shards import provide_devices
     from jaxsched.policies.checkpoint import read_card
 
     provide_devices()

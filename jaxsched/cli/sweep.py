@@ -93,7 +93,7 @@ class Sweep(ExecutorOptions):
         """Trains and measures what has no row, with progress on stderr."""
         from jaxsched.cli.output import Display, OverAll
         from jaxsched.executors.choose import executor_for
-        from jaxsched.learning.shards import provide_devices
+        from jaxsched.learning.devices import provide_devices
         from jaxsched.sweeps import plan as sweep_plan
         from jaxsched.sweeps import run as sweep
 

@@ -126,17 +126,16 @@ class Train:
         from jaxsched.cli.output import Display
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder
-        from jaxsched.learning import hosts
+        from jaxsched.learning import devices
         from jaxsched.learning.config import load_config, quickstart_config, to_dict
         from jaxsched.learning.loop import STATE_FOLDER, train
-        from jaxsched.learning.shards import provide_devices, shared_devices
         from jaxsched.learning.state import has_step, saved_config
         from jaxsched.learning.trackers import tracked
         from jaxsched.policies.checkpoint import read_card
 
         if self.hosts is not None:
-            hosts.join(self.hosts)
-        provide_devices()
+            devices.join(self.hosts)
+        devices.provide_devices()
         if self.resume is not None:
             folder, config = self.resume, saved_config(self.resume / STATE_FOLDER)
         elif self.out is not None:
@@ -146,9 +145,9 @@ class Train:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
         state = folder / STATE_FOLDER
-        hosts.check_shards(config.ppo.shards)
-        first = hosts.is_first()
-        if (said := shared_devices(config.ppo.shards)) and first:
+        devices.check_shards(config.ppo.shards)
+        first = devices.is_first()
+        if (said := devices.shared_devices(config.ppo.shards)) and first:
             print(f"train: {said}", file=sys.stderr, flush=True)
         try:
             with (

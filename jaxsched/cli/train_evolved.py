@@ -86,14 +86,14 @@ def config_of(options: "Train") -> "EvolvedConfig":
         raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
     given = {name: getattr(options, name) for name in (*ONLY_HERE, *SCENARIO, *COSTS, "seed")}
     config = EvolvedConfig(**{name: value for name, value in given.items() if value is not None})
-    subject = config.subject
-    if options.knows not in (None, subject.knows):
-        raise UserError(f"--knows: {options.knows!r} should be {subject.knows} to learn {subject.name}")
-    if options.preemption is not None and switched_on(options.preemption) != subject.stops:
-        on = "on" if subject.stops else "off"
-        raise UserError(f"--preemption: {options.preemption!r} should be {on} to learn {subject.name}")
+    task = config.task
+    if options.knows not in (None, task.knows):
+        raise UserError(f"--knows: {options.knows!r} should be {task.knows} to learn {task.name}")
+    if options.preemption is not None and switched_on(options.preemption) != task.stops:
+        on = "on" if task.stops else "off"
+        raise UserError(f"--preemption: {options.preemption!r} should be {on} to learn {task.name}")
     costs = [name for name in COSTS if getattr(options, name) is not None]
-    if costs and not subject.stops:
+    if costs and not task.stops:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in costs)
         raise UserError(f"{said}: says what stopping jobs costs, but where jobs wait is learned without stops")
     return config
@@ -135,5 +135,5 @@ def judging(config: "EvolvedConfig", policy: Path) -> str:
         if value != getattr(EvolvedConfig, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
-    words += ["--preemption", "on", "--knows", config.subject.knows] if config.subject.stops else []
-    return shlex.join([*words, "--policies", config.subject.rule, str(policy)])
+    words += ["--preemption", "on", "--knows", config.task.knows] if config.task.stops else []
+    return shlex.join([*words, "--policies", config.task.rule, str(policy)])

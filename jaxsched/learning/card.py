@@ -9,7 +9,7 @@ from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import aligned
 from jaxsched.io import cards
 from jaxsched.io.locks import locked
-from jaxsched.learning.config import EnvironmentConfig, WorkloadConfig
+from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
 from jaxsched.policies.checkpoint import WHAT
 
 WAIT_S = 30.0

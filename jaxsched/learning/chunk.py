@@ -5,40 +5,40 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float32, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree, Shaped
 
 from jaxsched.dynamics.batching import ACCELERATOR
 from jaxsched.env.observation import observe
 from jaxsched.env.state import State
 from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.learning import rollout
-from jaxsched.learning.config import PPOConfig
-from jaxsched.learning.ppo import Batch, Losses, optimizer, select, update
-from jaxsched.learning.setting import Setting, on_its_path
-from jaxsched.learning.shards import mean_over_shards, own_key, per_shard, place, sum_over_shards
+from jaxsched.learning.devices import mean_over_shards, own_key, per_shard, place, sum_over_shards
+from jaxsched.learning.draws import Draw, draw_worlds
+from jaxsched.learning.ppo import Batch, Losses, PPOConfig, optimizer, select, update
+from jaxsched.learning.setting import Setting, trace_for_path
 from jaxsched.learning.state import TrainState
-from jaxsched.learning.worlds import Draw, draw_worlds
+from jaxsched.learning.validation import validation_jct_s
 from jaxsched.policies.menu import build_menu
 
 Environments = tuple[State | Playing, Draw]
 Metrics = dict[str, Shaped[Array, "..."]]  # scalars, but for the codes of debug checks
 
 
-@on_its_path
+@trace_for_path
 def initial(setting: Setting) -> TrainState:
     """Fresh weights and environments from the config's seed. Pure: the same config gives the same state."""
-    config, params, network = setting.config, setting.worlds.params, setting.network
-    weight_key, world_key, run_key = jax.random.split(jax.random.key(config.seed), 3)
-    states, draws = draw_worlds(world_key, setting.worlds, config.ppo.num_envs)
+    params, network = setting.worlds.params, setting.network
+    weight_key, world_key, run_key = jax.random.split(jax.random.key(setting.seed), 3)
+    states, draws = draw_worlds(world_key, setting.worlds, setting.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
-    obs = observe(config.queue, params, one)
+    obs = observe(setting.queue, params, one)
     weights = network.init(weight_key, obs, build_menu(params, one, obs))
     return TrainState(
         weights=weights,
-        optimizer=optimizer(config.ppo).init(weights),
+        optimizer=optimizer(setting.ppo).init(weights),
         best_weights=weights,
         best_jct_s=jnp.float32(jnp.inf),
-        worlds=_begun(setting, states),
+        worlds=_begin(setting, states),
         draws=draws,
         return_scale=jnp.float32(0.0),
         key_data=jax.random.key_data(run_key),
@@ -46,17 +46,25 @@ def initial(setting: Setting) -> TrainState:
     )
 
 
-def _begun(setting: Setting, states: State) -> State | Playing:
+def _begin(setting: Setting, states: State) -> State | Playing:
     """Fresh environments as they are played: on an accelerator between turns."""
     return jax.vmap(at_boundary)(states) if setting.path == ACCELERATOR else states
 
 
-@on_its_path
+@trace_for_path
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, Metrics]:
     """The state after one chunk, and its row of the log; to be jitted with `state` donated."""
-    learn = per_shard(functools.partial(_chunk, setting), setting.config.ppo.shards)
+    learn = per_shard(functools.partial(_chunk, setting), setting.ppo.shards)
     (state, metrics), environments = learn(*_split(state))
-    return _joined(state, environments), metrics
+    return _join(state, environments), metrics
+
+
+@trace_for_path
+def validate(setting: Setting, weights: PyTree) -> Float32[Array, ""]:
+    """`validation_jct_s` of weights, in seconds."""
+    return validation_jct_s(
+        setting.validation, setting.seed, setting.worlds, setting.network, setting.queue, setting.ppo.shards, weights
+    )
 
 
 def _split(state: TrainState) -> tuple[TrainState, Environments]:
@@ -64,12 +72,12 @@ def _split(state: TrainState) -> tuple[TrainState, Environments]:
     return state.replace(worlds=None, draws=None), (state.worlds, state.draws)
 
 
-def placed(state: TrainState, shards: int) -> TrainState:
+def place_state(state: TrainState, shards: int) -> TrainState:
     """The state on the devices where `chunk` leaves it."""
-    return _joined(*place(*_split(state), shards))
+    return _join(*place(*_split(state), shards))
 
 
-def _joined(state: TrainState, environments: Environments) -> TrainState:
+def _join(state: TrainState, environments: Environments) -> TrainState:
     worlds, draws = environments
     return state.replace(worlds=worlds, draws=draws)
 
@@ -78,11 +86,11 @@ def _chunk(
     setting: Setting, state: TrainState, environments: Environments
 ) -> tuple[tuple[TrainState, Metrics], Environments]:
     """`chunk` of one shard, in and out of which come the environments apart."""
-    ppo, (worlds, draws) = setting.config.ppo, environments
+    ppo, (worlds, draws) = setting.ppo, environments
     key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     play, pick, learn, again = (own_key(one, ppo.shards) for one in keys)
-    worlds, experience, bootstrap, counts = rollout.collect(play, setting, state.weights, draws, worlds)
-    batch, scale = _estimated(pick, ppo, state.return_scale, experience, bootstrap)
+    worlds, experience, bootstrap, counts = rollout.collect(play, setting.rollout, state.weights, draws, worlds)
+    batch, scale = _estimate(pick, ppo, state.return_scale, experience, bootstrap)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
     weights, opt_state, losses = update(
         learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy
@@ -97,7 +105,7 @@ def _chunk(
     return (after, metrics), _restart(again, setting, after.chunk, (worlds, draws))
 
 
-def _estimated(
+def _estimate(
     key: PRNGKeyArray,
     ppo: PPOConfig,
     return_scale: Float32[Array, ""],
@@ -141,7 +149,7 @@ def _metrics(
 
 def _restart(key: PRNGKeyArray, setting: Setting, done: Int32[Array, ""], environments: Environments) -> Environments:
     """Replace the next share of a shard's environments, in turn, by fresh ones; `done` are the chunks so far."""
-    ppo = setting.config.ppo
+    ppo = setting.ppo
     size = ppo.num_envs // ppo.shards
     count = int(size * ppo.restart_share)
     if count == 0:
@@ -149,4 +157,4 @@ def _restart(key: PRNGKeyArray, setting: Setting, done: Int32[Array, ""], enviro
     index = (done * count + jnp.arange(count)) % size
     put = lambda old, new: old.at[index].set(new)
     states, draws = draw_worlds(key, setting.worlds, count)
-    return jax.tree.map(put, environments, (_begun(setting, states), draws))
+    return jax.tree.map(put, environments, (_begin(setting, states), draws))

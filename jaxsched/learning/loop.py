@@ -18,13 +18,12 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, read_rows, truncate
 from jaxsched.learning.card import limits
-from jaxsched.learning.chunk import Metrics, chunk, initial, placed
+from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig, to_dict
+from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
 from jaxsched.learning.faults import stop_at_fault
-from jaxsched.learning.hosts import is_first, locked_by_first, together
-from jaxsched.learning.setting import Setting, make_setting, same_run
+from jaxsched.learning.setting import Setting, make_setting, same_run, settle_path
 from jaxsched.learning.state import TrainState, has_step, restore, save, saved_config
-from jaxsched.learning.validation import validation_jct_s
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 
@@ -48,8 +47,8 @@ def programs_of(setting: Setting) -> Programs:
     return Programs(
         initial=jax.jit(lambda: initial(setting)),
         step=jit(lambda state: chunk(setting, state), donate_argnums=0),
-        validate=jit(lambda weights: validation_jct_s(setting, weights)),
-        place=lambda state: placed(state, setting.config.ppo.shards),
+        validate=jit(lambda weights: validate(setting, weights)),
+        place=lambda state: place_state(state, setting.ppo.shards),
     )
 
 
@@ -75,30 +74,32 @@ def train(
     GPU or job that is lost. Raises UserError if there is nothing to resume, a run in the way, or another process at
     work in the folder.
 
-    Several processes (`learning.hosts`) call it alike; the first writes all but its steps.
+    Several processes (`learning.devices`) call it alike; the first writes all but its steps.
     """
     if not resume and has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
+    config = settle_path(config)
     setting = make_setting(config, debug_checks)
-    together("looked")  # before another process puts a run there
-    with locked_by_first(run_dir), _system_errors(run_dir):
+    wait_for_all("looked")  # before another process puts a run there
+    with lock_by_first(run_dir), _explain_system_errors(run_dir):
         if begin is not None:
             begin()
-        _train(setting, run_dir, resume, report, save_every, programs or programs_of(setting), command)
+        programs = programs or programs_of(setting)
+        state = _begin(config, run_dir, programs, resume, command)
+        _train(config, setting, run_dir, state, programs, report, save_every)
     return run_dir / POLICY_FOLDER
 
 
 def _train(
+    config: TrainConfig,
     setting: Setting,
     run_dir: Path,
-    resume: bool,
+    state: TrainState,
+    programs: Programs,
     report: Report | None,
     save_every: int,
-    programs: Programs,
-    command: str,
 ) -> None:
-    config = setting.config
-    state = _begun(config, run_dir, programs, resume, command)
+    """Chunks from `state` on, to the last one."""
     chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk) + 1, chunks + 1):
@@ -108,7 +109,7 @@ def _train(
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
             row["validation_jct_s"] = float(programs.validate(state.weights))
-            state = programs.place(_best_of(run_dir, setting, state, row["validation_jct_s"]))
+            state = programs.place(_keep_best(run_dir, config, setting, state, row["validation_jct_s"]))
         timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         if is_first():
             append(run_dir / METRICS_FILE, row)
@@ -118,11 +119,11 @@ def _train(
         if report:
             report(row | timing)
     if is_first():
-        finish(run_dir, setting, state)
+        finish(run_dir, config, setting, state)
 
 
 @contextmanager
-def _system_errors(run_dir: Path) -> Iterator[None]:
+def _explain_system_errors(run_dir: Path) -> Iterator[None]:
     """What the system refuses while a run goes on, a full disk for instance, is one line; the run can be resumed."""
     try:
         yield
@@ -132,7 +133,7 @@ def _system_errors(run_dir: Path) -> Iterator[None]:
         raise UserError(f"run {run_dir}: {what}; when that is mended, {how}") from error
 
 
-def _begun(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:
+def _begin(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:
     """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
     state = programs.initial()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -154,12 +155,12 @@ def cut_logs(run_dir: Path, chunks: int) -> None:
         truncate(run_dir / name, chunks)
 
 
-def _best_of(run_dir: Path, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
+def _keep_best(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
     """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
     if jct_s < float(state.best_jct_s):
         state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
         if is_first():
-            write_policy(run_dir, setting, state)
+            write_policy(run_dir, config, setting, state)
     return state
 
 
@@ -180,9 +181,9 @@ def train_or_resume(
     return train(config, run_dir, resume=found, command=command, report=report, begin=begin)
 
 
-def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
+def write_policy(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState) -> None:
     """The policy of `state.best_weights` and its card, into the run's folder."""
-    config, params = setting.config, setting.worlds.params
+    params = setting.worlds.params
     racks = params.cluster.rack_id.shape[1]
     card = {
         "config": to_dict(config),
@@ -195,20 +196,20 @@ def write_policy(run_dir: Path, setting: Setting, state: TrainState) -> None:
         run_dir / POLICY_FOLDER,
         setting.network,
         state.best_weights,
-        config.queue,
+        setting.queue,
         card,
         max_forwards=config.env.max_forwards,
         sizes=(*params.cluster.shape, racks),
     )
 
 
-def finish(run_dir: Path, setting: Setting, state: TrainState) -> None:
+def finish(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState) -> None:
     """Puts into the policy's card what is known at the run's end: its curve and the command that started it.
 
     If no validation run came to its end, the last weights are the policy, and its card has no validation JCT.
     """
     if not (run_dir / POLICY_FOLDER).is_dir():
-        write_policy(run_dir, setting, state.replace(best_weights=state.weights))
+        write_policy(run_dir, config, setting, state.replace(best_weights=state.weights))
     rows = read_rows(run_dir / METRICS_FILE)
     jct = lambda row: row["validation_jct_s"] if math.isfinite(row["validation_jct_s"]) else None
     curve = [[row["chunk"], jct(row)] for row in rows if "validation_jct_s" in row]
@@ -223,7 +224,7 @@ def bench_chunk(config: TrainConfig, repeats: int = 3) -> dict[str, float]:
     A decision is a choice that a scheduler really had (some placement or forward was legal).
     """
     setting = make_setting(config)
-    state = placed(jax.jit(lambda: initial(setting))(), config.ppo.shards)
+    state = place_state(jax.jit(lambda: initial(setting))(), config.ppo.shards)
     started = time.perf_counter()
     step = jax.jit(lambda state: chunk(setting, state), donate_argnums=0).lower(state).compile(loop_options())
     compiled = time.perf_counter()

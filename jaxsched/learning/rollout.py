@@ -4,6 +4,7 @@ A step is a round of every environment on a CPU, a turn on an accelerator (`env.
 are within an interval.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -16,17 +17,54 @@ from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
+from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
-from jaxsched.env.state import ALWAYS, Action, EnvParams, State
+from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, RewardWeights, State, reward_weights
 from jaxsched.env.turns import Playing, turn_with
+from jaxsched.io.schema import Positive, Share
+from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.faults import fault_code
-from jaxsched.learning.setting import Setting
-from jaxsched.learning.shaping import potential
-from jaxsched.learning.worlds import Draw, params_axes, params_of_all
-from jaxsched.networks.hierarchy import Heads, apply_in_blocks
+from jaxsched.learning.worlds import Worlds
+from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
 from jaxsched.policies.menu import build_menu, to_action
 from jaxsched.pytree import Pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+    """See `env.reward` and `potential`; all terms are divided by `scale`."""
+
+    jobs: float = 0.0
+    lost: float = 1.0
+    progress: float = 0.0
+    interference: bool = True  # False: slowdowns count neither in `lost` nor in the potential
+    scale: Positive = 20.0
+    potential: float = 1.0  # weight of the shaping, 0 = off
+    potential_waiting: float = 0.3
+    team_share: Share = 0.5  # share of the reward that is the mean over all schedulers
+
+    def weights(self) -> RewardWeights:
+        """What the environment's own reward is made with."""
+        scale = self.scale
+        return reward_weights(self.jobs / scale, self.lost / scale, self.progress / scale, self.interference)
+
+
+class Rollout(NamedTuple):
+    """How environments are played to learn from them."""
+
+    worlds: Worlds
+    network: SchedulerNetwork
+    queue: Discipline  # what the schedulers see of it
+    reward: RewardConfig
+    gamma: float | Float32[Array, ""]  # per `env.interval_s` at pace 1
+    steps: int
+    checks: bool = False  # what `env.checks` holds is checked after every round
+
+    @property
+    def static(self) -> EnvConfig:
+        """Shapes and switches of the environments."""
+        return self.worlds.static
 
 
 class Experience(Pytree):
@@ -57,32 +95,32 @@ class Counts(Pytree):
 
 
 def collect(
-    key: PRNGKeyArray, setting: Setting, weights: PyTree, draws: Draw, worlds: State | Playing
+    key: PRNGKeyArray, rollout: Rollout, weights: PyTree, draws: Draw, worlds: State | Playing
 ) -> tuple[State | Playing, Experience, Float32[Array, "E P"], Counts]:
-    """`ppo.steps` steps of every environment to learn from, and one more for its value.
+    """`rollout.steps` steps of every environment to learn from, and one more for its value.
 
     Args: `draws` and `worlds` with a leading axis over environments; they play in turns if they are `Playing`.
     Returns: environments after the further step, experience, the values that stand for what comes after it, and counts.
     """
-    network, environments = setting.network, draws.pace.shape[0]
-    params, axes = params_of_all(setting.worlds, draws), params_axes(setting.worlds)
-    look_at_all = jax.vmap(functools.partial(look, setting), in_axes=(axes, 0))
+    environments = draws.pace.shape[0]
+    params, axes = params_of_all(rollout.worlds, draws), params_axes(rollout.worlds)
+    look_at_all = jax.vmap(functools.partial(look, rollout), in_axes=(axes, 0))
     check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
-    step_all = jax.vmap(functools.partial(_step, setting), in_axes=(0, axes, 0, 0, 0, 0, 0))
+    step_all = jax.vmap(functools.partial(_step, rollout), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
     def play(worlds: State | Playing, key: PRNGKeyArray) -> tuple[State | Playing, tuple[Experience, Counts]]:
         obs, menu = look_at_all(params, jax.vmap(_to_decide)(worlds))
-        heads = apply_in_blocks(network, weights, obs, menu)
+        heads = apply_in_blocks(rollout.network, weights, obs, menu)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, draws.interval_factor, worlds, obs, menu, heads)
-        if setting.checks:
+        if rollout.checks:
             said = experience.reward + experience.value + experience.log_prob
             state = after.state if isinstance(after, Playing) else after
             experience = experience.replace(fault=check_all(params, state, said))
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the step after the last one only the value is used: to look once more would compile all of the looking twice
-    worlds, _, (steps, counts) = play_rounds(play, worlds, jax.random.split(key, setting.config.ppo.steps + 1))
+    worlds, _, (steps, counts) = play_rounds(play, worlds, jax.random.split(key, rollout.steps + 1))
     experience, bootstrap = _until_last_decision(steps)
     return worlds, experience, bootstrap, jax.tree.map(lambda leaf: leaf[:-1].sum(), counts)
 
@@ -106,10 +144,10 @@ def _to_decide(world: State | Playing) -> State:
     return world.to_decide if isinstance(world, Playing) else world
 
 
-def look(setting: Setting, params: EnvParams, state: State) -> tuple[Observation, Menu]:
+def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation, Menu]:
     """What the schedulers of one environment see of it, by what they may know."""
-    state = mask_unknown(params, state, setting.static.knows)
-    obs = observe(setting.config.queue, params, state)
+    state = mask_unknown(params, state, rollout.static.knows)
+    obs = observe(rollout.queue, params, state)
     return obs, build_menu(params, state, obs)
 
 
@@ -124,15 +162,15 @@ class _Moved(Pytree):
     settled: Bool[Array, ""]  # the schedulers can decide again, arrivals apart: what they did is over
 
 
-def _moved(setting: Setting, params: EnvParams, world: State | Playing, action: Action) -> _Moved:
+def _move(rollout: Rollout, params: EnvParams, world: State | Playing, action: Action) -> _Moved:
     """The environment after a round, or a turn, in which this is what its schedulers do."""
     if isinstance(world, State):
-        state, gain = transition(setting.static, params, world, action)
+        state, gain = transition(rollout.static, params, world, action)
         yes = jnp.array(True)
         return _Moved(
             world=state, state=state, gain=gain, decided=yes, advanced=state.clock != world.clock, settled=yes
         )
-    after, gain = turn_with(setting.static, params, world, action, ALWAYS)
+    after, gain = turn_with(rollout.static, params, world, action, ALWAYS)
     advanced = after.state.clock != world.state.clock
     return _Moved(
         world=after, state=after.state, gain=gain, decided=world.decides, advanced=advanced,
@@ -141,7 +179,7 @@ def _moved(setting: Setting, params: EnvParams, world: State | Playing, action: 
 
 
 def _step(
-    setting: Setting,
+    rollout: Rollout,
     key: PRNGKeyArray,
     params: EnvParams,
     factor: Float32[Array, ""],
@@ -154,13 +192,13 @@ def _step(
 
     `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
     """
-    rule, state = setting.config.reward, _to_decide(world)
+    rule, state = rollout.reward, _to_decide(world)
     choice = sample(key, heads, obs, menu)
     log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
     _, mask = option_logits(heads, obs, menu)
-    moved = _moved(setting, params, world, to_action(state, obs, menu, choice))
+    moved = _move(rollout, params, world, to_action(state, obs, menu, choice))
     decided, after = moved.decided, moved.state
-    discount = jnp.where(moved.advanced, setting.config.ppo.gamma**factor, 1.0)
+    discount = jnp.where(moved.advanced, rollout.gamma**factor, 1.0)
     before = jnp.where(decided, potential(rule, params, state, jnp.array(False)), 0.0)
     then = jnp.where(moved.settled, potential(rule, params, after, moved.advanced), 0.0)
     own = factor * (moved.gain + discount * then - before)
@@ -178,6 +216,25 @@ def _step(
         jobs=jnp.where(decided, jobs, 0), illegal=after.illegal - state.illegal,
     )  # fmt: skip
     return moved.world, experience, counts
+
+
+def potential(
+    reward: RewardConfig, params: EnvParams, state: State, without_arrivals: Bool[Array, ""]
+) -> Float32[Array, "P"]:
+    """What the present state will cost each scheduler if nothing better is done: Phi of potential-based shaping.
+
+    `Phi = -weight [sum over running of remaining (slowdown - 1) + waiting * sum over queued of duration] / scale`.
+    Adding `gamma Phi' - Phi` to the reward leaves the best policy unchanged and tells every single placement what it
+    cost (Ng, Harada & Russell, 1999). With `reward.interference` off the first sum is left out. `without_arrivals`
+    leaves out the jobs that arrived at this boundary, as in `Phi'`: nobody's decision brought them.
+    """
+    running = state.running
+    active = running.job >= 0
+    late = jnp.where(active & reward.interference, running.remaining_s * (running.slowdown - 1.0), 0.0).sum(-1)
+    row = jnp.maximum(state.queue, 0)
+    counts = (state.queue >= 0) & ~(without_arrivals & (state.jobs.arrival[row] == state.clock))
+    waiting = jnp.where(counts, state.jobs.duration_s[row], 0.0).sum(-1)
+    return -reward.potential * (late + reward.potential_waiting * waiting) / (params.interval_s * reward.scale)
 
 
 def advantages(

@@ -1,14 +1,21 @@
-"""What stays the same over a training run: its config, where environments are drawn from, and the network."""
+"""What a configuration becomes: it goes in once, and each part of a run takes its own of it from here."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from jax import Array
+from jaxtyping import Int32
+
 from jaxsched.dynamics.batching import ACCELERATOR, CPU, on_cpu, traced_for
+from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.learning.config import AUTO, TrainConfig
+from jaxsched.learning.ppo import PPOConfig
+from jaxsched.learning.rollout import RewardConfig, Rollout
+from jaxsched.learning.validation import ValidationConfig
 from jaxsched.learning.worlds import Worlds, make_worlds
 from jaxsched.networks.hierarchy import SchedulerNetwork
 
@@ -17,24 +24,54 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """A config with its worlds and its network; `checks`: what `env.checks` holds is checked after every round."""
+    """What the programs of a run are made of. Numbers of runs that share a program may be arrays."""
 
-    config: TrainConfig
+    seed: int | Int32[Array, ""]
+    path: str  # what programs are made for, one of `dynamics.batching.PATHS`
     worlds: Worlds
     network: SchedulerNetwork
-    checks: bool = False
-
-    @property
-    def path(self) -> str:
-        """What programs are made for, one of `dynamics.batching.PATHS`."""
-        return self.config.machine.path
+    queue: Discipline
+    reward: RewardConfig
+    ppo: PPOConfig
+    validation: ValidationConfig
+    checks: bool = False  # what `env.checks` holds is checked after every round
 
     @property
     def static(self) -> EnvConfig:
+        """Shapes and switches of the environments."""
         return self.worlds.static
 
+    @property
+    def rollout(self) -> Rollout:
+        """What collects experience."""
+        ppo = self.ppo
+        return Rollout(self.worlds, self.network, self.queue, self.reward, ppo.gamma, ppo.steps, self.checks)
 
-def for_this_machine(config: TrainConfig) -> TrainConfig:
+
+def make_setting(config: TrainConfig, checks: bool = False) -> Setting:
+    """The setting of a config. UserError on a cluster or an interference model that does not exist."""
+    if checks and config.ppo.shards > 1:
+        raise UserError(f"debug checks: cannot look into shards, ppo.shards is {config.ppo.shards}, should be 1")
+    worlds = make_worlds(config.env, config.workload, config.reward.weights())
+    return setting_in(worlds, config)._replace(checks=checks)
+
+
+def setting_in(worlds: Worlds, config: TrainConfig) -> Setting:
+    """The setting of a config whose worlds are made already; its numbers may be arrays."""
+    config = settle_path(config)
+    return Setting(
+        seed=config.seed,
+        path=config.machine.path,
+        worlds=worlds._replace(env=config.env, workload=config.workload),
+        network=SchedulerNetwork(**dataclasses.asdict(config.network)),
+        queue=config.queue,
+        reward=config.reward,
+        ppo=config.ppo,
+        validation=config.validation,
+    )
+
+
+def settle_path(config: TrainConfig) -> TrainConfig:
     """`config` with the path that suits JAX's default backend, unless it says which."""
     if config.machine.path != AUTO:
         return config
@@ -44,10 +81,10 @@ def for_this_machine(config: TrainConfig) -> TrainConfig:
 
 def same_run(one: TrainConfig, other: TrainConfig) -> bool:
     """Whether both say the same on this machine."""
-    return for_this_machine(one) == for_this_machine(other)
+    return settle_path(one) == settle_path(other)
 
 
-def on_its_path(function: Callable[Concatenate[Setting, Rest], T]) -> Callable[Concatenate[Setting, Rest], T]:
+def trace_for_path(function: Callable[Concatenate[Setting, Rest], T]) -> Callable[Concatenate[Setting, Rest], T]:
     """`function`, traced for what its setting's programs are made for."""
 
     @functools.wraps(function)
@@ -56,12 +93,3 @@ def on_its_path(function: Callable[Concatenate[Setting, Rest], T]) -> Callable[C
             return function(setting, *args, **more)
 
     return run
-
-
-def make_setting(config: TrainConfig, checks: bool = False) -> Setting:
-    """The setting of a config. UserError on a cluster or an interference model that does not exist."""
-    if checks and config.ppo.shards > 1:
-        raise UserError(f"debug checks: cannot look into shards, ppo.shards is {config.ppo.shards}, should be 1")
-    config = for_this_machine(config)
-    worlds = make_worlds(config.env, config.workload, config.reward)
-    return Setting(config, worlds, SchedulerNetwork(**dataclasses.asdict(config.network)), checks)

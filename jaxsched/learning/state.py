@@ -27,7 +27,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.inputs import shortened
 from jaxsched.io.schema import converted
 from jaxsched.learning.config import TrainConfig, from_dict, to_dict, validate
-from jaxsched.learning.worlds import Draw
+from jaxsched.learning.draws import Draw
 from jaxsched.pytree import Pytree
 from jaxsched.versions import versions
 

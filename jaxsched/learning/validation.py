@@ -1,23 +1,39 @@
 """Validation: the deterministic policy on fixed job lists, run until every job has finished."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float32, PyTree
+from jaxtyping import Float32, Int32, PyTree
 
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import is_finished
+from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn
-from jaxsched.learning.setting import Setting, on_its_path
-from jaxsched.learning.shards import per_shard
-from jaxsched.learning.worlds import Draw, draw_some, draw_state, params_axes, params_of_all
+from jaxsched.io.schema import Positive
+from jaxsched.learning.devices import per_shard
+from jaxsched.learning.draws import Draw, draw_some, draw_state, params_axes, params_of_all
+from jaxsched.learning.ppo import Chunks
+from jaxsched.learning.worlds import Jobs, Many, Worlds
+from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import learned_policy
 from jaxsched.policies.policy import Policy
 
 MOST_ROUNDS = 20_000
 MOST_TURNS = 4 * MOST_ROUNDS  # a boundary has as many turns as rounds, completions and blocks of arrivals
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationConfig:
+    """Greedy runs on fixed seeds between chunks; the best weights by mean JCT are the checkpoint."""
+
+    every: Chunks = 10
+    seeds: Many = 16
+    jobs: Jobs = 160
+    load: Positive = 0.85
 
 
 def mean_jct_s(
@@ -57,23 +73,29 @@ def _mean_jct_s(params: EnvParams, done: State) -> Float32[Array, ""]:
     return jnp.where(is_finished(done), mean, jnp.inf)
 
 
-@on_its_path
-def validation_jct_s(setting: Setting, weights: PyTree) -> Float32[Array, ""]:
+def validation_jct_s(
+    options: ValidationConfig,
+    seed: int | Int32[Array, ""],
+    worlds: Worlds,
+    network: SchedulerNetwork,
+    queue: Discipline,
+    shards: int,
+    weights: PyTree,
+) -> Float32[Array, ""]:
     """Mean JCT on worlds that training never draws; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
-    config, worlds, rule = setting.config, setting.worlds, setting.config.validation
-    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1))
-    draws = draw_some(draw_key, worlds, rule.seeds)
-    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(rule.load), rule.jobs))
-    states = start(jax.random.split(job_key, rule.seeds), draws)
+    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
+    draws = draw_some(draw_key, worlds, options.seeds)
+    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(options.load), options.jobs))
+    states = start(jax.random.split(job_key, options.seeds), draws)
 
-    def measured(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
+    def measure(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
         draws, states = own
-        policy = learned_policy("validation", setting.network, weights, config.queue)
+        policy = learned_policy("validation", network, weights, queue)
         params, axes = params_of_all(worlds, draws), params_axes(worlds)
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 
-    _, jct = per_shard(measured, config.ppo.shards)(weights, (draws, states))
+    _, jct = per_shard(measure, shards)(weights, (draws, states))
     return jct.mean()

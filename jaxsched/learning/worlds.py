@@ -1,40 +1,112 @@
-"""The environments that are trained on: their static config, what tells them apart, and freshly drawn start states."""
+"""The worlds that are trained on: their options, and what is made of these once, before environments are drawn."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, Int32, PRNGKeyArray
+from jaxtyping import Float32
+from msgspec import Meta
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.dynamics.reference import speeds_on
-from jaxsched.env.environment import initial_state
-from jaxsched.env.state import EnvConfig, EnvParams, Failures, State, make_params, preemption, reward_weights
-from jaxsched.learning.config import EnvironmentConfig, RewardConfig, WorkloadConfig
-from jaxsched.learning.outages import drawn, no_outages
-from jaxsched.pytree import Pytree
-from jaxsched.workload.jobs import JobTable
-from jaxsched.workload.sampler import SamplerParams, mean_area, sample_table, sampler_for_load, tilted
+from jaxsched.env.knowledge import KNOWLEDGE, NOTHING, RUNTIMES
+from jaxsched.env.state import (
+    MOST_FORWARDS,
+    EnvConfig,
+    EnvParams,
+    Failures,
+    RewardWeights,
+    make_params,
+    preemption,
+)
+from jaxsched.io.schema import NotNegative, Positive
+from jaxsched.workload.jobs import NEVER
+from jaxsched.workload.mixes import get_mix
+from jaxsched.workload.sampler import SamplerParams, sampler_for_load
 
-Limits = tuple[float | Array, float | Array]  # numbers of a config, or what a shared program has in their place
+Many = Annotated[int, Meta(ge=1, le=1 << 16)]  # environments, steps, slots: far above any run, far below any memory
+Jobs = Annotated[int, Meta(ge=1, le=10**7)]
+Limits = tuple[float, float]  # least and most of what is drawn
+Counts = Annotated[tuple[tuple[int, float], ...], Meta(max_length=1024)]
+PositiveLimits = tuple[Positive, Positive]
+Rules = list[tuple[bool, str]]  # what must hold of several options, and what to say where it does not
 
 
-class Draw(Pytree):
-    """What tells one environment from another, for as long as it lives."""
+def rising(name: str, limits: Limits) -> tuple[bool, str]:
+    """The rule of a range."""
+    return limits[0] <= limits[1], f"{name}: {list(limits)} should be two rising numbers"
 
-    strength: Float32[Array, ""]  # contention in units of the model's own
-    pace: Float32[Array, ""]  # factor of all times: run times, gaps and the interval
-    interval_factor: Float32[Array, ""]  # a further factor of the interval alone
-    cluster: Int32[Array, ""]  # index into `Worlds.clusters`
-    failures: Failures | None = None  # None: no server fails
+
+@dataclasses.dataclass(frozen=True)
+class WorkloadConfig:
+    """The jobs to train on; ranges (low, high) are drawn anew for every environment."""
+
+    load: PositiveLimits = (0.6, 1.0)
+    mean_duration_s: float = 3600.0
+    duration_cap_s: float = 28800.0
+    gpu_counts: Counts = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))  # GPUs and weight
+    ps_fraction: float = 0.5
+    mix: str = "default"  # of models: a name of `workload.mixes`, or models with commas between
+    burstiness: float = 1.5
+    home_skew: tuple[NotNegative, NotNegative] = (0.3, 0.3)  # home h has weight (h + 1)^-skew
+    gang_tilt: Limits = (0.0, 0.0)  # gangs are drawn with weights times size^tilt
+    pace: PositiveLimits = (1.0, 1.0)  # factor of all times, the interval included; log-uniform
+    jobs: Jobs = 512  # per environment
+    trace_gpu: str = ""  # GPU type that run times are on; "": the reference type of each cluster
+
+    def rules(self) -> Rules:
+        """What must hold of several of these together. UserError on an unknown mix."""
+        get_mix(self.mix)
+        return [rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+    """The cluster to train on, and the rules of its world."""
+
+    cluster: str = "leaf-spine-8"
+    more_clusters: tuple[str, ...] = ()  # every environment draws one of all
+    schedulers: Many = 2
+    interval_s: float = 300.0
+    interval_factor: PositiveLimits = (1.0, 1.0)  # of the interval alone, drawn per environment; log-uniform
+    running_slots: Many = 32
+    queue_slots: Many = 64
+    rounds: Many = 16
+    max_forwards: Annotated[int, Meta(ge=0, le=MOST_FORWARDS)] = 2  # of a job; 0 = schedulers keep what arrives
+    interference: str = "analytic"  # as `--interference` of the command line
+    contention: tuple[NotNegative, NotNegative] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
+    knows: str = RUNTIMES  # what the schedulers know of run times, as `--knows` of the command line
+    preemption: bool = False  # as `--preemption`: running jobs may be stopped, by whoever does; what that costs:
+    restart_s: float = 60.0
+    checkpoint_s: float = 0.0
+    min_run_s: float = 0.0
+    failures: str = ""  # as `--failures`: servers fail, drawn anew for every environment; "": none does
+
+    def rules(self) -> Rules:
+        """What must hold of several of these together. UserError on costs and failures out of range."""
+        preemption(self.restart_s, self.checkpoint_s, self.min_run_s)
+        if self.failures:
+            parse_rates(self.failures)
+        known = [name for name in KNOWLEDGE if name != NOTHING]
+        return [
+            rising("interval_factor", self.interval_factor),
+            rising("contention", self.contention),
+            (self.knows in known, f"knows must be one of {', '.join(known)}: learned schedulers read estimates"),
+            (
+                self.preemption or self.min_run_s == 0.0,
+                "min_run_s says when schedulers may stop jobs, but preemption is off",
+            ),
+            (
+                self.preemption or self.failures != "" or (self.restart_s, self.checkpoint_s) == (60.0, 0.0),
+                "restart_s and checkpoint_s say what stopping jobs costs, but preemption is off, and no server fails",
+            ),
+        ]
 
 
 class Worlds(NamedTuple):
@@ -50,8 +122,8 @@ class Worlds(NamedTuple):
     speeds: Float32[Array, "C models"] | None  # on the type that run times are on, over the reference; None: that is it
 
 
-def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardConfig) -> Worlds:
-    """The worlds of a config. UserError on a cluster or an interference model that does not exist."""
+def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardWeights) -> Worlds:
+    """The worlds of these options. UserError on a cluster or an interference model that does not exist."""
     clusters = [get_cluster(name, env.schedulers) for name in (env.cluster, *env.more_clusters)]
     shape = common_shape(clusters)
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
@@ -78,11 +150,10 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
     )
 
 
-def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) -> EnvParams:
+def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    scale, fails = rule.scale, env.failures != ""
+    fails = env.failures != ""
     costs = preemption(env.restart_s, env.checkpoint_s, env.min_run_s)
-    reward = reward_weights(rule.jobs / scale, rule.lost / scale, rule.progress / scale, rule.interference)
     return make_params(
         cluster,
         interval_s=env.interval_s,
@@ -92,6 +163,11 @@ def base_params(env: EnvironmentConfig, rule: RewardConfig, cluster: Cluster) ->
         preemption=costs.replace(voluntary=env.preemption) if env.preemption or fails else None,
         failures=no_outages(cluster.group_gpus.shape[:2]) if fails else None,
     )
+
+
+def no_outages(servers: tuple[int, ...]) -> Failures:
+    """Servers, partitions by servers of each, that could fail and do not."""
+    return Failures(changes=jnp.full((*servers, 1), NEVER, jnp.int32))
 
 
 def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams:
@@ -107,109 +183,3 @@ def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams
         mix=jobs.mix,
         burstiness=jobs.burstiness,
     )
-
-
-def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
-    """The parameters of one environment."""
-    model = worlds.params.interference
-    return worlds.params.replace(
-        cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
-        interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
-        interference=model.replace(weights=model.weights.replace(kappa=model.weights.kappa * draw.strength)),
-        failures=draw.failures,
-    )
-
-
-def params_axes(worlds: Worlds) -> EnvParams:
-    """`in_axes` of `vmap` over the parameters of many environments; a lone cluster is shared by all."""
-    shared = jax.tree.map(lambda _: None, worlds.params)
-    each = lambda part: jax.tree.map(lambda _: 0, part)
-    own = {"interference": each(worlds.params.interference), "failures": each(worlds.params.failures)}
-    mapped = shared.replace(interval_s=0, **own)
-    if worlds.gpus.shape[0] == 1:
-        return mapped
-    return mapped.replace(cluster=jax.tree.map(lambda _: 0, worlds.params.cluster))
-
-
-def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
-    """`params_of` for many `draws`, batched where `params_axes` says so."""
-    many = jax.vmap(lambda draw: params_of(worlds, draw))(draws)
-    keep = lambda axis, leaf, base: base if axis is None else leaf
-    return jax.tree.map(keep, params_axes(worlds), many, worlds.params, is_leaf=lambda axis: axis is None)
-
-
-def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Array, ""], count: int) -> State:
-    """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
-    rule, base = worlds.workload, worlds.jobs
-    tilt_key, skew_key, job_key = jax.random.split(key, 3)
-    jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
-    gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
-    rate = base.jobs_per_interval * draw.interval_factor
-    jobs = jobs.replace(
-        jobs_per_interval=rate * load * gpus * mean_area(base) / mean_area(jobs),
-        interval_s=base.interval_s * draw.pace * draw.interval_factor,
-        duration_scale=base.duration_scale * draw.pace,
-        duration_cap_s=base.duration_cap_s * draw.pace,
-        diurnal_period=base.diurnal_period / (draw.pace * draw.interval_factor),
-        home_skew=_within(skew_key, rule.home_skew, ()),
-    )
-    params = params_of(worlds, draw)
-    homes = params.cluster.group_gpus.shape[0]
-    table = sample_table(job_key, jobs, count, homes, worlds.static.tenants)
-    if worlds.speeds is not None:
-        table = _on_reference(params, table, worlds.speeds[draw.cluster])
-    return initial_state(worlds.static, params, table)
-
-
-def _on_reference(params: EnvParams, table: JobTable, speeds: Float32[Array, "models"]) -> JobTable:
-    """The same jobs with run times on the reference GPU type, at the same offered load; see `dynamics.reference`."""
-    spec = JobSpec(workers=table.workers, gpus_per_worker=table.gpus_per_worker, ps=table.ps, model=table.model)
-    comm_s = ideal_comm_s(best_hardware(params.cluster), params.profiles, spec)
-    compute_s = params.profiles.compute_s[table.model]
-    faster = (compute_s + comm_s) / (compute_s / speeds[table.model] + comm_s)
-    gpus = (table.workers * table.gpus_per_worker).astype(jnp.float32)
-    stretch = (gpus * table.duration_s * faster).sum() / (gpus * table.duration_s).sum()
-    return table.replace(
-        arrival=jnp.ceil(table.arrival.astype(jnp.float32) * stretch).astype(jnp.int32),
-        duration_s=table.duration_s * faster,
-        estimate_s=table.estimate_s * faster,
-    )
-
-
-def draw_worlds(key: PRNGKeyArray, worlds: Worlds, count: int) -> tuple[State, Draw]:
-    """`count` fresh environments, everything about them drawn from the ranges of the config, on a leading axis."""
-    load_key, draw_key, job_key = jax.random.split(key, 3)
-    loads = _within(load_key, worlds.workload.load, (count,))
-    draws = draw_some(draw_key, worlds, count)
-
-    def one(key: PRNGKeyArray, draw: Draw, load: Float32[Array, ""]) -> State:
-        return draw_state(key, worlds, draw, load, worlds.workload.jobs)
-
-    return jax.vmap(one)(jax.random.split(job_key, count), draws, loads), draws
-
-
-def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
-    """`count` draws, on a leading axis."""
-    strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
-    env, jobs = worlds.env, worlds.workload
-    draws = Draw(
-        strength=_within(strength_key, env.contention, (count,)),
-        pace=_log_within(pace_key, jobs.pace, count),
-        interval_factor=_log_within(interval_key, env.interval_factor, count),
-        cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
-    )
-    if not env.failures:
-        return draws
-    rates, servers = parse_rates(env.failures), worlds.clusters.group_gpus.shape[1:3]
-    keys = jax.random.split(jax.random.fold_in(key, 1), count)  # the draws above are those of worlds without failures
-    interval_s = worlds.params.interval_s * draws.interval_factor  # at any pace: it is a factor of all times
-    return draws.replace(failures=jax.vmap(lambda key, s: drawn(key, rates, servers, s))(keys, interval_s))
-
-
-def _log_within(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:
-    low, high = limits
-    return jnp.exp(_within(key, (jnp.log(low), jnp.log(high)), (count,)))
-
-
-def _within(key: PRNGKeyArray, limits: Limits, shape: tuple[int, ...]) -> Float32[Array, "*shape"]:
-    return jax.random.uniform(key, shape, minval=limits[0], maxval=limits[1])

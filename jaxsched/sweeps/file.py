@@ -13,7 +13,8 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
 from jaxsched.io.yaml_file import read_yaml
-from jaxsched.learning.config import EnvironmentConfig, TrainConfig, from_dict, load_config, to_dict, validate
+from jaxsched.learning.config import TrainConfig, from_dict, load_config, to_dict, validate
+from jaxsched.learning.worlds import EnvironmentConfig
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world

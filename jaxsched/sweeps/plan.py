@@ -1,5 +1,12 @@
-"""What a sweep will do: its programs and their points, and which of them are finished. Nothing is compiled."""
+"""What a sweep will do: its programs and their points, and which of them are finished. Nothing is compiled.
 
+Runs share a program if they differ only in sweepable numbers: those on which no array's shape and no branch of the
+program depends. `TRACED` ones are arguments of the program; `IN_ARRAYS` ones are read before, when the worlds are made,
+whose arrays then are arguments.
+"""
+
+import dataclasses
+import functools
 import json
 import math
 from collections.abc import Iterator
@@ -9,11 +16,39 @@ import jax
 
 from jaxsched.errors import UserError
 from jaxsched.io.json_lines import read_rows
-from jaxsched.learning.config import to_dict
+from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.sweeps.file import Point, Sweep
-from jaxsched.sweeps.sweepable import shape_key
 
 ROWS_FILE = "rows.jsonl"
+TRACED = (
+    "seed",
+    "ppo.learning_rate",
+    "ppo.gamma",
+    "ppo.gae_lambda",
+    "ppo.clip",
+    "ppo.entropy",
+    "ppo.value_weight",
+    "ppo.max_grad_norm",
+    "ppo.critic_only_chunks",
+    *(f"reward.{field.name}" for field in dataclasses.fields(TrainConfig().reward)),
+    "workload.load",
+    "workload.home_skew",
+    "workload.gang_tilt",
+    "workload.pace",
+    "env.contention",
+    "env.interval_factor",
+    "validation.load",
+)
+IN_ARRAYS = (
+    "env.interval_s",
+    "env.max_forwards",
+    "workload.mean_duration_s",
+    "workload.duration_cap_s",
+    "workload.gpu_counts",
+    "workload.ps_fraction",
+    "workload.burstiness",
+)
+SWEEPABLE = TRACED + IN_ARRAYS
 
 
 class Program(NamedTuple):
@@ -102,3 +137,23 @@ def flat(config: Any) -> dict[str, Any]:
     for key, value in json.loads(json.dumps(to_dict(config))).items():
         flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
     return flat
+
+
+def value_of(config: TrainConfig, name: str) -> Any:
+    """The value at a dotted name."""
+    return functools.reduce(getattr, name.split("."), config)
+
+
+def replace_values(config: TrainConfig, values: dict[str, Any]) -> TrainConfig:
+    """`config` with other values at dotted names."""
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        config = dataclasses.replace(
+            config, **{first: dataclasses.replace(getattr(config, first), **{rest: value}) if rest else value}
+        )
+    return config
+
+
+def shape_key(config: TrainConfig) -> TrainConfig:
+    """The same for all configs that share a program: every sweepable number is at its default."""
+    return replace_values(config, {name: value_of(TrainConfig(), name) for name in SWEEPABLE})

@@ -24,9 +24,9 @@ from jaxsched.sweeps.plan import ROWS_FILE, programs, rows_of
 from jaxsched.sweeps.tasks import (
     TOKEN_FILE,
     WORKING_FOLDER,
-    Came,
-    Common,
     Part,
+    SweepContext,
+    TaskResult,
     folder_of,
     is_trained,
     measure_baselines,
@@ -70,12 +70,12 @@ def _run(sweep: Sweep, report: Report | None, executor: Executor) -> None:
             append(sweep.out / ROWS_FILE, _whole(sweep, row, rules))
 
 
-def _results(sweep: Sweep, tasks: list[Task], report: Report | None, executor: Executor) -> Iterator[Came]:
+def _results(sweep: Sweep, tasks: list[Task], report: Report | None, executor: Executor) -> Iterator[TaskResult]:
     """What the tasks give, as it comes."""
     token = secrets.token_hex(8)
     write_text(sweep.out / TOKEN_FILE, token)
     tell = None if report is None else lambda _, told: report(*told)
-    common = Common(dataclasses.replace(sweep, out=sweep.out.absolute()), token)
+    common = SweepContext(dataclasses.replace(sweep, out=sweep.out.absolute()), token)
     try:
         for _, came in executor.run(common, tasks, tell):
             yield came

@@ -1,27 +1,31 @@
-"""Runs that differ only in numbers (`sweepable`): one program for all of them."""
+"""Runs that differ only in sweepable numbers (`sweeps.plan`): one program for them, and batches trained in it."""
 
 import functools
+import itertools
 import math
+import statistics
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, PyTree
+from jaxtyping import Float32, PyTree, Shaped
 
 from jaxsched.dynamics.batching import lane_by_lane
+from jaxsched.io.json_lines import append, read_rows
 from jaxsched.learning import rollout
-from jaxsched.learning.chunk import chunk, initial, placed
+from jaxsched.learning.chunk import chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig
-from jaxsched.learning.loop import Programs
-from jaxsched.learning.setting import Setting, make_setting
-from jaxsched.learning.shards import per_shard, place
-from jaxsched.learning.state import TrainState
-from jaxsched.learning.validation import validation_jct_s
+from jaxsched.learning.devices import per_shard, place
+from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
+from jaxsched.learning.setting import Setting, make_setting, setting_in, settle_path
+from jaxsched.learning.state import TrainState, has_step, restore, save
 from jaxsched.machine import loop_options
-from jaxsched.sweeps.sweepable import TRACED, replaced, shape_key, value_of
+from jaxsched.sweeps.plan import TRACED, replace_values, shape_key, value_of
 
 
 class RunArguments(NamedTuple):
@@ -36,7 +40,8 @@ class SharedPrograms:
 
     def __init__(self, configs: Sequence[TrainConfig]) -> None:
         assert len({shape_key(config) for config in configs}) == 1
-        self.settings = [make_setting(config) for config in configs]
+        self.configs = [settle_path(config) for config in configs]
+        self.settings = [make_setting(config) for config in self.configs]
         self._base = self.settings[0]
         differing = [name for name in TRACED if len({value_of(config, name) for config in configs}) > 1]
         rows = [jax.tree.leaves(_arrays(setting)) for setting in self.settings]
@@ -53,8 +58,8 @@ class SharedPrograms:
 
     def of_run(self, index: int) -> Programs:
         """The programs of one run."""
-        shards = self._base.config.ppo.shards
-        return self._bound(self._one, self._arguments[index], lambda state: placed(state, shards))
+        shards = self._base.ppo.shards
+        return self._bound(self._one, self._arguments[index], lambda state: place_state(state, shards))
 
     def of_batch(self, indices: Sequence[int]) -> Programs:
         """Those of a batch of runs: every argument and result has a leading axis over them.
@@ -64,7 +69,7 @@ class SharedPrograms:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self._arguments[i] for i in indices))
         if not jax.tree.leaves(stacked):
             raise ValueError("the runs of a batch must differ in something")
-        devices = math.gcd(len(indices), jax.local_device_count()) if self._base.config.ppo.shards == 1 else 1
+        devices = math.gcd(len(indices), jax.local_device_count()) if self._base.ppo.shards == 1 else 1
         if devices not in self._batches:
             self._batches[devices] = self._programs(functools.partial(_over_runs, devices=devices))
         _, stacked = place(None, stacked, devices)
@@ -79,29 +84,24 @@ class SharedPrograms:
         state = jax.eval_shape(lambda: initial(setting))
 
         def play(state: TrainState) -> rollout.Experience:
-            return rollout.collect(jax.random.key(0), setting, state.weights, state.draws, state.worlds)[1]
+            return rollout.collect(jax.random.key(0), setting.rollout, state.weights, state.draws, state.worlds)[1]
 
         experience = _bytes(jax.eval_shape(play, state))
-        return 2 * _bytes(state) + int((1 + setting.config.ppo.keep) * experience)
+        return 2 * _bytes(state) + int((1 + setting.ppo.keep) * experience)
 
     def _setting(self, own: RunArguments) -> Setting:
         base = self._base
         leaves, tree = jax.tree.flatten(_arrays(base))
         params, clusters, gpus, jobs = tree.unflatten([own.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-        config = replaced(base.config, own.values)
         arrays = {"params": params, "clusters": clusters, "gpus": gpus, "jobs": jobs}
-        worlds = base.worlds._replace(env=config.env, workload=config.workload, **arrays)
-        return base._replace(config=config, worlds=worlds)
+        return setting_in(base.worlds._replace(**arrays), replace_values(self.configs[0], own.values))
 
     def _programs(self, over_runs: Callable) -> tuple[Callable, ...]:
-        def validate(own: RunArguments, weights: PyTree) -> Float32[Array, ""]:
-            return validation_jct_s(self._setting(own), weights)
-
         jit = functools.partial(jax.jit, compiler_options=loop_options())
         return (
             jax.jit(over_runs(lambda own: initial(self._setting(own)))),
             jit(over_runs(lambda own, state: chunk(self._setting(own), state)), donate_argnums=1),
-            jit(over_runs(validate)),
+            jit(over_runs(lambda own, weights: validate(self._setting(own), weights))),
         )
 
     def _bound(
@@ -130,3 +130,101 @@ def _equal(column: Sequence[Array]) -> bool:
 
 def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def train_batched(
+    shared: SharedPrograms,
+    indices: Sequence[int],
+    run_dirs: Sequence[Path],
+    state_folder: Path,
+    *,
+    report: Callable[[int, float], None] | None = None,
+    save_every: int = 10,
+) -> None:
+    """Train the runs `indices` of `shared` to their end, each into its own folder, or go on if `state_folder` has them.
+
+    Every folder gets `policy/`, `metrics.jsonl` and `timing.jsonl` as from `train`; seconds are a run's share of all.
+    `report` is called with the chunks done and the seconds so far.
+    """
+    config = shared.configs[indices[0]]
+    programs = shared.of_batch(indices)
+    state = _begin(programs, run_dirs, state_folder)
+    chunks = config.ppo.chunks
+    wall, cpu = time.perf_counter(), time.process_time()
+    for done in range(int(state.chunk[0]) + 1, chunks + 1):
+        state, metrics = programs.step(state)
+        rows = [
+            {"chunk": done, "chunks": chunks} | {name: value[run].item() for name, value in metrics.items()}
+            for run in range(len(indices))
+        ]
+        if done % config.validation.every == 0 or done == chunks:
+            state = _keep_best(shared, indices, run_dirs, state, np.asarray(programs.validate(state.weights)), rows)
+            state = programs.place(state)
+        timing = {
+            "wall_s": (time.perf_counter() - wall) / len(indices),
+            "cpu_s": (time.process_time() - cpu) / len(indices),
+        }
+        for folder, row in zip(run_dirs, rows, strict=True):
+            append(folder / METRICS_FILE, row)
+            append(folder / TIMING_FILE, {"chunk": done} | timing)
+        if done % save_every == 0 or done == chunks:
+            save(state_folder, state, config, chunks=done)
+        if report:
+            report(done, time.perf_counter() - wall)
+    for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
+        finish(folder, shared.configs[index], shared.settings[index], _state_of(state, run))
+
+
+def _begin(programs: Programs, run_dirs: Sequence[Path], state_folder: Path) -> TrainState:
+    """The states to go on from, the newest that were saved or fresh ones; every folder's logs end where they do."""
+    state = programs.initial()
+    if has_step(state_folder):
+        state = restore(state_folder, state)
+    state = programs.place(state)
+    for folder in run_dirs:
+        folder.mkdir(parents=True, exist_ok=True)
+        cut_logs(folder, int(state.chunk[0]))
+    return state
+
+
+def _keep_best(
+    shared: SharedPrograms,
+    indices: Sequence[int],
+    run_dirs: Sequence[Path],
+    state: TrainState,
+    jct_s: Float32[np.ndarray, "runs"],
+    rows: list[dict],
+) -> TrainState:
+    """The state with the best weights of every run up to date; writes those that are new, and adds to the rows."""
+    better = jct_s < np.asarray(state.best_jct_s)
+
+    def pick(new: Shaped[Array, "runs *leaf"], old: Shaped[Array, "runs *leaf"]) -> Shaped[Array, "runs *leaf"]:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    state = state.replace(
+        best_weights=jax.tree.map(pick, state.weights, state.best_weights),
+        best_jct_s=pick(jnp.asarray(jct_s), state.best_jct_s),
+    )
+    for run, index in enumerate(indices):
+        rows[run]["validation_jct_s"] = float(jct_s[run])
+        if better[run]:
+            write_policy(run_dirs[run], shared.configs[index], shared.settings[index], _state_of(state, run))
+    return state
+
+
+def _state_of(states: TrainState, run: int) -> TrainState:
+    return jax.tree.map(lambda leaf: leaf[run], states)
+
+
+def seconds_of(run_dir: Path) -> dict[str, float]:
+    """Wall and CPU seconds of a run, compilation included, summed over the processes that it took.
+
+    `chunk_wall_s` and `chunk_cpu_s` are those of its median chunk, which has neither compilation nor validation in it.
+    """
+    rows = read_rows(run_dir / TIMING_FILE)
+    seconds = {}
+    for name in ("wall_s", "cpu_s"):
+        passed = [row[name] for row in rows]
+        steps = [now - before if now >= before else now for before, now in itertools.pairwise([0.0, *passed])]
+        seconds |= {name: sum(steps), f"chunk_{name}": statistics.median(steps)}
+    return seconds

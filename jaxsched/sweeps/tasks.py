@@ -16,23 +16,22 @@ from jaxsched.io.files import write_bytes, write_text
 from jaxsched.io.json_lines import read_rows
 from jaxsched.io.locks import locked
 from jaxsched.learning.config import TrainConfig
+from jaxsched.learning.devices import provide_devices
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.learning.setting import same_run
-from jaxsched.learning.shards import provide_devices
 from jaxsched.learning.state import has_step, saved_config
 from jaxsched.simulation import engine
-from jaxsched.sweeps.batched import seconds_of, train_batched
 from jaxsched.sweeps.file import Point, Sweep, digest
 from jaxsched.sweeps.measure import Test, baselines, measure, tests_of
 from jaxsched.sweeps.plan import flat, names_of
-from jaxsched.sweeps.shared_programs import SharedPrograms
+from jaxsched.sweeps.shared_programs import SharedPrograms, seconds_of, train_batched
 from jaxsched.versions import versions
 
 DONE_FILE, TOKEN_FILE, WORKING_FOLDER = "trained", ".token", "working"
 LOCK_WAIT_S = 600.0  # for a process that only seemed to be lost
 
 
-class Common(NamedTuple):
+class SweepContext(NamedTuple):
     """What all tasks of a sweep share. `token` is the content of a file of the sweep's folder, an absolute path."""
 
     sweep: Sweep
@@ -47,7 +46,7 @@ class Part(NamedTuple):
     first: int
 
 
-class Came(NamedTuple):
+class TaskResult(NamedTuple):
     """What comes back of a task.
 
     `rows` lack the ratios to the hand-written policies: their tests have `measure`'s figures and the test's `id`.
@@ -59,12 +58,12 @@ class Came(NamedTuple):
     files: dict[str, bytes]
 
 
-def measure_baselines(common: Common, test: Test, tell: Tell) -> Came:
+def measure_baselines(common: SweepContext, test: Test, tell: Tell) -> TaskResult:
     """The hand-written policies on one test."""
-    return Came([baselines(test)], [], {})
+    return TaskResult([baselines(test)], [], {})
 
 
-def train_and_measure(common: Common, part: Part, tell: Tell) -> Came:
+def train_and_measure(common: SweepContext, part: Part, tell: Tell) -> TaskResult:
     """Trains the points of a part but for those that are trained, and measures them; `tell`: see `sweep.Report`."""
     with _place(common) as sweep:
         name = digest([flat(point.config) for point in part.points])
@@ -73,7 +72,7 @@ def train_and_measure(common: Common, part: Part, tell: Tell) -> Came:
                 _train(sweep, part, tell)
         rows = _measured(sweep, part.points, tell)
         files = {} if sweep.out == common.sweep.out else _packed(sweep)
-    return Came([], rows, files)
+    return TaskResult([], rows, files)
 
 
 def folder_of(sweep: Sweep, point: Point) -> Path:
@@ -95,7 +94,7 @@ def unpack(sweep: Sweep, files: dict[str, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _place(common: Common) -> Iterator[Sweep]:
+def _place(common: SweepContext) -> Iterator[Sweep]:
     """The sweep with its folder, if this machine sees it, else with a folder for this task alone."""
     sweep, token = common.sweep, common.sweep.out / TOKEN_FILE
     if token.exists() and token.read_text(encoding="utf-8") == common.token:
@@ -141,7 +140,7 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
 
 
 def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[str, Any]]:
-    """The rows of trained points, see `Came`; all that have a test in common are measured by it at once.
+    """The rows of trained points, see `TaskResult`; all that have a test in common are measured by it at once.
 
     Each row has an equal part of the seconds of measuring.
     """

@@ -16,8 +16,8 @@ from jaxsched.cli.main import main
 from jaxsched.cli.output import Display, OverAll
 from jaxsched.cli.train import Train
 from jaxsched.learning.config import quickstart_config
+from jaxsched.learning.draws import Draw, params_of
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.worlds import Draw, params_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,17 +15,12 @@ import pytest
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.learning import loop, ppo, rollout
 from jaxsched.learning.chunk import initial
-from jaxsched.learning.config import (
-    SEEN,
-    EnvironmentConfig,
-    NetworkConfig,
-    PPOConfig,
-    TrainConfig,
-    ValidationConfig,
-    WorkloadConfig,
-)
+from jaxsched.learning.config import SEEN, NetworkConfig, TrainConfig
+from jaxsched.learning.draws import params_of
+from jaxsched.learning.ppo import PPOConfig
 from jaxsched.learning.setting import Setting, make_setting
-from jaxsched.learning.worlds import params_of
+from jaxsched.learning.validation import ValidationConfig
+from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
 from jaxsched.policies.menu import to_action
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 
@@ -65,7 +60,7 @@ def start(setting) -> Callable:
     """`seed -> TrainState`, by the very program that `train` runs."""
 
     def run(seed: int):
-        seeded = setting._replace(config=dataclasses.replace(CONFIG, seed=seed))
+        seeded = setting._replace(seed=seed)
         return jax.jit(lambda: initial(seeded))()
 
     return run
@@ -94,7 +89,7 @@ def play(setting) -> Callable:
     """Compiled `(key, weights, states, params, draws) -> (states, experience, bootstrap, counts)`."""
 
     def run(key, weights, states, params, draws):
-        own = setting._replace(worlds=setting.worlds._replace(params=params))
+        own = setting.rollout._replace(worlds=setting.worlds._replace(params=params))
         return rollout.collect(key, own, weights, draws, states)
 
     return jax.jit(run)

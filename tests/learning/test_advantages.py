@@ -9,8 +9,8 @@ import pytest
 
 from jaxsched.env.observation import observe
 from jaxsched.learning import rollout
+from jaxsched.learning.draws import params_axes, params_of_all
 from jaxsched.learning.rollout import Experience
-from jaxsched.learning.worlds import params_axes, params_of_all
 
 # ----------------------------------------------------------------------------------------------------------- advantages
 
@@ -211,7 +211,7 @@ def test_what_is_seen_in_a_round_is_the_state_after_the_choices_before_it(settin
     states, _ = history
     _, experience, _, _ = played
     params, axes = params_of_all(setting.worlds, state.draws), params_axes(setting.worlds)
-    look = jax.jit(jax.vmap(lambda params, world: observe(setting.config.queue, params, world), in_axes=(axes, 0)))
+    look = jax.jit(jax.vmap(lambda params, world: observe(setting.queue, params, world), in_axes=(axes, 0)))
     for t, worlds in enumerate(states[:-1]):
         seen = look(params, jax.tree.map(lambda *leaves: jnp.stack(leaves), *worlds))
         recorded = jax.tree.map(lambda leaf, t=t: leaf[t], experience.obs)

@@ -10,10 +10,10 @@ import pytest
 from jaxsched.env.checks import FAULTS, findings
 from jaxsched.errors import UserError
 from jaxsched.io.json_lines import read_rows
+from jaxsched.learning.draws import params_axes, params_of_all
 from jaxsched.learning.faults import UNSOUND, fault_code, stop_at_fault
 from jaxsched.learning.loop import METRICS_FILE, train
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.worlds import params_axes, params_of_all
 
 
 def test_shards_are_refused(config):

@@ -12,11 +12,10 @@ from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.evolved import loop
 from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
-from jaxsched.learning.evolved.level_numbers import COUNT, table_of
-from jaxsched.learning.evolved.lists import drawn, shortened
+from jaxsched.learning.evolved.job_lists import Plays, draw_list, shorten
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
-from jaxsched.learning.evolved.plays import Plays
 from jaxsched.learning.evolved.state import STATE_FILE
+from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.scenario import load_scenario
@@ -59,7 +58,8 @@ def kept(folder):
 def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
     cluster, jobs, settings = world_of(config)
     policies = parse(whole / POLICY_FOLDER), parse(RULES[LEVELS])
-    parts = [drawn(jobs, np.random.default_rng((config.seed, i, loop.JUDGING)), GPUS, config.load) for i in range(8)]
+    rngs = [np.random.default_rng((config.seed, i, loop.JUDGING)) for i in range(8)]
+    parts = [draw_list(jobs, rng, GPUS, config.load) for rng in rngs]
     jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
     ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
     assert ratio < 0.99
@@ -121,18 +121,18 @@ def test_numbers_stand_for_levels():
 
 def test_lists_are_drawn_from_stretches_of_the_past(config):
     _, jobs, _ = world_of(config)
-    one, other = (drawn(jobs, np.random.default_rng(seed), GPUS, 1.0) for seed in (0, 1))
+    one, other = (draw_list(jobs, np.random.default_rng(seed), GPUS, 1.0) for seed in (0, 1))
     assert len(jobs) == 180 and set(one.job_id) <= set(jobs.job_id) and set(one.job_id) != set(other.job_id)
     assert (np.diff(one.submit_s) >= 0).all() and one.submit_s[0] == 0
     assert all(0.9 <= offered_load(jobs, GPUS) <= 1.1 for jobs in (one, other))
-    own = drawn(jobs, np.random.default_rng(0), GPUS, None)
+    own = draw_list(jobs, np.random.default_rng(0), GPUS, None)
     assert set(np.diff(own.submit_s)) & set(np.diff(jobs.submit_s))
 
 
 def test_a_list_is_drawn_where_most_stretches_have_no_jobs():
     jobs = make_job_list(submit_s=[0.0, 0.0, 1e6], duration_s=[10.0] * 3, workers=[1] * 3)
     for seed in range(40):
-        assert drawn(jobs, np.random.default_rng(seed), GPUS, 1.0).submit_s[-1] > 0
+        assert draw_list(jobs, np.random.default_rng(seed), GPUS, 1.0).submit_s[-1] > 0
 
 
 def test_jobs_that_come_at_once_are_refused(tmp_path):
@@ -207,10 +207,10 @@ def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     assert what_is(folder) == "a policy that seeks" and "learns seeking from" in what_is(tmp_path / "run")
     cluster, jobs, settings = world_of(config)
     learned, rule = (
-        Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.subject.rule)
+        Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.task.rule)
     )
     assert learned < 0.99 * rule
-    assert not parse(folder).is_rule and parse(config.subject.rule + "+seek").is_rule
+    assert not parse(folder).is_rule and parse(config.task.rule + "+seek").is_rule
 
 
 def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_synthetic_jobs_are_new_in_every_list():
 
 def test_all_times_of_a_list_are_shorter_by_one_factor():
     jobs = load_scenario("leaf-spine-2", "distributed", num_jobs=50, seeds=1).jobs[0]
-    shorter = shortened(jobs, np.random.default_rng(0))
+    shorter = shorten(jobs, np.random.default_rng(0))
     factor = shorter.duration_s / jobs.duration_s
     assert 0.125 <= factor[0] < 1 and np.allclose(factor, factor[0])
     assert np.allclose(shorter.submit_s, factor[0] * jobs.submit_s)

@@ -13,7 +13,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.io.json_lines import read_rows
-from jaxsched.learning import hosts
+from jaxsched.learning import devices as hosts
 from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, Programs, programs_of, train
 from jaxsched.learning.setting import make_setting
@@ -26,8 +26,8 @@ CHILD = """
 import json, sys
 from pathlib import Path
 import jax
-from jaxsched.learning import hosts
-from jaxsched.learning.shards import mesh_of
+from jaxsched.learning import devices as hosts
+from jaxsched.learning.devices import mesh_of
 
 jax.config.update("jax_num_cpu_devices", 1)
 hosts.join(sys.argv[1])
@@ -96,7 +96,7 @@ def test_who_does_not_say_where_the_others_are_is_told(where):
 
 
 def test_one_process_is_the_first_and_waits_for_nobody():
-    hosts.together("here")
+    hosts.wait_for_all("here")
     hosts.check_shards(3)
     assert hosts.is_first()
 

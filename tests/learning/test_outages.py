@@ -6,15 +6,14 @@ import pytest
 
 from jaxsched.cluster.outages import Rates
 from jaxsched.learning.chunk import chunk, initial
-from jaxsched.learning.outages import MOST_OUTAGES, drawn
+from jaxsched.learning.draws import MOST_OUTAGES, draw_outages, draw_some
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.worlds import draw_some
-from jaxsched.sweeps.sweepable import replaced
+from jaxsched.sweeps.plan import replace_values
 from jaxsched.workload.jobs import NEVER
 
 
 def test_servers_are_up_and_out_in_turn_for_times_with_these_means():
-    changes = np.asarray(drawn(jax.random.key(0), Rates(50.0, 5.0), (20, 50), 60.0).changes)
+    changes = np.asarray(draw_outages(jax.random.key(0), Rates(50.0, 5.0), (20, 50), 60.0).changes)
     assert changes.shape == (20, 50, 2 * MOST_OUTAGES + 1) and (changes[..., -1] == NEVER).all()
     spans = np.diff(changes[..., :-1], axis=-1, prepend=0)
     assert (spans[..., 1:] >= 1).all() and (spans >= 0).all()  # at least one boundary each
@@ -23,13 +22,13 @@ def test_servers_are_up_and_out_in_turn_for_times_with_these_means():
 
 
 def test_servers_that_are_out_for_less_than_an_interval_are_out_at_one_boundary():
-    changes = np.asarray(drawn(jax.random.key(0), Rates(1e4, 1e-4), (1, 8), 3600.0).changes)[..., :-1]
+    changes = np.asarray(draw_outages(jax.random.key(0), Rates(1e4, 1e-4), (1, 8), 3600.0).changes)[..., :-1]
     np.testing.assert_array_equal(changes[..., 1::2] - changes[..., ::2], 1)
 
 
 @pytest.mark.slow
 def test_servers_fail_in_every_environment_at_times_of_its_own(config):
-    setting = make_setting(replaced(config, {"env.failures": "100,4"}))
+    setting = make_setting(replace_values(config, {"env.failures": "100,4"}))
     plain = make_setting(config)
     costs = setting.worlds.params.preemption
     assert costs is not None and not costs.voluntary and plain.worlds.params.failures is None
@@ -45,9 +44,9 @@ def test_servers_fail_in_every_environment_at_times_of_its_own(config):
 def test_a_slow_world_fails_as_often_in_its_jobs_lives(config):
     """Pace is a factor of all times: outages come at the same boundaries. A longer interval has more of them."""
     fails = {"env.failures": "100,4", "env.interval_factor": (1.0, 1.0)}
-    worlds = make_setting(replaced(config, fails)).worlds
-    slow = worlds._replace(workload=replaced(config, {"workload.pace": (2.0, 2.0)}).workload)
-    long = worlds._replace(env=replaced(config, fails | {"env.interval_factor": (2.0, 2.0)}).env)
+    worlds = make_setting(replace_values(config, fails)).worlds
+    slow = worlds._replace(workload=replace_values(config, {"workload.pace": (2.0, 2.0)}).workload)
+    long = worlds._replace(env=replace_values(config, fails | {"env.interval_factor": (2.0, 2.0)}).env)
     changes = [np.asarray(draw_some(jax.random.key(0), one, 1).failures.changes) for one in (worlds, slow, long)]
     np.testing.assert_array_equal(changes[0], changes[1])
     there = changes[0] < NEVER

@@ -13,22 +13,22 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.learning.config import TrainConfig, to_dict, validate
-from jaxsched.learning.shards import mean_over_shards, own_key, per_shard, sum_over_shards
+from jaxsched.learning.devices import mean_over_shards, own_key, per_shard, sum_over_shards
 
 FORCED = "--xla_force_host_platform_device_count"
 CHUNK = """
 import json, sys
 import jax, numpy as np
 from jaxsched.learning import loop
-from jaxsched.learning.chunk import placed
+from jaxsched.learning.chunk import place_state
 from jaxsched.learning.config import TrainConfig, from_dict
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.shards import mesh_of, provide_devices, shared_devices
+from jaxsched.learning.devices import mesh_of, provide_devices, shared_devices
 
 provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
 programs = loop.programs_of(make_setting(config))
-state, metrics = programs.step(placed(programs.initial(), config.ppo.shards))
+state, metrics = programs.step(place_state(programs.initial(), config.ppo.shards))
 state, _ = programs.step(state)
 out = {
     "devices": 1 if mesh_of(config.ppo.shards) is None else config.ppo.shards,

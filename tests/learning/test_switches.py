@@ -10,13 +10,11 @@ import pytest
 
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.learning.chunk import chunk, initial
-from jaxsched.learning.config import RewardConfig
-from jaxsched.learning.rollout import look
+from jaxsched.learning.draws import draw_worlds
+from jaxsched.learning.rollout import RewardConfig, look, potential
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.shaping import potential
-from jaxsched.learning.worlds import draw_worlds
 from jaxsched.sweeps.file import load_sweep
-from jaxsched.sweeps.sweepable import replaced
+from jaxsched.sweeps.plan import replace_values
 
 ROOT = Path(__file__).parents[2]
 UP = {"group_to_server", "server_to_rack", "rack_to_scheduler"}
@@ -42,13 +40,13 @@ def parameters(config) -> dict[str, tuple]:
 @pytest.mark.parametrize("name", NETWORK)
 def test_a_part_of_the_network_is_left_out_and_the_others_stay(config, name):
     value, gone = NETWORK[name]
-    whole, without = parameters(config), parameters(replaced(config, {name: value}))
+    whole, without = parameters(config), parameters(replace_values(config, {name: value}))
     assert set(whole) - set(without) == gone
     assert all(without[part] == whole[part] for part in without)
 
 
 def test_no_forwarding_is_in_the_parameters_and_nowhere_else(config):
-    whole, without = (make_setting(replaced(config, {"env.max_forwards": most})) for most in (2, 0))
+    whole, without = (make_setting(replace_values(config, {"env.max_forwards": most})) for most in (2, 0))
     assert int(whole.worlds.params.max_forwards) == 2 and int(without.worlds.params.max_forwards) == 0
     same = without.worlds.params.replace(max_forwards=whole.worlds.params.max_forwards)
     jax.tree.map(np.testing.assert_array_equal, same, whole.worlds.params)
@@ -56,7 +54,7 @@ def test_no_forwarding_is_in_the_parameters_and_nowhere_else(config):
 
 
 def test_no_interference_in_the_reward_is_in_its_weights_and_nowhere_else(config):
-    whole, without = (make_setting(replaced(config, {"reward.interference": some})) for some in (True, False))
+    whole, without = (make_setting(replace_values(config, {"reward.interference": some})) for some in (True, False))
     rewards = [setting.worlds.params.reward for setting in (whole, without)]
     assert bool(rewards[0].interference) and not bool(rewards[1].interference)
     jax.tree.map(np.testing.assert_array_equal, rewards[1].replace(interference=jnp.bool_(True)), rewards[0])
@@ -66,7 +64,7 @@ def test_no_interference_in_the_reward_is_in_its_weights_and_nowhere_else(config
 
 def test_what_schedulers_know_and_that_jobs_stop_are_in_the_environment(config):
     told = {"env.knows": HISTORY, "env.preemption": True, "env.restart_s": 30.0}
-    setting = make_setting(replaced(config, told))
+    setting = make_setting(replace_values(config, told))
     costs = setting.worlds.params.preemption
     assert setting.static.knows == HISTORY and costs is not None and float(costs.restart_s) == 30.0
     start = jax.eval_shape(lambda: initial(setting))
@@ -78,12 +76,12 @@ def test_what_schedulers_know_and_that_jobs_stop_are_in_the_environment(config):
 @pytest.mark.slow
 def test_schedulers_that_know_finished_jobs_only_see_no_other_run_times(config):
     """Where no job has finished, twice the run times look the same."""
-    setting = make_setting(replaced(config, {"env.knows": HISTORY}))
+    setting = make_setting(replace_values(config, {"env.knows": HISTORY}))
     state, _ = jax.jit(lambda key: draw_worlds(key, setting.worlds, 1))(jax.random.key(1))
     state = jax.tree.map(lambda leaf: leaf[0], state)
     state = state.replace(queue=state.queue.at[:, 0].set(jnp.arange(2)))
     jobs = state.jobs.replace(duration_s=state.jobs.duration_s * 2, estimate_s=state.jobs.estimate_s * 2)
-    see = jax.jit(lambda state: look(setting, setting.worlds.params, state)[0])
+    see = jax.jit(lambda state: look(setting.rollout, setting.worlds.params, state)[0])
     jax.tree.map(np.testing.assert_array_equal, see(state), see(state.replace(jobs=jobs)))
 
 
@@ -119,7 +117,7 @@ def test_the_sweeps_of_the_project_change_one_thing_each(name):
             count = first.env.schedulers
             share = {f"env.{name}": getattr(config.env, name) for name in ("rounds", "running_slots", "queue_slots")}
             given = {"env.schedulers": count, "ppo.steps": first.ppo.steps}
-            alike = replaced(config, {key: value // count for key, value in share.items()} | given)
+            alike = replace_values(config, {key: value // count for key, value in share.items()} | given)
             assert config.ppo.steps <= count * first.ppo.steps
             assert alike == first, variant
     assert len(set(by_variant.values())) == len(by_variant) > 1

@@ -9,10 +9,9 @@ import pytest
 
 from jaxsched.env.turns import Playing
 from jaxsched.learning import rollout
-from jaxsched.learning.chunk import chunk, initial
+from jaxsched.learning.chunk import chunk, initial, validate
 from jaxsched.learning.config import MachineConfig
-from jaxsched.learning.setting import make_setting, on_its_path
-from jaxsched.learning.validation import validation_jct_s
+from jaxsched.learning.setting import make_setting, trace_for_path
 from tests.learning.conftest import CONFIG, ENVIRONMENTS
 
 pytestmark = pytest.mark.long
@@ -44,10 +43,10 @@ def both(setting):
     found = []
     for one in (setting, in_path("cpu", steps=ROUNDS)):
 
-        @on_its_path
+        @trace_for_path
         def play(setting):
             state = initial(setting)
-            return rollout.collect(jax.random.key(0), setting, state.weights, state.draws, state.worlds)
+            return rollout.collect(jax.random.key(0), setting.rollout, state.weights, state.draws, state.worlds)
 
         _, experience, bootstrap, counts = jax.jit(lambda one=one: play(one))()
         found.append((experience, bootstrap, counts))
@@ -104,7 +103,6 @@ def test_chunks_in_turns_learn_and_go_on(setting, step):
 def test_validation_in_turns_is_that_in_rounds(setting):
     weights = jax.jit(lambda: initial(setting))().weights
     in_turns, in_rounds = (
-        float(jax.jit(lambda weights, one=one: validation_jct_s(one, weights))(weights))
-        for one in (setting, in_path("cpu"))
+        float(jax.jit(lambda weights, one=one: validate(one, weights))(weights)) for one in (setting, in_path("cpu"))
     )
     assert in_turns == pytest.approx(in_rounds, rel=1e-5)

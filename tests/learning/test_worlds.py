@@ -10,7 +10,8 @@ import pytest
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import on_reference
-from jaxsched.learning.worlds import Draw, draw_state, draw_worlds, make_worlds, params_axes, params_of, params_of_all
+from jaxsched.learning.draws import Draw, draw_state, draw_worlds, params_axes, params_of, params_of_all
+from jaxsched.learning.worlds import make_worlds
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
 
@@ -19,7 +20,7 @@ COUNT, JOBS, LOAD = 64, 2000, 0.8
 
 @pytest.fixture(scope="module")
 def worlds(config):
-    return make_worlds(config.env, config.workload, config.reward)
+    return make_worlds(config.env, config.workload, config.reward.weights())
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def draws_of(strength=1.0, pace=1.0, interval_factor=1.0, cluster=0, count: int 
 
 def states_of(config, draws: Draw):
     """States of many jobs at load `LOAD`, one per draw, by keys that depend on nothing else."""
-    many = make_worlds(config.env, config.workload, config.reward)
+    many = make_worlds(config.env, config.workload, config.reward.weights())
     keys = jax.random.split(jax.random.key(5), draws.pace.shape[0])
     return jax.device_get(jax.jit(jax.vmap(lambda k, d: draw_state(k, many, d, jnp.float32(LOAD), JOBS)))(keys, draws))
 
@@ -85,7 +86,7 @@ def test_jobs_are_of_the_models_of_the_mix(config):
 
 def test_a_lone_cluster_is_shared(config):
     env = dataclasses.replace(config.env, more_clusters=())
-    alone = make_worlds(env, config.workload, config.reward)
+    alone = make_worlds(env, config.workload, config.reward.weights())
     params, axes = params_of_all(alone, draws_of(count=3)), params_axes(alone)
     assert axes.cluster.route is None and axes.interval_s == 0
     assert params.cluster.group_gpus.ndim == 3 and params.interval_s.shape == (3,)

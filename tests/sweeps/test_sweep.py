@@ -20,12 +20,10 @@ from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps import table as sweep_table
-from jaxsched.sweeps.batched import seconds_of
 from jaxsched.sweeps.file import Sweep, changed, load_sweep
-from jaxsched.sweeps.plan import rows_of
-from jaxsched.sweeps.shared_programs import SharedPrograms
-from jaxsched.sweeps.sweepable import SWEEPABLE, replaced, shape_key, value_of
-from jaxsched.sweeps.tasks import Common, folder_of, is_trained, parts_of, train_and_measure, unpack
+from jaxsched.sweeps.plan import SWEEPABLE, replace_values, rows_of, shape_key, value_of
+from jaxsched.sweeps.shared_programs import SharedPrograms, seconds_of
+from jaxsched.sweeps.tasks import SweepContext, folder_of, is_trained, parts_of, train_and_measure, unpack
 from tests.learning.test_shards import flags
 from tests.support.cases import few
 
@@ -124,7 +122,7 @@ def test_a_worker_that_does_not_see_the_folder_sends_its_files(swept, write):
     plan, rows = swept
     own = load_sweep(write(variants=VARIANTS, seeds=[0, 1], runs_at_once=1))
     part = parts_of(plan.points, 1)[3]  # all share a program, which is still there
-    came = train_and_measure(Common(own, "of another machine"), part, lambda told: None)
+    came = train_and_measure(SweepContext(own, "of another machine"), part, lambda told: None)
     assert not own.out.exists()
     unpack(own, came.files)
     (row,) = came.rows
@@ -277,12 +275,14 @@ def test_sweepable_numbers_are_of_the_config_and_share_a_program(write):
     base = load_sweep(write()).points[0].config
     for name in SWEEPABLE:
         value_of(base, name)
-    moved = replaced(base, {"seed": 5, "env.interval_s": 60.0, "reward.potential": 0.0, "workload.pace": (0.5, 2.0)})
+    moved = replace_values(
+        base, {"seed": 5, "env.interval_s": 60.0, "reward.potential": 0.0, "workload.pace": (0.5, 2.0)}
+    )
     assert moved.seed == 5 and moved.workload.pace == (0.5, 2.0) and moved.env.cluster == base.env.cluster
     assert shape_key(moved) == shape_key(base)
     for name, value in {"ppo.steps": 16, "network.prior": False, "env.rounds": 3, "ppo.restart_share": 0.5}.items():
-        assert shape_key(replaced(base, {name: value})) != shape_key(base)
-    double = replaced(base, {"ppo.steps": 2 * base.ppo.steps})
+        assert shape_key(replace_values(base, {name: value})) != shape_key(base)
+    double = replace_values(base, {"ppo.steps": 2 * base.ppo.steps})
     one, two = (SharedPrograms([config]).memory_bytes() for config in (base, double))
     assert one < two < 2 * one
 

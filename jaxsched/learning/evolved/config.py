@@ -10,7 +10,7 @@ from msgspec import Meta
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.errors import UserError
-from jaxsched.learning.evolved.subjects import LEVELS, SUBJECTS, Subject
+from jaxsched.learning.evolved.tasks import LEVELS, TASKS, Task
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, offered_load
@@ -26,7 +26,7 @@ class EvolvedConfig:
     """The cluster, the workload's share to learn from, and the rules. UserError on a value out of range."""
 
     workload: str
-    learn: str = LEVELS.name  # one of `SUBJECTS`
+    learn: str = LEVELS.name  # one of `TASKS`
     until: float = 1.0  # of the jobs, in order of submission
     cluster: str = "leaf-spine-8"
     schedulers: int | None = None
@@ -43,10 +43,10 @@ class EvolvedConfig:
 
     def __post_init__(self) -> None:
         """Check what is only used here, and settle generations; the rest is checked where it is used."""
-        if self.learn not in SUBJECTS:
-            raise UserError(f"--learn: {self.learn!r} should be one of {', '.join(SUBJECTS)}")
+        if self.learn not in TASKS:
+            raise UserError(f"--learn: {self.learn!r} should be one of {', '.join(TASKS)}")
         if self.generations is None:
-            object.__setattr__(self, "generations", self.subject.generations)
+            object.__setattr__(self, "generations", self.task.generations)
         if not 0.0 < self.until <= 1.0:
             raise UserError(f"--until: {self.until:g} should be a share of the jobs, above 0 and at most 1")
         assert self.generations is not None
@@ -54,9 +54,9 @@ class EvolvedConfig:
             raise UserError(f"--generations: {self.generations} should be from 1 to {MOST_GENERATIONS:,}")
 
     @property
-    def subject(self) -> Subject:
+    def task(self) -> Task:
         """What is learned."""
-        return SUBJECTS[self.learn]
+        return TASKS[self.learn]
 
 
 def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
@@ -65,7 +65,7 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
     Of a synthetic workload the jobs are one list of as many as there are.
     """
     scenario = scenario_of(config, config.seed)
-    if config.subject.several and (config.max_forwards == 0 or scenario.cluster.shape[0] == 1):
+    if config.task.several and (config.max_forwards == 0 or scenario.cluster.shape[0] == 1):
         wrong = "--max-forwards 0" if config.max_forwards == 0 else "--schedulers 1"
         raise UserError(f"{wrong}: should be more to learn {config.learn}, where jobs are sent between schedulers")
     jobs = scenario.jobs[0]
@@ -79,11 +79,11 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
         interval_s=config.interval_s,
         interference=config.interference,
         max_forwards=config.max_forwards,
-        preemption=config.subject.stops,
+        preemption=config.task.stops,
         restart_s=config.restart_s,
         checkpoint_s=config.checkpoint_s,
         min_run_s=config.min_run_s,
-        knows=config.subject.knows,
+        knows=config.task.knows,
     )
     return scenario.cluster, jobs, settings
 
@@ -121,9 +121,9 @@ def statistics(config: EvolvedConfig, cluster: Cluster, jobs: JobList) -> dict[s
 def limits(config: EvolvedConfig) -> str:
     """What was learned for which world, in two sentences."""
     pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
-    stops = f", a start after a stop costs {config.restart_s:g} s" if config.subject.stops else ", jobs are not stopped"
+    stops = f", a start after a stop costs {config.restart_s:g} s" if config.task.stops else ", jobs are not stopped"
     share = "" if config.until == 1.0 else f"{config.until:.0%} of "
-    known = "hidden" if config.subject.knows == NOTHING else "known"
+    known = "hidden" if config.task.knows == NOTHING else "known"
     return (
         f"Learned from {share}{Path(config.workload).name} {pace} on {config.cluster}{stops}, run times"
         f" {known}. On jobs of another scale nothing is known but what is measured."

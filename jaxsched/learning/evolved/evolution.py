@@ -45,7 +45,7 @@ def candidates(
     return directions, points
 
 
-def moved(
+def move(
     search: Search,
     directions: Float64[np.ndarray, "pairs numbers"],
     costs: Float64[np.ndarray, "lists candidates"],

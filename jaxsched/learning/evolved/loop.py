@@ -1,4 +1,4 @@
-"""The loop that learns: a generation is drawn, played, ranked; the best point so far is the policy."""
+"""The loop that learns: a generation is draw_list, played, ranked; the best point so far is the policy."""
 
 import dataclasses
 import hashlib
@@ -16,8 +16,7 @@ from jaxsched.io.json_lines import append, read_rows, truncate
 from jaxsched.io.locks import locked
 from jaxsched.learning.evolved import evolution
 from jaxsched.learning.evolved.config import EvolvedConfig, limits, scenario_of, statistics, world_of
-from jaxsched.learning.evolved.lists import at_about, drawn, misjudged, shortened
-from jaxsched.learning.evolved.plays import Plays, costs
+from jaxsched.learning.evolved.job_lists import Plays, costs, draw_list, misjudge, rescale_about, shorten
 from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, restore, save
 from jaxsched.machine import side_by_side
 from jaxsched.policies.registry import parse
@@ -68,8 +67,8 @@ def train_evolved(
 
 
 def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: Settings) -> Setting:
-    setting, rule = Setting(config, cluster, jobs, settings, []), parse(config.subject.rule)
-    for number in range(config.subject.judges):
+    setting, rule = Setting(config, cluster, jobs, settings, []), parse(config.task.rule)
+    for number in range(config.task.judges):
         rng = np.random.default_rng((config.seed, number, JUDGING))
         part, of = _list(setting, rng, number), _settings(setting, number)
         setting.judges.append((_plays(setting, part, of), Plays(rule, cluster, part, of).mean_jct_s()))
@@ -82,26 +81,26 @@ def _list(setting: Setting, rng: np.random.Generator, number: int) -> JobList:
     They are new ones of a synthetic workload, or stretches of the past. If it is learned so, all times are a random
     factor shorter, and two of four lists have wrong estimates.
     """
-    config, subject = setting.config, setting.config.subject
+    config, task = setting.config, setting.config.task
     if config.workload in SYNTHETIC:
         new = scenario_of(config, int(rng.integers(2**31))).jobs[0]
-        jobs = at_about(new, rng, setting.gpus, config.load)
+        jobs = rescale_about(new, rng, setting.gpus, config.load)
     else:
-        jobs = drawn(setting.jobs, rng, setting.gpus, config.load)
-    jobs = shortened(jobs, rng) if subject.shorter else jobs
-    return misjudged(jobs, rng) if subject.misjudged and number % 4 >= 2 else jobs
+        jobs = draw_list(setting.jobs, rng, setting.gpus, config.load)
+    jobs = shorten(jobs, rng) if task.shorter else jobs
+    return misjudge(jobs, rng) if task.misjudged and number % 4 >= 2 else jobs
 
 
 def _settings(setting: Setting, number: int) -> Settings:
     """Those of a list of that number: every other one has no more forwards than is usual, if that is learned so."""
-    few = setting.config.subject.fewer_forwards and number % 2 == 1
+    few = setting.config.task.fewer_forwards and number % 2 == 1
     usual = min(setting.settings.max_forwards, EvolvedConfig.max_forwards)
     return dataclasses.replace(setting.settings, max_forwards=usual) if few else setting.settings
 
 
 def _plays(setting: Setting, jobs: JobList, settings: Settings) -> Plays:
-    subject = setting.config.subject
-    return Plays(subject.policy_of(subject.begin), setting.cluster, jobs, settings)
+    task = setting.config.task
+    return Plays(task.policy_of(task.begin), setting.cluster, jobs, settings)
 
 
 def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None, command: str) -> None:
@@ -109,8 +108,8 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
     if resume:
         state, command = restore(run_dir, digest)
     else:
-        point = config.subject.begin
-        state = _judged(setting, EvolvedState(evolution.begin(point), point))[0]
+        point = config.task.begin
+        state = _judge(setting, EvolvedState(evolution.begin(point), point))[0]
         save(run_dir, state, config, digest, command)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, state.search.generation)
@@ -118,7 +117,7 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
     while state.search.generation < config.generations:
         state, row = _generation(setting, state)
         if state.search.generation % JUDGED_EVERY == 0 or state.search.generation == config.generations:
-            state, ratio = _judged(setting, state)
+            state, ratio = _judge(setting, state)
             assert state.best_ratio is not None
             row |= {"ratio_to_rule": ratio, "best_ratio": state.best_ratio, "best_generation": state.best_generation}
         timing = {"generation": state.search.generation, "wall_s": time.perf_counter() - began_s}
@@ -132,20 +131,20 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
 
 def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, dict[str, float]]:
     """All candidates on the lists that are drawn for this generation."""
-    config, subject, search = setting.config, setting.config.subject, state.search
+    config, task, search = setting.config, setting.config.task, state.search
     rng = np.random.default_rng((config.seed, search.generation))
-    directions, points = evolution.candidates(search, rng, subject.pace)
-    plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(subject.lists)]
-    found = costs(plays, [subject.policy_of(point) for point in points], side_by_side())
-    search = evolution.moved(search, directions, found, subject.pace)
+    directions, points = evolution.candidates(search, rng, task.pace)
+    plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(task.lists)]
+    found = costs(plays, [task.policy_of(point) for point in points], side_by_side())
+    search = evolution.move(search, directions, found, task.pace)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
     return dataclasses.replace(state, search=search), row
 
 
-def _judged(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
+def _judge(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
     """The state, its average as the best point if it is, and the average's completion times over those of the rule."""
-    policy = setting.config.subject.policy_of(state.search.average)
+    policy = setting.config.task.policy_of(state.search.average)
     found = costs([plays for plays, _ in setting.judges], [policy], side_by_side())[:, 0]
     logs = [math.log(found_s / reference_s) for found_s, (_, reference_s) in zip(found, setting.judges)]
     ratio = math.exp(sum(logs) / len(logs))
@@ -165,7 +164,7 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
         "commands": {"train": command} if command else {},
         "limits": limits(config),
     }
-    config.subject.save(run_dir / POLICY_FOLDER, state.best, card)
+    config.task.save(run_dir / POLICY_FOLDER, state.best, card)
 
 
 def _digest(jobs: JobList) -> str:

@@ -14,7 +14,7 @@ from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import Count, converted
 from jaxsched.learning.evolved.config import EvolvedConfig
 from jaxsched.learning.evolved.evolution import Search
-from jaxsched.learning.evolved.subjects import SUBJECTS
+from jaxsched.learning.evolved.tasks import TASKS
 
 STATE_FILE = "evolved.json"
 SCHEMA = 1
@@ -74,7 +74,7 @@ def _read(run_dir: Path) -> _Saved:
         raise UserError(f"{where}: squares has {min(saved.squares):g}, should be at least 0")
     if saved.schema != SCHEMA:
         raise UserError(f"{where}: schema {saved.schema}, this version reads schema {SCHEMA}")
-    count = len(SUBJECTS[saved.config.learn].begin)
+    count = len(TASKS[saved.config.learn].begin)
     for name in (*ARRAYS, "best"):
         if len(getattr(saved, name)) != count:
             raise UserError(f"{where}: {name} has {len(getattr(saved, name))} numbers, should have {count}")

@@ -9,18 +9,21 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.env.knowledge import NOTHING, RUNTIMES
-from jaxsched.learning.evolved import level_numbers
+from jaxsched.env.levels import LevelTable, mlfq_limits_s, run_limits_s
 from jaxsched.learning.evolved.evolution import Pace
-from jaxsched.learning.evolved.level_numbers import table_of
 from jaxsched.policies import evolved
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights
+from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
+COUNT = RUN_BINS + 2 * WIDTH_CLASSES + 1  # per bin, per width, slope per width, margin
+PER_UNIT = 100  # levels of a table in the distance between two queues of `mlfq`
+MIDDLE, SLOPE_BINS = RUN_BINS // 2, 5.0  # a width's slope is 0 at that bin, and a unit so many bins further
 Numbers = Float64[np.ndarray, "numbers"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class Task:
     """One thing that can be learned."""
 
     name: str
@@ -40,14 +43,30 @@ class Subject:
     misjudged: bool  # two of four lists have wrong estimates
 
 
+def table_of(numbers: Float64[np.ndarray, "numbers"]) -> LevelTable:
+    """The table that numbers stand for; zeros for the queues of `mlfq`, their limits moved up to those of the bins."""
+    by_bin, width, slope = np.split(numbers[:-1], [RUN_BINS, RUN_BINS + WIDTH_CLASSES])
+    steps = (np.arange(RUN_BINS) - MIDDLE) / SLOPE_BINS
+    units = _queue_of_bin() + by_bin + width[:, None] + slope[:, None] * steps
+    levels = np.clip(np.round(PER_UNIT * units), -HIGHEST_LEVEL, HIGHEST_LEVEL).astype(np.int64)
+    margin = int(np.clip(np.round(PER_UNIT * numbers[-1]), 0, HIGHEST_LEVEL))
+    return LevelTable(tuple(tuple(row) for row in levels.tolist()), margin)
+
+
+def _queue_of_bin() -> Float64[np.ndarray, "bins"]:
+    """The queue of `mlfq` in which a job is at the lower limit of each bin."""
+    lowest = np.array([0.0, *run_limits_s()])
+    return (lowest[:, None] >= np.array(mlfq_limits_s())).sum(-1).astype(np.float64)
+
+
 def _weights(numbers: Numbers) -> SeekWeights:
     return SeekWeights(tuple(np.clip(numbers, -LARGEST_SEEK, LARGEST_SEEK).astype(np.float32).tolist()))
 
 
-LEVELS = Subject(
+LEVELS = Task(
     name=evolved.LEVELS,
     rule=evolved.RULES[evolved.LEVELS],
-    begin=np.zeros(level_numbers.COUNT),
+    begin=np.zeros(COUNT),
     policy_of=lambda numbers: evolved.policy_of(table_of(numbers), evolved.LEVELS),
     save=lambda folder, numbers, card: evolved.save(folder, table_of(numbers), card),
     knows=NOTHING,
@@ -61,7 +80,7 @@ LEVELS = Subject(
     fewer_forwards=False,
     misjudged=False,
 )
-SEEKING = Subject(
+SEEKING = Task(
     name=evolved.SEEKING,
     rule=evolved.RULES[evolved.SEEKING],
     begin=np.array([-1.0, 0.0, 0.1, 1.0]),  # by the wait alone
@@ -78,4 +97,4 @@ SEEKING = Subject(
     fewer_forwards=True,
     misjudged=True,
 )
-SUBJECTS = {subject.name: subject for subject in (LEVELS, SEEKING)}
+TASKS = {task.name: task for task in (LEVELS, SEEKING)}
