@@ -75,8 +75,8 @@ def what_is(path: Path, models: str | None = None) -> str:
 
 
 def _folder(path: Path) -> str:
+    from jaxsched.calibration import step_time
     from jaxsched.calibration.interference import files as interference
-    from jaxsched.calibration.step_time import files as step_time
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.json_file import read_json
@@ -116,8 +116,8 @@ def _folder(path: Path) -> str:
 
 def _csv(path: Path, models: str | None) -> str:
     from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS, read_measurements
-    from jaxsched.calibration.step_time.measurements import FORMATS as STEP_TIMES
-    from jaxsched.calibration.step_time.measurements import read_step_times
+    from jaxsched.calibration.step_time import FORMATS as STEP_TIMES
+    from jaxsched.calibration.step_time import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.cluster.servers import GPU_SPEEDS
     from jaxsched.io.csv_file import read_table

@@ -10,8 +10,8 @@ from jaxsched.cli.options import Output
 from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
+    from jaxsched.calibration.fitting import Errors
     from jaxsched.calibration.interference.measurements import Measurements
-    from jaxsched.calibration.validation import Errors
 
 HELP = """Fit, evaluate and use models of how jobs slow each other down, from measured pairs.
 
@@ -42,7 +42,7 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.folders import provenance
+        from jaxsched.calibration.data import provenance
         from jaxsched.calibration.interference.files import WHAT, save_model
         from jaxsched.calibration.interference.fit import fit
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
@@ -82,9 +82,9 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.calibration.folders import provenance
-        from jaxsched.calibration.interference.evaluate import evaluate
+        from jaxsched.calibration.data import provenance
         from jaxsched.calibration.interference.files import load_model
+        from jaxsched.calibration.interference.validate import evaluate
         from jaxsched.cli.output import write_report
 
         measured = _measured(self.data, self.json)
@@ -116,8 +116,8 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
+        from jaxsched.calibration.fitting import MODEL
         from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
-        from jaxsched.calibration.validation import MODEL
         from jaxsched.cli.output import results, write_report
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured

@@ -10,8 +10,8 @@ from jaxsched.cli.options import Output, optional
 from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
-    from jaxsched.calibration.step_time.measurements import StepTimes
-    from jaxsched.calibration.validation import Errors
+    from jaxsched.calibration.fitting import Errors
+    from jaxsched.calibration.step_time import StepTimes
 
 HELP = """Fit and evaluate a model of the step time by placement.
 
@@ -39,10 +39,8 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.folders import provenance
-        from jaxsched.calibration.step_time.files import WHAT, save_model
-        from jaxsched.calibration.step_time.model import fit_step_times
-        from jaxsched.calibration.step_time.validate import mean_step_s
+        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.step_time import WHAT, fit_step_times, mean_step_s, save_model
         from jaxsched.errors import UserError
         from jaxsched.io.cards import check_free
         from jaxsched.io.files import check_folder
@@ -75,10 +73,9 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.calibration.folders import provenance
-        from jaxsched.calibration.step_time.files import load_model
-        from jaxsched.calibration.step_time.validate import compare
-        from jaxsched.calibration.validation import MODEL
+        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.fitting import MODEL
+        from jaxsched.calibration.step_time import compare, load_model
         from jaxsched.cli.output import check_report, write_report
 
         check_report(self.json, *self.data)
@@ -110,7 +107,7 @@ class Validate:
 
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
-        from jaxsched.calibration.step_time.validate import cross_validate, extrapolate
+        from jaxsched.calibration.step_time import cross_validate, extrapolate
         from jaxsched.cli.output import check_report, write_report
         from jaxsched.errors import UserError
 
@@ -135,7 +132,7 @@ class Validate:
 
 
 def _read(paths: tuple[Path, ...]) -> "StepTimes":
-    from jaxsched.calibration.step_time.measurements import read_step_times
+    from jaxsched.calibration.step_time import read_step_times
 
     return read_step_times(paths)
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from jaxsched.calibration.fitting import folds
 from jaxsched.calibration.interference.fit import adapt, fit, predict_ratios
 from jaxsched.calibration.interference.predict import slowdowns
 from jaxsched.calibration.interference.references import NAMES
 from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
-from jaxsched.calibration.validation import folds
 from tests.support.interference_files import QUICK
 
 

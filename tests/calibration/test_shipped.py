@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from jaxsched.calibration.folders import shipped_folder
+from jaxsched.calibration.data import shipped_folder
 from jaxsched.calibration.interference.files import load_model
 from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
 from jaxsched.cli.main import main

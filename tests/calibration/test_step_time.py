@@ -6,14 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.calibration.step_time.measurements import (
+from jaxsched.calibration.step_time import (
     PLACEMENT_COLUMNS,
     SCALABILITY_COLUMNS,
     StepTimes,
+    cross_validate,
+    extrapolate,
+    fit_step_times,
+    predict_step_s,
     read_step_times,
+    step_s,
 )
-from jaxsched.calibration.step_time.model import fit_step_times, predict_step_s, step_s
-from jaxsched.calibration.step_time.validate import cross_validate, extrapolate
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 

@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from jaxsched.calibration.folders import read_folder
-from jaxsched.calibration.interference.design import Vocabulary
+from jaxsched.calibration.data import read_folder
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import NETWORK, Item
-from jaxsched.calibration.interference.model import FitSettings, SharingModel
+from jaxsched.calibration.interference.model import FitSettings, SharingModel, Vocabulary
 from jaxsched.calibration.interference.references import References
 from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
 from jaxsched.dynamics.resources import CHANNELS, LINK, NIC

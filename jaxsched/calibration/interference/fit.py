@@ -10,10 +10,15 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
-from jaxsched.calibration.descent import minimize
-from jaxsched.calibration.interference.design import Vocabulary, vocabulary_of
+from jaxsched.calibration.fitting import minimize
 from jaxsched.calibration.interference.measurements import GPU, Item, Measurements
-from jaxsched.calibration.interference.model import NETWORK_SETTINGS, FitSettings, SharingModel
+from jaxsched.calibration.interference.model import (
+    NETWORK_SETTINGS,
+    FitSettings,
+    SharingModel,
+    Vocabulary,
+    vocabulary_of,
+)
 
 Parameters = dict[str, Any]  # arrays by name, see `SharingModel`; of JAX while fitting, of NumPy when read
 

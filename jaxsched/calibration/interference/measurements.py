@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
-from jaxsched.calibration.tables import Format, model_name, read_table, some
+from jaxsched.calibration.data import Format, read_table, some
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shortened
 from jaxsched.io.json_file import read_json
@@ -114,7 +114,7 @@ def _gpu_row(row: Row) -> list[tuple[Item, Item, float]]:
     gpu = row.text("gpu_type").lower()
     if gpu not in GPU_TYPES:
         raise row.fail("gpu_type", f"one of {', '.join(GPU_TYPES)}")
-    names = model_name(row, "model_a"), model_name(row, "model_b")
+    names = row.name("model_a"), row.name("model_b")
     for field, name in zip(("model_a", "model_b"), names):
         if _wrong_batch(name):
             raise row.fail(field, WITH_BATCH)
@@ -134,7 +134,7 @@ def _network_row(row: Row) -> list[tuple[Item, Item, float]]:
     jobs = []
     for role in ("victim", "aggressor"):
         gpus, per_node = (row.whole(f"{role}_{field}", minimum=1) for field in ("gpus", "gpus_per_node"))
-        jobs.append(network_item(model_name(row, role), gpus, per_node))
+        jobs.append(network_item(row.name(role), gpus, per_node))
     return [(*jobs, _throughput(row, "throughput_ratio"))]
 
 

@@ -12,7 +12,7 @@
 import os
 from collections.abc import Sequence
 
-from jaxsched.calibration.folders import SHIPPED
+from jaxsched.calibration.data import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
@@ -48,9 +48,9 @@ def sharing_law(name: str, models: Sequence[ModelProfile] = CATALOGUE) -> Sharin
     """
     if name != DEFAULT and (name in LAWS or name.partition(":")[0] in LAWS):
         return None
-    from jaxsched.calibration.interference.catalogue import sharing_table  # heavier than what whole GPUs need
     from jaxsched.calibration.interference.files import load_model
     from jaxsched.calibration.interference.measurements import GPU
+    from jaxsched.calibration.interference.predict import sharing_table  # heavier than what whole GPUs need
 
     parts = load_model(SHIPPED if name == DEFAULT else name).parts
     return sharing_table(parts[GPU], models) if GPU in parts else None

@@ -1,4 +1,4 @@
-"""Predictions for jobs by name: measured ones, other scales of measured families, and models of the catalogue."""
+"""Predictions for jobs by name, and for all models of the catalogue: the table that the simulator takes."""
 
 import math
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from jaxtyping import Float32
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
 from jaxsched.calibration.interference.model import law_of, split
+from jaxsched.cluster.servers import GPU_TYPES
+from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shortened
@@ -97,3 +99,29 @@ def _rescaled(family: list[Item], asked: Item) -> Item:
     at = asked.scale[0]
     time = float(step.mean() + slope * (at - batch.mean()))
     return Item(family[0].hardware, asked.name, family[0].family, (at,), (at, time if math.isfinite(time) else at))
+
+
+# Gavel's names of GPU types by ours. openb tells V100s by their memory; Gavel's had 16 GB.
+MEASURED_GPUS = {"V100": "v100", "V100M16": "v100", "V100M32": "v100", "P100": "p100", "K80": "k80"}
+
+
+def sharing_table(fitted: Fitted, models: Sequence[ModelProfile] = CATALOGUE) -> SharingTable:
+    """Sensitivities and pressures of every one of the models on every GPU type that `fitted` covers, else 0.
+
+    A model that was not measured has the prior of its profile (`predict.catalogue_item`).
+    """
+    known = {item.hardware for item in fitted.items}
+    hardware = [MEASURED_GPUS.get(name) for name in GPU_TYPES]
+    covered = np.array([name in known for name in hardware])
+    size = (fitted.settings.members, len(GPU_TYPES), len(models), fitted.settings.channels)
+    sensitivity, pressure = np.zeros((2, *size), np.float32)
+    for place, name in enumerate(hardware):
+        if name in known:
+            items = [catalogue_item(fitted, model, name, models)[0] for model in range(len(models))]
+            sensitivity[:, place], pressure[:, place] = latents(fitted, items)
+    return SharingTable(
+        laws=law_of(fitted.parameters),
+        sensitivity=jnp.asarray(sensitivity),
+        pressure=jnp.asarray(pressure),
+        covered=jnp.asarray(covered),
+    )

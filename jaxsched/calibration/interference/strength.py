@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float32
 
-from jaxsched.calibration.descent import minimize
+from jaxsched.calibration.fitting import minimize
 from jaxsched.calibration.interference.measurements import Measurements
 
 GRID = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)

@@ -1,4 +1,4 @@
-"""Validation: errors by hardware and model, folds over rows, and leaving one family out with k measured rows."""
+"""Errors of a fitted model and of references: on new rows, over folds, and with a family left out but for k rows."""
 
 import dataclasses
 from typing import Any
@@ -7,12 +7,13 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Shaped
 
-from jaxsched.calibration.interference.design import vocabulary_of
+from jaxsched.calibration.fitting import MODEL, Errors, by_group, folds
+from jaxsched.calibration.interference.files import FittedModel
 from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
 from jaxsched.calibration.interference.measurements import Measurements
-from jaxsched.calibration.interference.model import FitSettings
+from jaxsched.calibration.interference.model import FitSettings, vocabulary_of
 from jaxsched.calibration.interference.references import NAMES, References, fit_references
-from jaxsched.calibration.validation import MODEL, Errors, by_group, folds
+from jaxsched.errors import UserError
 
 
 def errors(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> Errors:
@@ -138,3 +139,31 @@ def _drawn(
             rows = np.unique(measured.row[own])
             taken |= np.isin(measured.row, rng.permutation(rows)[:k])
     return taken
+
+
+def evaluate(model: FittedModel, measured: Measurements) -> dict:
+    """{"kind", "rows", "ratios", "mae", "mape", "models", "references"}; UserError on hardware it does not know."""
+    if measured.kind not in model.parts:
+        raise UserError(
+            f"the model knows {', '.join(model.parts)} sharing only, the data are of {measured.kind} sharing"
+        )
+    fitted, references = model.parts[measured.kind], model.references[measured.kind]
+    known = {item.hardware for item in fitted.items}
+    for hardware in sorted({item.hardware for item in measured.items}):
+        if hardware not in known:
+            raise UserError(f"the model has no measurement on {hardware!r}, only on {', '.join(sorted(known))}")
+    predicted = predict_ratios(fitted.settings, fitted.vocabulary, fitted.parameters, measured)
+    index = {item.key: i for i, item in enumerate(fitted.items)}
+    place = np.array([index.get(item.key, -1) for item in measured.items])
+    victim, aggressor = place[measured.victim], place[measured.aggressor]
+    compared = {
+        name: errors(measured, references.predict(name, measured.hardware, victim, aggressor)) for name in NAMES
+    }
+    return {
+        "kind": measured.kind,
+        "rows": measured.rows,
+        "ratios": len(measured.ratio),
+        **errors(measured, predicted),
+        "models": by_model(measured, predicted),
+        "references": compared,
+    }

@@ -1,12 +1,13 @@
-"""The fit that all laws share: Adam with a learning rate that falls to 0 on a cosine, as one loop in the program."""
+"""What all laws share when they are fitted: the descent, folds of rows, and errors by group."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float32, PyTree
+from jaxtyping import Float, Float32, Int, Int64, PyTree, Shaped
 
 
 def minimize(
@@ -33,3 +34,20 @@ def minimize(
 
     (parameters, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(steps))
     return parameters
+
+
+Errors = dict[str, dict[str, float]]  # {name of a figure: {group or "all": value}}
+MODEL = "model"  # the fitted model, beside the references' names
+
+
+def folds(unit: Int[np.ndarray, "D"], count: int, seed: int) -> Int64[np.ndarray, "D"]:
+    """The fold, 0 to `count` - 1, of every measurement; those of one `unit` are in the same one."""
+    return (np.random.default_rng(seed).permutation(int(unit.max()) + 1) % count)[unit]
+
+
+def by_group(
+    group: Shaped[np.ndarray, "D"], values: Float[np.ndarray, "D"], figure: Callable[[np.ndarray], float] = np.mean
+) -> dict[str, float]:
+    """{group or "all": figure of its `values`}; `group` holds names."""
+    groups = {str(name): float(figure(values[group == name])) for name in np.unique(group)}
+    return groups | {"all": float(figure(values))}
