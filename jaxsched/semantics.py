@@ -35,6 +35,10 @@ STOP_TOLERANCE = 1e-6  # of an interval, likewise of the least run time
 LEAST_GAIN_S = 1e-3  # of work that a job must have gained since its last start before it may be stopped
 FASTER, RESTARTS = 1500, 5.0  # jobs move to GPUs faster by so much, on GRID; restarts that they must make up for
 
+# What policies know of run times, and how often a job may be handed on: that is counted in 8 bits.
+RUNTIMES, ESTIMATES, HISTORY, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "history", "nothing")
+MOST_FORWARDS = 127
+
 # History. Run times are noted, and ratios compared, on a grid of STEPS per factor of 2, up to MOST_STEPS; whole numbers
 # from there on, so that independent implementations agree to the last bit.
 STEPS, MOST_STEPS = 16, 432

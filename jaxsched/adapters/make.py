@@ -20,6 +20,7 @@ from jaxsched.simulation.settings import Settings, compact_tenants, env_config, 
 from jaxsched.workload.jobs import pad_table, to_table
 
 QUEUE_SLOTS = 64  # of a scheduler; further arrivals wait outside
+RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s")  # of `Settings`
 ROUNDS = 8  # decision rounds at a boundary, at most
 
 
@@ -29,11 +30,6 @@ def make(
     *,
     episodes: int = 8,
     num_jobs: int = 100,
-    interval_s: float = 60.0,
-    horizon_s: float | None = None,
-    interference: str = "default",
-    models: str | None = None,
-    max_forwards: int = 2,
     reward: Mapping[str, Any] | None = None,
     queue: Discipline = SHOWN,
     in_turns: bool = False,
@@ -46,10 +42,6 @@ def make(
         cluster, workload: names or files, as `jaxsched evaluate` takes them.
         episodes: so many job lists are drawn beforehand, and every episode plays one of them.
         num_jobs: of an episode.
-        interval_s: seconds between decisions.
-        horizon_s: an episode is truncated at this simulated time; None: it ends when all jobs have finished.
-        models: a file of models beside the catalogue's.
-        max_forwards: how often a job may be forwarded.
         reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: 1 for `jobs`. Then the
             rewards of all schedulers sum to minus the completion times of all jobs, in intervals, each from the first
             boundary after its submission. What a job waits outside a full queue (`QUEUE_SLOTS`) does not count.
@@ -57,32 +49,29 @@ def make(
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
         may_wait: False: the mask has waiting only where nothing else is legal. Simple learners get lost in waiting.
-        options: further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
+        options: `interval_s`, `interference`, `max_forwards` and `models` as of `Settings`; `horizon_s`, the simulated
+            time at which an episode is truncated (default: it ends when all jobs have finished); and further ones of
+            `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     Policies see run times, or estimates (`duration_error`), and jobs are not stopped: `ClusterEnv` has the rest.
-    UserError on any mistake.
+
+    Raises:
+        UserError: on any mistake.
     """
     for name, value in {"episodes": episodes, "num_jobs": num_jobs}.items():
         if not (isinstance(value, Integral) and value >= 1):
             raise UserError(f"{name}: {value} should be a whole number of at least 1")
     mine = [name for name in inspect.signature(make).parameters if name != "options"]
-    check_options("make", options, mine, but=("seeds",))
+    check_options("make", options, [*mine, *RULES], but=("seeds",))
     weights = _weights({"jobs": 1.0} if reward is None else reward)
-    scenario = load_scenario(cluster, workload, num_jobs=num_jobs, seeds=episodes, models=models, **options)
-    settings = Settings(
-        interval_s=interval_s,
-        rounds=ROUNDS,
-        interference=interference,
-        horizon_s=horizon_s,
-        models=models,
-        max_forwards=max_forwards,
-    )
+    settings = Settings(rounds=ROUNDS, **{name: options.pop(name) for name in RULES if name in options})
+    scenario = load_scenario(cluster, workload, num_jobs=num_jobs, seeds=episodes, models=settings.models, **options)
     lists = compact_tenants(scenario.jobs)
     config = env_config(scenario.cluster, lists, settings)
     config = dataclasses.replace(config, queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
     params = env_params(scenario.cluster, config, settings).replace(reward=weights)
     size = max(map(len, lists))
-    tables = [pad_table(to_table(jobs, interval_s), size) for jobs in lists]
+    tables = [pad_table(to_table(jobs, settings.interval_s), size) for jobs in lists]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
     starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
     return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns, may_wait)

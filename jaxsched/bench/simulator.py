@@ -35,11 +35,12 @@ from jaxsched.env.state import State
 from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.event_loop import Run
 from jaxsched.machine import loop_options
+from jaxsched.options import JAX
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.jax_program import Program
 from jaxsched.simulation.jax_run import JaxEngine
-from jaxsched.simulation.settings import JAX, Settings, compact_tenants
+from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long

@@ -81,8 +81,6 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
     """Names of policies and folders of checkpoints."""
     seeds: Annotated[int | None, optional("N")] = None
     """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces)."""
-    horizon_s: Annotated[float | None, optional("X")] = None
-    """Cut the runs off at this simulated time (default: run until every job has finished)."""
     json: Output = None
     """Also write the results as JSON."""
     keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -155,7 +153,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.simulation.device import played_on
         from jaxsched.simulation.jax_run import COMPILING
 
-        cluster, settings = self.scenario(1).cluster, self.settings(horizon_s=self.horizon_s, record_placements=True)
+        cluster, settings = self.scenario(1).cluster, self.settings(record_placements=True)
         found = {}
         with Display([row.name for row in comparison.rows], self.explain, "decisions") as display:
             for policy, row in zip(parse_all(self.policies), comparison.rows, strict=True):
@@ -200,7 +198,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         policies = parse_all(self.policies)
         scenario = self.scenario(self.seeds)
         placed = bool(self.picture or self.report or self.keep_runs)
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
+        settings = self.settings(record_placements=placed)
         with (
             executor_for(self.on, self.ask, Path(".jaxsched-jobs")) as executor,
             RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
+from jaxsched.cli.options import Output, ScenarioOptions, file_of
 
 HELP = """Run one policy and write what became of every job.
 
@@ -38,8 +38,6 @@ class Simulate(ScenarioOptions):
 
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "greedy-wait"
     """A policy or the folder of a checkpoint; see `jaxsched evaluate --help`."""
-    horizon_s: Annotated[float | None, optional("X")] = None
-    """Cut the run off at this simulated time (default: run until every job has finished)."""
     jobs_out: Output = None
     """Write one line per job (.csv, or .parquet)."""
     timeline: Output = None
@@ -67,7 +65,7 @@ class Simulate(ScenarioOptions):
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
         placed = self.jobs_out is not None or self.timeline is not None
-        settings = self.settings(horizon_s=self.horizon_s, record_placements=placed)
+        settings = self.settings(record_placements=placed)
         with RunDisplay([self.policy], len(scenario.jobs[0])) as display:
             comparison = compare(
                 scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report

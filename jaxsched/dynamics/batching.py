@@ -17,11 +17,14 @@ import jax.numpy as jnp
 from jax import Array, core, lax
 from jaxtyping import Bool, PyTree
 
+from jaxsched.options import ACCELERATOR as ACCELERATOR
+from jaxsched.options import CPU
+from jaxsched.options import PATHS as PATHS
+
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
-CPU, ACCELERATOR = PATHS = ("cpu", "accelerator")
 _path: contextvars.ContextVar[str | None] = contextvars.ContextVar("path", default=None)
 
 

@@ -6,9 +6,9 @@ from jaxtyping import Bool, Float32
 
 from jaxsched.env.history import estimates_s
 from jaxsched.env.state import FINISHED, EnvParams, State
-from jaxsched.semantics import OVERDUE
-
-RUNTIMES, ESTIMATES, HISTORY, NOTHING = KNOWLEDGE = ("runtimes", "estimates", "history", "nothing")
+from jaxsched.semantics import ESTIMATES, HISTORY, OVERDUE, RUNTIMES
+from jaxsched.semantics import KNOWLEDGE as KNOWLEDGE
+from jaxsched.semantics import NOTHING as NOTHING
 
 
 def mask_unknown(params: EnvParams, state: State, knows: str) -> State:

@@ -47,7 +47,6 @@ class EnvConfig:
 
 
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
-MOST_FORWARDS = 127  # of a job: they are counted in 8 bits, see `Records`
 
 
 class RewardWeights(Pytree):

@@ -11,10 +11,11 @@ import numpy as np
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.event_loop import Run, SearchedRun, compiling, why_not_whole_run
+from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
-from jaxsched.simulation.settings import COMPILED, Settings, at_horizon, env_config, env_params, most_running
+from jaxsched.simulation.settings import Settings, at_horizon, env_config, env_params, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about

@@ -15,13 +15,14 @@ from jaxsched.env.environment import initial_state
 from jaxsched.env.starts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.errors import UserError
+from jaxsched.options import JAX
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.device import brought_here
 from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
 from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.jax_slots import Fitting, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import JAX, Settings, at_horizon, env_config, env_params, most_running, pairs_of
+from jaxsched.simulation.settings import Settings, at_horizon, env_config, env_params, most_running, pairs_of
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"

@@ -7,99 +7,47 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from jaxsched.calibration.interference.named import DEFAULT, interference_model, sharing_law
+from jaxsched.calibration.interference.named import interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
-from jaxsched.dynamics.batching import CPU, PATHS
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
-from jaxsched.env.knowledge import HISTORY, KNOWLEDGE, RUNTIMES
 from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import LARGEST_HORIZON, MOST_FORWARDS, EnvConfig, EnvParams, Pairs, make_params, preemption
+from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, Pairs, make_params, preemption
 from jaxsched.errors import UserError
+from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.pytree import on_device
+from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import on_accelerator
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
-AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
-SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 1e-6, 1e9
-MOST_ROUNDS = 1 << 16
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
 STARTS = 4096  # logged in JAX before the host reads them; at least one per partition and round
 MOST_NOTED = 4_000_000  # finished jobs of a history
-MOST_SIGMA = 3.0  # of the factors of pairs of models: some are then 1,000 times their mean
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a comparison holds fixed over its policies. UserError on a value out of its range."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(EvaluatedWorld, RunOptions):
+    """What a comparison holds fixed over its policies: the fields of its bases, and these.
 
-    interval_s: float = 60.0  # seconds between decisions
-    interference: str = DEFAULT  # see `interference_model`
-    pair_factors: float | None = None  # sigma of random factors of models that share a GPU, see `env.pairs`
-    pairs_known: bool = False  # policies see them
-    models: str | None = None  # a file of models beside the catalogue's, see `workload.catalogue`
-    rounds: int = 64  # decision rounds per boundary at most
-    max_forwards: int = 2  # of a job, docs/semantics.md, section 6
+    UserError on a value out of its range.
+    """
+
+    outages: Outages | None = None  # docs/semantics.md, section 11
     seed: int = 0  # of the policies that draw
-    horizon_s: float | None = None  # simulated time at which a run is cut off; None: until every job has finished
-    wall_limit_s: float | None = None  # the same on the clock on the wall, per run
+    wall_limit_s: float | None = option(None, "Cut every run off after this time on the wall.", LIMIT_S)
     record_placements: bool = False  # keep every job's placement
-    threads: int | None = None  # runs at the same time; None: one per core, at most 16; 1 on accelerators
-    device: str = CPU  # where JAX plays, see `simulation.device`: cpu, or accelerator
+    threads: int | None = option(  # at the same time; None: one per core, at most 16; 1 on accelerators
+        None, "Runs at the same time.", AT_LEAST_ONE._replace(wanted="a whole number of at least 1")
+    )
     batched: bool | None = None  # play all seeds as one vmapped program; None: on accelerators only
-    preemption: bool = False  # schedulers may stop running jobs, docs/semantics.md, section 8
-    restart_s: float = 60.0  # what a start costs from the second on
-    checkpoint_s: float = 0.0  # of work between two checkpoints; 0: a job that is stopped keeps all
-    min_run_s: float = 0.0  # a job is not stopped earlier after a start
-    failures: str | None = None  # MTBF,MTTR: servers fail by these mean hours, see `cluster.outages`
-    failure_seed: int = 0  # of these draws
-    outages: Outages | None = None  # servers are out as this says, docs/semantics.md, section 11
-    knows: str = RUNTIMES  # what policies know of run times
-    debug_checks: bool = False  # check the state after every decision round, in JAX: see `env.checks`
-    engine: str = AUTO  # jax: the environment; compiled: the event loop; auto: that where it has what is needed
 
     def __post_init__(self) -> None:
-        for name in ("interval_s", "horizon_s", "wall_limit_s"):
-            value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value > 0):
-                raise UserError(f"{name}: {value} should be a finite number of seconds > 0")
-        if not SHORTEST_INTERVAL_S <= self.interval_s <= LONGEST_INTERVAL_S:
-            raise UserError(
-                f"interval_s: {self.interval_s} should be from {SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} s"
-            )
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            raise UserError(f"rounds: {self.rounds} should be at least 1 and at most {MOST_ROUNDS}")
-        if not (isinstance(self.max_forwards, int) and 0 <= self.max_forwards <= MOST_FORWARDS):
-            raise UserError(f"max_forwards: {self.max_forwards} should be a whole number from 0 to {MOST_FORWARDS}")
-        if self.device not in PATHS:
-            raise UserError(f"device: {self.device!r} should be one of {', '.join(PATHS)}")
-        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
-            raise UserError(f"threads: {self.threads} should be a whole number of at least 1")
-        if self.engine not in ENGINES:
-            raise UserError(f"engine: {self.engine!r} should be one of {', '.join(ENGINES)}")
-        costs = (self.restart_s, self.checkpoint_s, self.min_run_s)
-        preemption(*costs)
-        if not self.preemption and self.min_run_s != Settings.min_run_s:
-            raise UserError("min_run_s: says when schedulers may stop jobs, but preemption is off")
-        if not self.stops and costs[:2] != (Settings.restart_s, Settings.checkpoint_s):
-            raise UserError(
-                "restart_s, checkpoint_s: say what stopping jobs costs, but preemption and failures are off"
-            )
-        if self.failures is not None:
+        super().__post_init__()
+        if self.failures:
             parse_rates(self.failures)
-        if self.failures is not None and self.outages is not None:
-            raise UserError("failures, outages: servers fail by rates or as a file says, give one of them")
-        if not 0 <= self.failure_seed < 2**31:
-            raise UserError(f"failure_seed: {self.failure_seed} should be at least 0 and less than 2^31")
-        if self.knows not in KNOWLEDGE:
-            raise UserError(f"knows: {self.knows!r} should be one of {', '.join(KNOWLEDGE)}")
-        if self.pair_factors is not None and not 0.0 <= self.pair_factors <= MOST_SIGMA:
-            raise UserError(f"pair_factors: {self.pair_factors} should be from 0 to {MOST_SIGMA:g}")
-        if self.pairs_known and self.pair_factors is None:
-            raise UserError("pairs_known: says that policies see the factors of pair_factors, which are off")
         interference_model(self.interference)
         get_catalogue(self.models)
 
@@ -113,16 +61,6 @@ class Settings:
     def seeds_in_a_batch(self, seeds: int) -> bool:
         """Whether so many seeds are played as one vmapped program."""
         return (seeds > 1 and on_accelerator(self.device)) if self.batched is None else self.batched
-
-    @property
-    def fails(self) -> bool:
-        """Servers go out and come back."""
-        return self.failures is not None or self.outages is not None
-
-    @property
-    def stops(self) -> bool:
-        """Jobs may start more than once."""
-        return self.preemption or self.fails
 
     def described(self) -> dict[str, Any]:
         """All values, as a report has them."""
@@ -199,7 +137,7 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
         interference = interference.replace(sharing=sharing_law(settings.interference, models))
     horizon, outages = settings.horizon, settings.outages
     _check_outages(cluster, job_lists, settings)
-    if settings.failures is not None:
+    if settings.failures:
         span_s = drawn_span_s(cluster, job_lists, settings)
         horizon = min(horizon, int(np.ceil(span_s / settings.interval_s)))
         servers = int(np.asarray(cluster.server_id).max()) + 1

@@ -12,6 +12,7 @@ from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.executors.executor import Executor, Task, Tell
 from jaxsched.machine import side_by_side
+from jaxsched.options import AUTO, COMPILED, JAX
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.compiled_engine import CompiledEngine
@@ -19,7 +20,7 @@ from jaxsched.simulation.device import brought_here, check_device, on_accelerato
 from jaxsched.simulation.engine import Engine, Report
 from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import AUTO, COMPILED, JAX, Settings, env_config, env_params
+from jaxsched.simulation.settings import Settings, env_config, env_params
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shortened
+from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
@@ -35,27 +36,17 @@ TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {for
 WORKLOADS = (*SYNTHETIC, *TRACES)
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkloadOptions:
-    """What a workload is made with. `load` None: a trace keeps its own pace, a synthetic one has load 0.8."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(JobOptions):
+    """What a workload is made with: the options of jobs, and what a cluster and a catalogue add to them."""
 
-    num_jobs: int | None = None  # None: all of a trace, 1,000 synthetic ones
-    since: float = 0.0  # of a trace: only its jobs from this share of them on, in order of submission
-    until: float = 1.0  # only those before this share
-    load: float | None = None  # offered load, sum(GPUs * duration) / (span * total_gpus)
     total_gpus: int | None = None  # needed for synthetic workloads and for `load`
-    seed: int = 0
+    schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
     mix: str | Mix | Mapping[str, float] = "default"
     ps_fraction: float = PS_FRACTION
-    schedulers: int = 1  # homes are dealt round robin over them (synthetic workloads)
-    mean_duration_s: float | None = None  # synthetic workloads
-    duration_cap_s: float = np.inf  # synthetic workloads
-    gpu_share: float = 1.0  # of a GPU that jobs of one whole GPU ask for
     catalogue: Catalogue = BUILT_IN
 
 
-MOST_JOBS = 10_000_000  # of all seeds: a gigabyte or two; a mistyped number must not take all memory
-LEAST_LOAD, MOST_LOAD = 1e-6, 1e6
 DEFAULT_JOBS = 1000
 DEFAULT_LOAD = 0.8
 
@@ -73,16 +64,8 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     """
     options = options or WorkloadOptions()
     name = str(name_or_path)
-    if options.num_jobs is not None and not 1 <= options.num_jobs <= MOST_JOBS:
-        raise UserError(f"num_jobs: {options.num_jobs} should be from 1 to {MOST_JOBS:,}")
-    if not (0.0 <= options.since < options.until <= 1.0):
-        raise UserError(
-            f"since, until: {options.since:g}, {options.until:g} should be shares of the jobs, 0 <= since < until <= 1"
-        )
-    if name in SYNTHETIC and (options.since, options.until) != (0.0, 1.0):
+    if name in SYNTHETIC and options.part != (0.0, 1.0):
         raise UserError(f"since, until: are for traces, {name!r} is synthetic and has as many jobs as num_jobs says")
-    if options.load is not None and not LEAST_LOAD <= options.load <= MOST_LOAD:
-        raise UserError(f"load: {options.load} should be a number from {LEAST_LOAD:g} to {MOST_LOAD:g}")
     if options.total_gpus is None and (name in SYNTHETIC or options.load is not None):
         raise UserError(f"total_gpus: is needed for {f'the workload {name!r}' if name in SYNTHETIC else 'a load'}")
     if name in SYNTHETIC:
@@ -96,10 +79,10 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
     jobs, skipped = read_trace(
         path, seed=options.seed, ps_fraction=options.ps_fraction, mix=options.mix, catalogue=options.catalogue
     )
-    first, end = (round(share * len(jobs)) for share in (options.since, options.until))
+    first, end = (round(share * len(jobs)) for share in options.part)
     if first == end:
-        raise UserError(f"since, until: no job of {len(jobs):,} is from {options.since:g} to {options.until:g}")
-    jobs = sharing(from_start(take(take(jobs, slice(first, end)), slice(options.num_jobs))), options.gpu_share)
+        raise UserError("since, until: no job of {:,} is from {:g} to {:g}".format(len(jobs), *options.part))
+    jobs = sharing(from_start(take(take(jobs, slice(first, end)), slice(options.num_jobs))), _share(options))
     if options.load is not None and options.total_gpus is not None:
         jobs = rescale_to_load(jobs, options.total_gpus, options.load)
     return jobs, skipped
@@ -116,14 +99,17 @@ def _synthetic(name: str, options: WorkloadOptions) -> JobList:
         ps_fraction=options.ps_fraction,
         schedulers=options.schedulers,
         mean_duration_s=options.mean_duration_s,
-        duration_cap_s=options.duration_cap_s,
-        gpu_share=options.gpu_share,
+        duration_cap_s=np.inf if options.duration_cap_s is None else options.duration_cap_s,
+        gpu_share=_share(options),
         catalogue=options.catalogue,
         **SYNTHETIC[name],
     )
 
 
-MOST_ERROR = 10.0  # the largest of a million errors is then a factor of 1e21: float32 holds what follows of it
+def _share(options: WorkloadOptions) -> float:
+    return 1.0 if options.gpu_share is None else options.gpu_share
+
+
 _STREAM = 7  # sets the errors apart from the other draws of the same seed
 
 

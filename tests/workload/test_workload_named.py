@@ -56,21 +56,21 @@ def test_named_trace(real):
     [
         (
             "phily",
-            WorkloadOptions(),
+            dict(),
             r"unknown 'phily'; known are philly-like, .*poisson, philly, muri1.*path of a trace",
         ),
-        ("gone.csv", WorkloadOptions(), r"gone.csv: no such file"),
-        ("poisson", WorkloadOptions(), r"total_gpus: is needed for the workload 'poisson'"),
-        ("x.csv", WorkloadOptions(load=0.5), r"total_gpus: is needed for a load"),
-        ("x.csv", WorkloadOptions(since=0.6, until=0.5), r"since, until: 0.6, 0.5 should be shares of the jobs"),
-        ("x.csv", WorkloadOptions(since=float("nan")), r"since, until: nan, 1 should be shares of the jobs"),
-        ("poisson", WorkloadOptions(since=0.5, total_gpus=1), r"since, until: are for traces, 'poisson' is synthetic"),
-        ("poisson", WorkloadOptions(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be from 1 to 10,000,000"),
+        ("gone.csv", dict(), r"gone.csv: no such file"),
+        ("poisson", dict(), r"total_gpus: is needed for the workload 'poisson'"),
+        ("x.csv", dict(load=0.5), r"total_gpus: is needed for a load"),
+        ("x.csv", dict(since=0.6, until=0.5), r"since, until: 0.6, 0.5 should be shares of the jobs"),
+        ("x.csv", dict(since=float("nan")), r"since, until: nan, 1 should be shares of the jobs"),
+        ("poisson", dict(since=0.5, total_gpus=1), r"since, until: are for traces, 'poisson' is synthetic"),
+        ("poisson", dict(num_jobs=0, total_gpus=1), r"num_jobs: 0 should be from 1 to 10,000,000"),
     ],
 )
 def test_errors(name, options, message):
     with pytest.raises(UserError, match=message):
-        get_workload(name, options)
+        get_workload(name, WorkloadOptions(**options))
 
 
 def test_jobs_of_one_gpu_may_ask_for_a_share_of_it(tmp_path):
