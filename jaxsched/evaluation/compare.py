@@ -36,10 +36,6 @@ from jaxsched.workload.models import Profiles
 Simulate = Callable[
     [Sequence[Policy], Cluster, Sequence[JobList], Settings, Report | None], Mapping[str, list[Outcome]]
 ]
-FURTHER = (
-    "failures_mean", "restarts_gpu_h", "failures_gpu_h", "goodput", "gpu_utilisation_arrivals", "queued_mean",
-    "queued_max", "fairness_p95", "fairness_max",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,18 +85,7 @@ class Comparison:
         """Plain values, as `jaxsched evaluate --json` writes them; null where a figure does not exist."""
         policies = {
             row.name: {
-                "jct_mean_s": row.figures.jct_mean_s,
-                "jct_ci95_s": _known(row.jct_ci95_s),
-                "jct_p50_s": row.figures.jct_p50_s,
-                "jct_p95_s": row.figures.jct_p95_s,
-                "jct_p99_s": row.figures.jct_p99_s,
-                "queue_mean_s": row.figures.queue_mean_s,
-                "makespan_s": row.figures.makespan_s,
-                "gpu_utilisation": row.figures.gpu_utilisation,
-                "slowdown_mean": row.figures.slowdown_mean,
-                "stops_mean": row.figures.stops_mean,
-                "lost_gpu_h": row.figures.lost_gpu_h,
-                **{name: getattr(row.figures, name) for name in FURTHER},
+                **_figures(row),
                 "share_by_tenant": row.shares,
                 "by_end": row.ends,
                 "ratio_to_best_baseline": row.ratio,
@@ -252,6 +237,12 @@ def _with_ratios(rows: list[PolicyResult]) -> list[PolicyResult]:
         ratios = np.array([result.jct_s[result.finished].mean() for result in row.outcomes]) / reference
         done.append(dataclasses.replace(row, ratio=float(ratios.mean()), ratio_ci95=mean_interval(ratios)))
     return done
+
+
+def _figures(row: PolicyResult) -> dict[str, Any]:
+    """By name, the interval after the figure that it is of."""
+    found = dataclasses.asdict(row.figures)
+    return {"jct_mean_s": found.pop("jct_mean_s"), "jct_ci95_s": _known(row.jct_ci95_s), **found}
 
 
 def _runs(row: PolicyResult) -> dict[str, Any]:

@@ -1,12 +1,15 @@
-"""Figures of one run: completion times, queueing, utilisation, fairness, and the account of every job.
+"""Figures of one run, all in one list: a new one is a line of `METRICS`, and nothing else.
 
-What is known of a job is when it was submitted, started first and finished, and for how long it held GPUs. Of a job
-that was stopped on the way it is taken that it held them evenly from its first start to its finish.
+Tables, JSON, saved results and pages have what stands there. Beside them: the account of every job, and what a reader
+must know. What is known of a job is when it was submitted, started first and finished, and for how long it held GPUs.
+Of a job that was stopped on the way it is taken that it held them evenly from its first start to its finish.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,6 +20,184 @@ from jaxsched.simulation.outcome import REJECTED, Outcome
 from jaxsched.workload.jobs import ENDS
 
 UNSTABLE_SHARE, UNSTABLE_JOBS = 0.1, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedJobs:
+    """The finished jobs of a run on a cluster of `total_gpus` GPUs, at least one: what `METRICS` look at."""
+
+    result: Outcome
+    total_gpus: int
+
+    @functools.cached_property
+    def jct_s(self) -> Float64[np.ndarray, "J"]:
+        """Finish - submit."""
+        return self.result.jct_s[self.result.finished]
+
+    @functools.cached_property
+    def gpus(self) -> Float64[np.ndarray, "J"]:
+        """What each holds, fractions as such."""
+        return self.result.jobs.gpu_demand[self.result.finished]
+
+    @functools.cached_property
+    def makespan_s(self) -> float:
+        """Last finish - first submit."""
+        done = self.result.finished
+        return float(self.result.finish_s[done].max() - self.result.jobs.submit_s[done].min())
+
+    @functools.cached_property
+    def over_arrivals(self) -> tuple[float, float, float]:
+        """See the function of this name."""
+        return over_arrivals(self.result, self.total_gpus)
+
+    @functools.cached_property
+    def fairness(self) -> Float64[np.ndarray, "J"]:
+        """See `finish_time_fairness`."""
+        return finish_time_fairness(self.result, self.total_gpus)
+
+    def stopped(self, column: str) -> Float64[np.ndarray, "J"]:
+        """A column of `Outcome.interruptions`; zeros where jobs are not stopped."""
+        again = self.result.interruptions
+        return np.zeros(len(self.gpus)) if again is None else getattr(again, column)[self.result.finished]
+
+    def stopped_gpu_s(self, *columns: str) -> float:
+        """GPU-seconds of such columns together."""
+        return sum(float(self.gpus @ self.stopped(column)) for column in columns)
+
+
+class Metric(NamedTuple):
+    """A figure of one run, as a number; a policy's is the mean over its runs."""
+
+    name: str  # in JSON and in saved results
+    of: Callable[[FinishedJobs], float]
+    unit: str  # s and share are shown as such: the former in the table's unit, the latter in per cent
+    header: str = ""  # of its column; without one it stands in JSON only
+    swept: str = ""  # of its column in the tables of sweeps, likewise
+
+
+# JCT = finish - submit; percentiles interpolate linearly between jobs. Queueing time = start - submit. Where jobs are
+# stopped, queueing is all the time without GPUs, and finish - start the time with them.
+METRICS = (
+    Metric("jct_mean_s", lambda run: float(run.jct_s.mean()), "s", "mean JCT", "JCT (s)"),
+    Metric("jct_p50_s", lambda run: float(np.percentile(run.jct_s, 50)), "s", "median"),
+    Metric("jct_p95_s", lambda run: float(np.percentile(run.jct_s, 95)), "s", "p95"),
+    Metric("jct_p99_s", lambda run: float(np.percentile(run.jct_s, 99)), "s", "p99", "p99 (s)"),
+    Metric("queue_mean_s", lambda run: float(run.result.queue_s[run.result.finished].mean()), "s", "queueing"),
+    Metric("makespan_s", lambda run: run.makespan_s, "s", "makespan"),
+    Metric("gpu_utilisation", lambda run: utilisation(run), "share", "GPU use"),
+    Metric("slowdown_mean", lambda run: slowdown(run), "", "slowdown"),
+    Metric("stops_mean", lambda run: float(run.stopped("stops").mean()), "per job"),
+    Metric(  # to restarts and work done twice
+        "lost_gpu_h", lambda run: run.stopped_gpu_s("restarting_s", "fallen_s", "lost_s") / 3600.0, "GPU h"
+    ),
+    Metric("failures_mean", lambda run: float(run.stopped("falls").mean()), "per job"),  # stops by failures of servers
+    Metric("restarts_gpu_h", lambda run: run.stopped_gpu_s("restarting_s") / 3600.0, "GPU h"),  # of what is lost
+    Metric("failures_gpu_h", lambda run: run.stopped_gpu_s("fallen_s") / 3600.0, "GPU h"),  # done twice after failures
+    Metric("goodput", lambda run: goodput(run.result), "share"),
+    Metric("gpu_utilisation_arrivals", lambda run: run.over_arrivals[0], "share"),
+    Metric("queued_mean", lambda run: run.over_arrivals[1], "jobs"),
+    Metric("queued_max", lambda run: run.over_arrivals[2], "jobs"),
+    Metric("fairness_p95", lambda run: float(np.percentile(run.fairness, 95)), ""),
+    Metric("fairness_max", lambda run: float(run.fairness.max()), ""),
+)
+COLUMNS = tuple(metric for metric in METRICS if metric.header)
+SWEPT = tuple(metric for metric in METRICS if metric.swept)
+_Figures: Any = dataclasses.make_dataclass("_Figures", [(metric.name, float) for metric in METRICS], frozen=True)
+
+
+class Metrics(_Figures):
+    """A field for each of `METRICS`; NaN in a run that was cut off: the jobs that had finished are the lucky ones."""
+
+
+def metrics(result: Outcome, total_gpus: int) -> Metrics:
+    """The figures of a run over its finished jobs.
+
+    Args:
+        result: one policy on one job list.
+        total_gpus: of the cluster.
+    """
+    if result.cut_off is not None or not result.finished.any():
+        return Metrics(*[math.nan] * len(METRICS))
+    run = FinishedJobs(result, total_gpus)
+    return Metrics(*(metric.of(run) for metric in METRICS))
+
+
+def utilisation(run: FinishedJobs) -> float:
+    """GPU-seconds held (GPUs x (finish - start)) / (total GPUs x makespan)."""
+    held = float(run.gpus @ run.result.run_s[run.result.finished])
+    return held / (run.total_gpus * run.makespan_s)
+
+
+def slowdown(run: FinishedJobs) -> float:
+    """The mean of (finish - start) / duration: 1 is the ideal, uncontended placement; queueing is not part of it."""
+    done = run.result.finished
+    return float((run.result.run_s[done] / run.result.jobs.duration_s[done]).mean())
+
+
+def goodput(result: Outcome) -> float:
+    """GPU time of useful work over GPU time held: the durations of jobs that users did not cancel and that ran through.
+
+    Slowdowns, restarts, work done twice, and jobs that were cancelled or failed in the end make it less than 1.
+    """
+    done, jobs = result.finished, result.jobs
+    useful = done & (jobs.ended == 0)
+    return float(jobs.gpu_demand[useful] @ jobs.duration_s[useful] / (jobs.gpu_demand[done] @ result.run_s[done]))
+
+
+def over_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
+    """From the first to the last submission: the share of GPU time held, and the mean and the most jobs queued.
+
+    NaN where all jobs are submitted at once.
+    """
+    done, jobs = result.finished, result.jobs
+    submit, start, finish = jobs.submit_s[done], result.start_s[done], result.finish_s[done]
+    first, last = float(submit.min()), float(submit.max())
+    if last <= first:
+        return np.nan, np.nan, np.nan
+    held = np.clip(result.run_s[done] / np.maximum(finish - start, 1e-12), 0.0, 1.0)
+    held[held > 1 - 1e-9] = 1.0
+    gpus = steps((start, finish, jobs.gpu_demand[done] * held))
+    queued = steps((submit, start, np.ones(len(submit))), (start, finish, 1 - held))
+    return gpus.mean(first, last) / total_gpus, queued.mean(first, last), queued.highest(first, last)
+
+
+def finish_time_fairness(result: Outcome, total_gpus: int) -> Float64[np.ndarray, "J"]:
+    """`rho` of every finished job: its JCT over that alone on a fair share of the cluster; above 1 is unfair.
+
+    As Themis has it (Mahajan et al., NSDI 2020): the share is 1/N of the GPUs, N the number of jobs in the system. Ours
+    is N's mean over the job's stay, itself included. Alone a job takes its duration, and longer in proportion if its
+    gang is wider than the share (an assumption; it needs no profile of the job at other widths).
+    """
+    done, jobs = result.finished, result.jobs
+    submit, finish = jobs.submit_s[done], result.finish_s[done]
+    present = steps((submit, finish, np.ones(len(submit))))
+    jct = finish - submit
+    others = (present.integral(finish) - present.integral(submit)) / jct
+    return jct / (jobs.duration_s[done] * np.maximum(1.0, others * jobs.gpu_demand[done] / total_gpus))
+
+
+def tenant_shares(result: Outcome) -> dict[str, float]:
+    """The share of all GPU time held that each tenant had, by its number."""
+    done, jobs = result.finished, result.jobs
+    held = np.bincount(jobs.tenant[done], jobs.gpu_demand[done] * result.run_s[done])
+    return {str(tenant): float(held[tenant] / held.sum()) for tenant in np.unique(jobs.tenant[done])}
+
+
+def by_end(result: Outcome) -> dict[str, dict[str, float]]:
+    """Jobs, mean JCT and GPU hours held of those that completed, were cancelled and failed, as the trace says."""
+    jobs, figures = result.jobs, {}
+    for code, name in enumerate(ENDS):
+        some = result.finished & (jobs.ended == code)
+        if some.any():
+            hours = float(jobs.gpu_demand[some] @ result.run_s[some]) / 3600
+            figures[name] = {"jobs": float(some.sum()), "jct_mean_s": float(result.jct_s[some].mean()), "gpu_h": hours}
+    return figures
+
+
+def mean_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over those that have it."""
+    names = dict.fromkeys(name for each in figures for name in each)
+    return {name: float(np.mean([each[name] for each in figures if name in each])) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,84 +215,12 @@ class JobCounts:
         return JobCounts(*(one + two for one, two in pairs))
 
 
-@dataclasses.dataclass(frozen=True)
-class Metrics:
-    """Figures of one run; NaN in a run that was cut off: the jobs that had finished by then are the lucky ones."""
-
-    jct_mean_s: float
-    jct_p50_s: float
-    jct_p95_s: float
-    jct_p99_s: float
-    queue_mean_s: float
-    makespan_s: float
-    gpu_utilisation: float
-    slowdown_mean: float
-    stops_mean: float  # per job
-    lost_gpu_h: float  # to restarts and work done twice
-    failures_mean: float  # stops by failures of servers, per job
-    restarts_gpu_h: float  # of these, to restarts
-    failures_gpu_h: float  # and to work done twice after failures
-    goodput: float  # this and all that follows: see `evaluation.metrics`
-    gpu_utilisation_arrivals: float
-    queued_mean: float
-    queued_max: float
-    fairness_p95: float
-    fairness_max: float
-
-
 def job_counts(result: Outcome) -> JobCounts:
     """The account of all jobs that have arrived."""
     finished, running, queued, rejected = (
         int((result.status == code).sum()) for code in (FINISHED, RUNNING, WAITING, REJECTED)
     )
     return JobCounts(finished + running + queued + rejected, finished, running, queued, rejected)
-
-
-def metrics(result: Outcome, total_gpus: int) -> Metrics:
-    """The figures of `result` over its finished jobs, on a cluster of `total_gpus` GPUs.
-
-    - JCT = finish - submit; percentiles interpolate linearly between jobs;
-    - queueing time = start - submit; makespan = last finish - first submit of the jobs that were not rejected;
-    - GPU utilisation = GPU-seconds held (GPUs * (finish - start)) / (total_gpus * makespan), fractions as such;
-    - slowdown = (finish - start) / duration, so 1 is the ideal, uncontended placement; queueing is not part of it.
-
-    Where jobs are stopped, queueing is all the time without GPUs, and finish - start the time with them.
-    """
-    done = result.finished
-    if result.cut_off is not None or not done.any():
-        return Metrics(*[math.nan] * len(dataclasses.fields(Metrics)))
-    jct, jobs = result.jct_s[done], result.jobs
-    makespan = float(result.finish_s[done].max() - jobs.submit_s[done].min())
-    held = float(jobs.gpu_demand[done] @ result.run_s[done])
-    again = result.interruptions
-    gpus = jobs.gpu_demand[done]
-    restarts_s = 0.0 if again is None else float(gpus @ again.restarting_s[done])
-    fallen_s = 0.0 if again is None else float(gpus @ again.fallen_s[done])
-    lost_s = 0.0 if again is None else restarts_s + fallen_s + float(gpus @ again.lost_s[done])
-    used, queued_mean, queued_max = over_arrivals(result, total_gpus)
-    fairness = finish_time_fairness(result, total_gpus)
-    p50, p95, p99 = np.percentile(jct, [50, 95, 99])
-    return Metrics(
-        jct_mean_s=float(jct.mean()),
-        jct_p50_s=float(p50),
-        jct_p95_s=float(p95),
-        jct_p99_s=float(p99),
-        queue_mean_s=float(result.queue_s[done].mean()),
-        makespan_s=makespan,
-        gpu_utilisation=held / (total_gpus * makespan),
-        slowdown_mean=float((result.run_s[done] / jobs.duration_s[done]).mean()),
-        stops_mean=0.0 if again is None else float(again.stops[done].mean()),
-        lost_gpu_h=lost_s / 3600.0,
-        failures_mean=0.0 if again is None else float(again.falls[done].mean()),
-        restarts_gpu_h=restarts_s / 3600.0,
-        failures_gpu_h=fallen_s / 3600.0,
-        goodput=goodput(result),
-        gpu_utilisation_arrivals=used,
-        queued_mean=queued_mean,
-        queued_max=queued_max,
-        fairness_p95=float(np.percentile(fairness, 95)),
-        fairness_max=float(fairness.max()),
-    )
 
 
 def waiting_at(result: Outcome, time_s: float) -> int:
@@ -156,69 +265,3 @@ def notes(outcomes: Sequence[Outcome], seeds: Sequence[int]) -> list[str]:
     if illegal:
         found.append(f"{illegal:,} illegal actions counted as waiting")
     return found
-
-
-def over_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
-    """From the first to the last submission: the share of GPU time held, and the mean and the most jobs queued.
-
-    NaN where all jobs are submitted at once.
-    """
-    done, jobs = result.finished, result.jobs
-    submit, start, finish = jobs.submit_s[done], result.start_s[done], result.finish_s[done]
-    first, last = float(submit.min()), float(submit.max())
-    if last <= first:
-        return np.nan, np.nan, np.nan
-    held = np.clip(result.run_s[done] / np.maximum(finish - start, 1e-12), 0.0, 1.0)
-    held[held > 1 - 1e-9] = 1.0
-    gpus = steps((start, finish, jobs.gpu_demand[done] * held))
-    queued = steps((submit, start, np.ones(len(submit))), (start, finish, 1 - held))
-    return gpus.mean(first, last) / total_gpus, queued.mean(first, last), queued.highest(first, last)
-
-
-def finish_time_fairness(result: Outcome, total_gpus: int) -> Float64[np.ndarray, "J"]:
-    """`rho` of every finished job: its JCT over that alone on a fair share of the cluster; above 1 is unfair.
-
-    As Themis has it (Mahajan et al., NSDI 2020): the share is 1/N of the GPUs, N the number of jobs in the system. Ours
-    is N's mean over the job's stay, itself included. Alone a job takes its duration, and longer in proportion if its
-    gang is wider than the share (an assumption; it needs no profile of the job at other widths).
-    """
-    done, jobs = result.finished, result.jobs
-    submit, finish = jobs.submit_s[done], result.finish_s[done]
-    present = steps((submit, finish, np.ones(len(submit))))
-    jct = finish - submit
-    others = (present.integral(finish) - present.integral(submit)) / jct
-    return jct / (jobs.duration_s[done] * np.maximum(1.0, others * jobs.gpu_demand[done] / total_gpus))
-
-
-def goodput(result: Outcome) -> float:
-    """GPU time of useful work over GPU time held: the durations of jobs that users did not cancel and that ran through.
-
-    Slowdowns, restarts, work done twice, and jobs that were cancelled or failed in the end make it less than 1.
-    """
-    done, jobs = result.finished, result.jobs
-    useful = done & (jobs.ended == 0)
-    return float(jobs.gpu_demand[useful] @ jobs.duration_s[useful] / (jobs.gpu_demand[done] @ result.run_s[done]))
-
-
-def tenant_shares(result: Outcome) -> dict[str, float]:
-    """The share of all GPU time held that each tenant had, by its number."""
-    done, jobs = result.finished, result.jobs
-    held = np.bincount(jobs.tenant[done], jobs.gpu_demand[done] * result.run_s[done])
-    return {str(tenant): float(held[tenant] / held.sum()) for tenant in np.unique(jobs.tenant[done])}
-
-
-def by_end(result: Outcome) -> dict[str, dict[str, float]]:
-    """Jobs, mean JCT and GPU hours held of those that completed, were cancelled and failed, as the trace says."""
-    jobs, figures = result.jobs, {}
-    for code, name in enumerate(ENDS):
-        some = result.finished & (jobs.ended == code)
-        if some.any():
-            hours = float(jobs.gpu_demand[some] @ result.run_s[some]) / 3600
-            figures[name] = {"jobs": float(some.sum()), "jct_mean_s": float(result.jct_s[some].mean()), "gpu_h": hours}
-    return figures
-
-
-def mean_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each figure over those that have it."""
-    names = dict.fromkeys(name for each in figures for name in each)
-    return {name: float(np.mean([each[name] for each in figures if name in each])) for name in names}

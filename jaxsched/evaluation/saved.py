@@ -10,34 +10,27 @@ from msgspec import Meta
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
-from jaxsched.evaluation.metrics import JobCounts
+from jaxsched.evaluation.metrics import COLUMNS, JobCounts
 from jaxsched.evaluation.report import check_number, page
 from jaxsched.io.json_file import read_json
 from jaxsched.io.schema import Count, Text, converted
 
 Figure = float | None
 SAME = ("jobs", "models", "servers", "gpus")  # of runs, where they are of the same jobs on the same cluster
-_NAMES = [
-    "policy", "mean JCT", "95% interval", "median", "p95", "p99", "queueing", "makespan", "GPU use", "slowdown",
-    "ratio", "to bound",
-]  # fmt: skip
 MOST_NUMBERS = 1 << 24  # of zeros, which take no room in the file, but in the page
 _UNIT, _SECONDS = "min", 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedPolicy:
-    """The figures of a policy, see `Comparison.to_json`; None where there is none."""
+_OTHERS = [(metric.name, Figure, dataclasses.field(default=None)) for metric in COLUMNS[1:]]  # older results lack some
+_Figures: Any = dataclasses.make_dataclass("_Figures", _OTHERS, frozen=True, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavedPolicy(_Figures):
+    """The figures of a policy that tables have, see `Comparison.to_json`; None where there is none."""
 
     jct_mean_s: Figure
     jct_ci95_s: tuple[float, float] | None
-    jct_p50_s: Figure
-    jct_p95_s: Figure
-    jct_p99_s: Figure
-    queue_mean_s: Figure
-    makespan_s: Figure
-    gpu_utilisation: Figure
-    slowdown_mean: Figure
     ratio_to_best_baseline: Figure
     gap_to_bound: Figure
     jobs: JobCounts | None = None
@@ -187,7 +180,7 @@ def _summary(result: Saved, differing: Sequence[str]) -> dict[str, Any]:
     bound = f"{whom} is under {_minutes(result.bound_s)} {_UNIT}."
     return {
         "about": ", ".join(about or known),
-        "names": [f"{name} ({_UNIT})" if name == "mean JCT" else name for name in _NAMES],
+        "names": _names(),
         "lines": [_line(name + (" †" if said[name].notes else ""), policy) for name, policy in order],
         "legend": [*([] if result.bound_s is None else [bound]), *_legend(result, said)],
     }
@@ -201,16 +194,17 @@ def _legend(result: Saved, said: Mapping[str, SavedRemarks]) -> list[str]:
     return [*(tables.accounts(went) if went else []), *tables.remarks(result.config, notes)]
 
 
+def _names() -> list[str]:
+    first, *others = (metric.header for metric in COLUMNS)
+    return ["policy", f"{first} ({_UNIT})", "95% interval", *others, "ratio", "to bound"]
+
+
 def _line(name: str, policy: SavedPolicy) -> list[str]:
     low, high = policy.jct_ci95_s or (math.nan, math.nan)
-    times = (policy.jct_p50_s, policy.jct_p95_s, policy.jct_p99_s, policy.queue_mean_s, policy.makespan_s)
     interval = "–" if math.isnan(low) else f"{_minutes(low)} to {_minutes(high)}"
-    use = _or_nan(policy.gpu_utilisation)
-    rest = (policy.slowdown_mean, policy.ratio_to_best_baseline, policy.gap_to_bound)
-    return [
-        name, _minutes(policy.jct_mean_s), interval, *map(_minutes, times),
-        "–" if math.isnan(use) else f"{use:.1%}", *(tables.number(_or_nan(value), 3) for value in rest),
-    ]  # fmt: skip
+    first, *others = (tables.figure(metric, _or_nan(getattr(policy, metric.name)), _SECONDS) for metric in COLUMNS)
+    across = (policy.ratio_to_best_baseline, policy.gap_to_bound)
+    return [name, first, interval, *others, *(tables.number(_or_nan(value), 3) for value in across)]
 
 
 def _or_nan(value: Figure, largest: bool = False) -> float:

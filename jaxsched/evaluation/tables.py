@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsched.evaluation.compare import Comparison, PolicyResult
-from jaxsched.evaluation.metrics import JobCounts
+from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric
 from jaxsched.evaluation.statistics import Interval
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
@@ -27,6 +27,15 @@ def number(value: float, digits: int = 1) -> str:
     return "–" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
+def figure(metric: Metric, value: float, seconds: float) -> str:
+    """A figure as its unit has it: times in units of so many `seconds`, shares in per cent."""
+    if metric.unit == "s":
+        return number(value / seconds)
+    if metric.unit == "share":
+        return "–" if math.isnan(value) else f"{value:.1%}"
+    return number(value, 3)
+
+
 def plus_minus(value: float, interval: Interval, digits: int = 1) -> str:
     """`value ± half the interval`."""
     half = (interval[1] - interval[0]) / 2
@@ -36,33 +45,16 @@ def plus_minus(value: float, interval: Interval, digits: int = 1) -> str:
 def cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Column names, and one line of text per policy, best mean JCT first and those without one last."""
     unit, seconds = time_unit(comparison.rows)
-    names = [
-        "policy",
-        f"mean JCT ({unit})",
-        "median",
-        "p95",
-        "p99",
-        "queueing",
-        "makespan",
-        "GPU use",
-        "slowdown",
-        "ratio",
-        "to bound",
-    ]
+    first, *others = COLUMNS
+    names = ["policy", f"{first.header} ({unit})", *(metric.header for metric in others), "ratio", "to bound"]
     best = comparison.best_baseline
 
     def line(row: PolicyResult) -> list[str]:
-        f = row.figures
         low, high = row.jct_ci95_s
         return [
             row.name + (" *" if row is best else "") + (" †" if row.notes else ""),
-            plus_minus(f.jct_mean_s / seconds, (low / seconds, high / seconds)),
-            *[
-                number(value / seconds)
-                for value in (f.jct_p50_s, f.jct_p95_s, f.jct_p99_s, f.queue_mean_s, f.makespan_s)
-            ],
-            "–" if math.isnan(f.gpu_utilisation) else f"{f.gpu_utilisation:.1%}",
-            number(f.slowdown_mean, 3),
+            plus_minus(getattr(row.figures, first.name) / seconds, (low / seconds, high / seconds)),
+            *(figure(metric, getattr(row.figures, metric.name), seconds) for metric in others),
             plus_minus(row.ratio, row.ratio_ci95, 3),
             number(row.gap, 3),
         ]

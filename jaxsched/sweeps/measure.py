@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsched.evaluation.compare import PolicyResult, compare
+from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
 from jaxsched.simulation.engine import Report
@@ -69,8 +70,7 @@ def measure(test: Test, policies: Sequence[Path], report: Report | None = None) 
     found = compare(scenario.cluster, scenario.jobs, names, test.settings, config=scenario.config, report=report)
     return [
         {
-            "jct_mean_s": _number(row.figures.jct_mean_s),
-            "jct_p99_s": _number(row.figures.jct_p99_s),
+            **{metric.name: _number(getattr(row.figures, metric.name)) for metric in SWEPT},
             "jct_by_list_s": _by_list(row),
             "run_s_per_job": sum(one.stats.wall_s for one in row.outcomes) / jobs,
             "notes": row.notes,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
+from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import read_rows
 from jaxsched.sweeps.file import load_sweep
@@ -27,8 +28,7 @@ def record_of(row: dict[str, Any]) -> Record:
     figures = {VALIDATION: row["validation"]["best_jct_s"]}
     for name, test in row["tests"].items():
         figures |= {
-            f"{name}: JCT (s)": test["jct_mean_s"],
-            f"{name}: p99 (s)": test["jct_p99_s"],
+            **{f"{name}: {metric.swept}": test[metric.name] for metric in SWEPT},
             f"{name}: ratio": test["ratio"],
         }
     return {

@@ -1,5 +1,10 @@
 import dataclasses
+import json
 import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +41,31 @@ def test_figures_by_hand():
     assert found.makespan_s == pytest.approx(165 - 10)
     assert found.gpu_utilisation == pytest.approx((2 * 100 + 4 * 100 + 1 * 45) / (8 * 155))
     assert found.slowdown_mean == pytest.approx((1 + 2 + 1.5) / 3)
+
+
+def test_a_line_of_the_list_is_a_metric_everywhere(tmp_path):
+    """In a copy of the package: in the table, in JSON, and on the page of a saved result."""
+    package = Path(__file__).parents[2] / "jaxsched"
+    shutil.copytree(package, tmp_path / "jaxsched", ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "jaxsched/evaluation/metrics.py"
+    line = '    Metric("done", lambda run: float(len(run.gpus)), "jobs", "jobs done"),\n)\nCOLUMNS = '
+    text = file.read_text()
+    assert text.count(")\nCOLUMNS = ") == 1
+    file.write_text(text.replace(")\nCOLUMNS = ", line))
+    code = """
+import jaxsched
+from jaxsched.evaluation.saved import read_result, saved_page
+found = jaxsched.compare("leaf-spine-1", "poisson", "first-fit", num_jobs=5, seeds=1)
+open("a.json", "w").write(found.dumps())
+open("table", "w").write(repr(found))
+open("page", "w").write(saved_page({"a": read_result("a.json")}))
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True)
+    head, _, row = (tmp_path / "table").read_text().splitlines()[:3]
+    at = head.index("jobs done")
+    assert row[at : at + len("jobs done")].strip() == "5.000"
+    assert json.loads((tmp_path / "a.json").read_text())["policies"]["first-fit"]["done"] == 5
+    assert '<th scope="col">jobs done</th>' in (tmp_path / "page").read_text()
 
 
 def test_rejected_jobs_are_counted_and_left_out_of_the_figures():
