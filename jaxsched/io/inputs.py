@@ -1,11 +1,11 @@
 """Input files: read whole, never beyond a size, and never waited for in vain. Every fault is a one-line `UserError`."""
 
+import contextlib
 import math
 import os
 import re
 import select
 import stat
-import time
 from pathlib import Path
 
 from jaxsched.errors import UserError
@@ -73,19 +73,15 @@ def _first_piece(path: str | Path, handle: int, wanted: str) -> bytes:
     """What a pipe opened without waiting gives first; from then on reading waits. UserError if nobody writes."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
-    late = time.monotonic() + PATIENCE_S
-    while True:
-        try:
+    if not poll.poll(1000 * PATIENCE_S):  # neither something, nor a writer that came and went
+        with contextlib.suppress(BlockingIOError):  # somebody holds the other end, and may take as long as needed
             piece = os.read(handle, _PIECE_BYTES)
-        except BlockingIOError:  # somebody holds the other end, and may take as long as needed
-            os.set_blocking(handle, True)
-            return os.read(handle, _PIECE_BYTES)
-        if piece or poll.poll(0):  # something, or a writer that came and went
+            if not piece:
+                raise UserError(f"{path}: is a pipe that nobody writes to, should be {wanted}")
             os.set_blocking(handle, True)
             return piece
-        if time.monotonic() > late:
-            raise UserError(f"{path}: is a pipe that nobody writes to, should be {wanted}")
-        time.sleep(0.02)
+    os.set_blocking(handle, True)
+    return os.read(handle, _PIECE_BYTES)
 
 
 def _all_of(path: str | Path, handle: int, first: bytes | None, most_bytes: int) -> bytes:
