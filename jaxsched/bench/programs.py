@@ -18,7 +18,7 @@ from jaxsched.env.turns import Playing, start_anew, turn
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable
-from jaxsched.workload.sampler import sample_table, sampler_for_load
+from jaxsched.workload.sampler import SampledJobs, sample_table, sampler_for_load
 
 LOAD, INTERVAL_S = 0.9, 300.0
 LEAST_JOBS, JOBS_PER_GPU = 512, 4  # of an environment's job list
@@ -51,9 +51,8 @@ def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: 
 
 def job_tables(cluster: Cluster, config: EnvConfig, count: int) -> JobTable:
     """Synthetic jobs, leading axis `count`."""
-    jobs = sampler_for_load(
-        LOAD, total_gpus(cluster), INTERVAL_S, mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S
-    )
+    kind = SampledJobs(mean_duration_s=MEAN_DURATION_S, duration_cap_s=LONGEST_DURATION_S)
+    jobs = sampler_for_load(LOAD, total_gpus(cluster), INTERVAL_S, kind)
     length = max(LEAST_JOBS, JOBS_PER_GPU * total_gpus(cluster))
     sample = jax.jit(jax.vmap(lambda key: sample_table(key, jobs, length, cluster.shape[0], config.tenants)))
     return sample(jax.random.split(jax.random.key(1), count))

@@ -17,7 +17,6 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.knowledge import KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.state import (
-    MOST_FORWARDS,
     EnvConfig,
     EnvParams,
     Failures,
@@ -26,9 +25,10 @@ from jaxsched.env.state import (
     preemption,
 )
 from jaxsched.io.schema import NotNegative, Positive
+from jaxsched.semantics import MOST_FORWARDS
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.mixes import get_mix
-from jaxsched.workload.sampler import SamplerParams, sampler_for_load
+from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
 
 Many = Annotated[int, Meta(ge=1, le=1 << 16)]  # environments, steps, slots: far above any run, far below any memory
 Jobs = Annotated[int, Meta(ge=1, le=10**7)]
@@ -172,10 +172,7 @@ def no_outages(servers: tuple[int, ...]) -> Failures:
 
 def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams:
     """The job sampler at offered load 1 on `gpus` GPUs."""
-    return sampler_for_load(
-        1.0,
-        gpus,
-        interval_s,
+    kind = SampledJobs(
         mean_duration_s=jobs.mean_duration_s,
         duration_cap_s=jobs.duration_cap_s,
         gpu_counts=dict(jobs.gpu_counts),
@@ -183,3 +180,4 @@ def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams
         mix=jobs.mix,
         burstiness=jobs.burstiness,
     )
+    return sampler_for_load(1.0, gpus, interval_s, kind)

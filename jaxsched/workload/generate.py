@@ -3,6 +3,7 @@
 For jobs that are made up on the device, inside a jitted training loop, see `jaxsched.workload.sampler`.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Literal, get_args
 
@@ -30,75 +31,78 @@ MAX_GPUS = 32  # the largest gang of Philly's first 80%
 NUM_TENANTS = 8  # assumption
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobDistribution:
+    """What made-up jobs are like, on the host (`SyntheticJobs`) as on the device (`sampler.SampledJobs`).
+
+    UserError on a value out of its range.
+    """
+
+    durations: Durations = "philly"  # Philly's quantiles given the gang size, exponential, or all the same
+    mean_duration_s: float | None = None  # to which run times are scaled, after the cap; None: Philly's are not scaled
+    duration_cap_s: float = np.inf  # at which run times are cut
+    gpu_counts: Mapping[int, float] | None = None  # weights of gang sizes; None: Philly's
+    max_gpus: int = MAX_GPUS  # gangs of more, or of more than the cluster has, are left out
+    mix: str | Mix | Mapping[str, float] = "default"  # of models, see `workload.mixes`
+    ps_fraction: float = PS_FRACTION  # share of the jobs of several workers that use parameter servers
+    home_skew: float = 0.0  # home h has weight (h + 1)^-skew; on the host 0 deals them round robin
+
+    def __post_init__(self) -> None:
+        if self.durations not in get_args(Durations):
+            raise UserError(f"durations: unknown kind {self.durations!r}; known are {', '.join(get_args(Durations))}")
+        if not self.duration_cap_s > 0:
+            raise UserError(f"duration_cap_s: {self.duration_cap_s} should be > 0 (inf for none)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticJobs(JobDistribution):
+    """Jobs that are made up on the host; tenants are uniform."""
+
+    arrivals: Arrivals = (
+        "poisson"  # with a daily sine of amplitude 0.5; or bursty, as Philly's inter-arrival times vary
+    )
+    gpu_share: float = 1.0  # of a GPU that jobs of one GPU ask for, rounded to thousandths
+    schedulers: int = 1
+    tenants: int = NUM_TENANTS
+    catalogue: Catalogue = BUILT_IN
+    acme: Marginals | None = None  # sizes and run times of a cluster of Acme instead (`workload.acme`)
+    llm_from: int | None = None  # gangs of at least so many GPUs train language models (`workload.llm`), where one fits
+
+
 def synthetic(
-    rng: np.random.Generator,
-    num_jobs: int,
-    total_gpus: int,
-    load: float,
-    *,
-    arrivals: Arrivals = "poisson",
-    durations: Durations = "philly",
-    mean_duration_s: float | None = None,
-    duration_cap_s: float = np.inf,
-    gpu_counts: Mapping[int, float] | None = None,
-    max_gpus: int = MAX_GPUS,
-    gpu_share: float = 1.0,
-    mix: str | Mix | Mapping[str, float] = "default",
-    ps_fraction: float = PS_FRACTION,
-    schedulers: int = 1,
-    home_skew: float = 0.0,
-    tenants: int = NUM_TENANTS,
-    catalogue: Catalogue = BUILT_IN,
-    acme: Marginals | None = None,
-    llm_from: int | None = None,
+    rng: np.random.Generator, num_jobs: int, total_gpus: int, load: float, kind: SyntheticJobs = SyntheticJobs()
 ) -> JobList:
     """`num_jobs` jobs whose offered load on `total_gpus` GPUs is exactly `load`, the first submitted at 0 s.
 
-    - `arrivals`: Poisson; Poisson with a daily sine of amplitude 0.5; or bursty (hyperexponential, the coefficient of
-      variation of Philly's inter-arrival times);
-    - `durations`: Philly's quantiles given the gang size, exponential, or all the same; scaled such that their mean is
-      `mean_duration_s` after they were cut at `duration_cap_s` (Philly without `mean_duration_s`: not scaled);
-    - `gpu_counts`: weights of gang sizes, default Philly's; sizes above `max_gpus` (or `total_gpus`) are left out;
-    - `gpu_share`: of a GPU that jobs of one GPU ask for, rounded to thousandths;
-    - `acme`: sizes and run times of a cluster of Acme instead (`workload.acme`);
-    - `llm_from`: gangs of at least so many GPUs train large language models (`workload.llm`), where they can hold one;
-    - homes: round robin over `schedulers`; with `home_skew` z > 0 drawn with weights (h + 1)^-z;
-    - tenants: uniform; `mix` and `ps_fraction` as for traces.
-
-    UserError on a parameter out of its range.
+    Raises:
+        UserError: on a parameter out of its range.
     """
-    if num_jobs < 2 or total_gpus < 1 or schedulers < 1 or tenants < 1:
+    if num_jobs < 2 or total_gpus < 1 or kind.schedulers < 1 or kind.tenants < 1:
         raise UserError(
             f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
-            f"{schedulers}, {tenants}"
+            f"{kind.schedulers}, {kind.tenants}"
         )
-    if acme is None:
-        sizes, weights = gang_sizes(gpu_counts, min(max_gpus, total_gpus))
-        gpus = rng.choice(sizes, size=num_jobs, p=weights)
-        run_s = _durations(rng, gpus, durations, mean_duration_s, duration_cap_s)
+    gpus, run_s = _draw_sizes(rng, num_jobs, total_gpus, kind)
+    if kind.home_skew == 0:
+        home = np.arange(num_jobs) % kind.schedulers
     else:
-        gpus, run_s = draw(rng, acme, num_jobs, min(max_gpus, total_gpus), mean_duration_s, duration_cap_s)
-    if home_skew == 0:
-        home = np.arange(num_jobs) % schedulers
-    else:
-        home = rng.choice(schedulers, size=num_jobs, p=home_probabilities(schedulers, home_skew))
+        home = rng.choice(kind.schedulers, size=num_jobs, p=home_probabilities(kind.schedulers, kind.home_skew))
     models, ps = (
-        rng.choice(len(catalogue.models), size=num_jobs, p=get_mix(mix, catalogue).probabilities),
-        draw_ps(rng, gpus, ps_fraction),
+        rng.choice(len(kind.catalogue.models), size=num_jobs, p=get_mix(kind.mix, kind.catalogue).probabilities),
+        draw_ps(rng, gpus, kind.ps_fraction),
     )
     if not (np.isfinite(load) and load > 0):
         raise UserError(f"load: {load} should be a finite number > 0")
     if (run_s > LONGEST_S).any() or (run_s < SHORTEST_S).any():
         raise UserError(
-            f"mean_duration_s: {mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should be "
-            f"within {SHORTEST_S:g} and {LONGEST_S:g} s"
+            f"mean_duration_s: {kind.mean_duration_s} makes run times of {run_s.min():g} to {run_s.max():g} s, should "
+            f"be within {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-    held = np.where(gpus == 1, thousandths(gpu_share) / WHOLE, gpus)
-    span_s = float(held @ run_s) / (load * total_gpus)
-    submit_s = _arrivals(rng, num_jobs, span_s, arrivals)
+    held = np.where(gpus == 1, thousandths(kind.gpu_share) / WHOLE, gpus)
+    submit_s = _arrivals(rng, num_jobs, float(held @ run_s) / (load * total_gpus), kind.arrivals)
     wide = np.ones(num_jobs, np.int64)
-    if llm_from is not None:
-        models, ps, wide = _language_models(rng, gpus, llm_from, models, ps, catalogue)
+    if kind.llm_from is not None:
+        models, ps, wide = _language_models(rng, gpus, kind.llm_from, models, ps, kind.catalogue)
     jobs = make_job_list(
         submit_s,
         run_s,
@@ -106,11 +110,23 @@ def synthetic(
         gpus_per_worker=wide,
         ps=ps,
         model=models,
-        tenant=rng.integers(tenants, size=num_jobs),
+        tenant=rng.integers(kind.tenants, size=num_jobs),
         home=home,
-        models=len(catalogue.models),
+        models=len(kind.catalogue.models),
     )
-    return rescale_to_load(sharing(jobs, gpu_share), total_gpus, load)  # takes away what rounding left
+    return rescale_to_load(sharing(jobs, kind.gpu_share), total_gpus, load)  # takes away what rounding left
+
+
+def _draw_sizes(
+    rng: np.random.Generator, num_jobs: int, total_gpus: int, kind: SyntheticJobs
+) -> tuple[Int[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """GPUs and run times in seconds."""
+    most = min(kind.max_gpus, total_gpus)
+    if kind.acme is not None:
+        return draw(rng, kind.acme, num_jobs, most, kind.mean_duration_s, kind.duration_cap_s)
+    sizes, weights = gang_sizes(kind.gpu_counts, most)
+    gpus = rng.choice(sizes, size=num_jobs, p=weights)
+    return gpus, _durations(rng, gpus, kind)
 
 
 def _language_models(
@@ -170,20 +186,17 @@ def _scale_to_mean(durations: Float64[np.ndarray, "J"], mean_s: float, cap_s: fl
 
 
 def _durations(
-    rng: np.random.Generator, num_gpus: Int[np.ndarray, "J"], kind: Durations, mean_s: float | None, cap_s: float
+    rng: np.random.Generator, num_gpus: Int[np.ndarray, "J"], kind: JobDistribution
 ) -> Float64[np.ndarray, "J"]:
     """Seconds."""
-    if not cap_s > 0:
-        raise UserError(f"duration_cap_s: {cap_s} should be > 0 (inf for none)")
-    if kind == "philly":
+    mean_s, cap_s = kind.mean_duration_s, kind.duration_cap_s
+    if kind.durations == "philly":
         raw = draw_durations(philly_quantiles(), num_gpus, rng.random(len(num_gpus)))
         return np.minimum(raw, cap_s) if mean_s is None else _scale_to_mean(raw, mean_s, cap_s)
-    if kind == "exponential":
-        raw = np.maximum(rng.exponential(size=len(num_gpus)), 1e-6)
-        return _scale_to_mean(raw, MEAN_DURATION_S if mean_s is None else mean_s, cap_s)
-    if kind == "constant":
-        return np.full(len(num_gpus), min(MEAN_DURATION_S if mean_s is None else mean_s, cap_s), np.float64)
-    raise UserError(f"durations: unknown kind {kind!r}; known are {', '.join(get_args(Durations))}")
+    mean_s = MEAN_DURATION_S if mean_s is None else mean_s
+    if kind.durations == "constant":
+        return np.full(len(num_gpus), min(mean_s, cap_s), np.float64)
+    return _scale_to_mean(np.maximum(rng.exponential(size=len(num_gpus)), 1e-6), mean_s, cap_s)
 
 
 def _arrivals(rng: np.random.Generator, num_jobs: int, span_s: float, kind: Arrivals) -> Float64[np.ndarray, "J"]:

@@ -14,7 +14,7 @@ from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.generate import synthetic
+from jaxsched.workload.generate import SyntheticJobs, synthetic
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, sharing, take
 from jaxsched.workload.mixes import Mix
 from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
@@ -90,11 +90,7 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
 
 def _synthetic(name: str, options: WorkloadOptions) -> JobList:
     assert options.total_gpus is not None  # get_workload checked it
-    return synthetic(
-        np.random.default_rng(options.seed),
-        DEFAULT_JOBS if options.num_jobs is None else options.num_jobs,
-        options.total_gpus,
-        DEFAULT_LOAD if options.load is None else options.load,
+    kind = SyntheticJobs(
         mix=options.mix,
         ps_fraction=options.ps_fraction,
         schedulers=options.schedulers,
@@ -104,6 +100,9 @@ def _synthetic(name: str, options: WorkloadOptions) -> JobList:
         catalogue=options.catalogue,
         **SYNTHETIC[name],
     )
+    num_jobs = DEFAULT_JOBS if options.num_jobs is None else options.num_jobs
+    load = DEFAULT_LOAD if options.load is None else options.load
+    return synthetic(np.random.default_rng(options.seed), num_jobs, options.total_gpus, load, kind)
 
 
 def _share(options: WorkloadOptions) -> float:

@@ -5,6 +5,7 @@ Run times are drawn by inverse transform of quantiles (see `jaxsched.workload.qu
 in units of the interval; float32 resolves those to 1/1000 of an interval up to about 10^4 intervals.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import jax
@@ -15,11 +16,18 @@ from jaxtyping import Float32, Float64, Int32, PRNGKeyArray
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
-from jaxsched.workload.generate import DAY_S, MAX_GPUS, MEAN_DURATION_S, NUM_TENANTS, Durations, gang_sizes, slow_share
+from jaxsched.workload.generate import (
+    DAY_S,
+    MEAN_DURATION_S,
+    NUM_TENANTS,
+    Durations,
+    JobDistribution,
+    gang_sizes,
+    slow_share,
+)
 from jaxsched.workload.jobs import WHOLE, JobTable
-from jaxsched.workload.mixes import Mix, get_mix
+from jaxsched.workload.mixes import get_mix
 from jaxsched.workload.quantiles import GPU_CLASSES, LEVELS, gpu_class, mean_duration_s, philly_quantiles, solve_scale
-from jaxsched.workload.traces import PS_FRACTION
 
 GPU_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128)  # the gang sizes that a sampler can draw
 _SIZE_CLASS = gpu_class(np.array(GPU_SIZES))
@@ -44,55 +52,55 @@ class SamplerParams(Pytree):
     home_skew: Float32[Array, ""]  # home h has weight (h + 1)^-skew
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampledJobs(JobDistribution):
+    """Jobs that are made up on the device."""
+
+    burstiness: float = 1.0  # coefficient of variation of the gaps, 1: Poisson
+    diurnal_amplitude: float = 0.0  # in [0, 1), of the daily sine of the arrival rate
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.diurnal_amplitude < 1 or not 0 <= self.ps_fraction <= 1 or not self.home_skew >= 0:
+            raise UserError(
+                "sampler: needs 0 <= diurnal_amplitude < 1, 0 <= ps_fraction <= 1, home_skew >= 0, not "
+                f"{self.diurnal_amplitude}, {self.ps_fraction}, {self.home_skew}"
+            )
+
+
 def sampler_for_load(
-    load: float,
-    total_gpus: int,
-    interval_s: float,
-    *,
-    durations: Durations = "philly",
-    mean_duration_s: float | None = None,
-    duration_cap_s: float = np.inf,
-    gpu_counts: Mapping[int, float] | None = None,
-    max_gpus: int = MAX_GPUS,
-    mix: str | Mix | Mapping[str, float] = "default",
-    ps_fraction: float = PS_FRACTION,
-    burstiness: float = 1.0,
-    diurnal_amplitude: float = 0.0,
-    home_skew: float = 0.0,
+    load: float, total_gpus: int, interval_s: float, kind: SampledJobs = SampledJobs()
 ) -> SamplerParams:
-    """A sampler whose mean offered load on `total_gpus` GPUs is `load`; the options are those of `generate.synthetic`.
+    """A sampler whose mean offered load on `total_gpus` GPUs is `load`.
 
     The arrival rate is load * total_gpus * interval_s / E[GPUs * duration], the mean area in closed form from the
-    quantiles (`quantiles.mean_duration_s`). `burstiness` is the coefficient of variation of the gaps (1: Poisson).
-    The load of one table scatters about it: Philly's uncut run times are so heavy tailed that half of the tables of
-    2,000 jobs lie outside 0.9 to 1.15 of it. For training give `mean_duration_s` and a cap.
-    UserError on a parameter out of its range.
+    quantiles (`quantiles.mean_duration_s`). The load of one table scatters about it: Philly's uncut run times are so
+    heavy tailed that half of the tables of 2,000 jobs lie outside 0.9 to 1.15 of it. For training give
+    `mean_duration_s` and a cap.
+
+    Raises:
+        UserError: on a parameter out of its range.
     """
     for name, value in {"load": load, "total_gpus": total_gpus, "interval_s": interval_s}.items():
         if not (np.isfinite(value) and value > 0):
             raise UserError(f"{name}: {value} should be a finite number > 0")
-    if not 0 <= diurnal_amplitude < 1 or not 0 <= ps_fraction <= 1 or not home_skew >= 0:
-        raise UserError(
-            "sampler: needs 0 <= diurnal_amplitude < 1, 0 <= ps_fraction <= 1, home_skew >= 0, not "
-            f"{diurnal_amplitude}, {ps_fraction}, {home_skew}"
-        )
-    size_probs = _size_probabilities(gpu_counts, min(max_gpus, total_gpus))
-    table_s = _duration_table(durations)
-    scale = _scale_for_mean(table_s, size_probs, durations, mean_duration_s, duration_cap_s)
-    area = float(size_probs * np.array(GPU_SIZES) @ _mean_by_size(table_s, scale, duration_cap_s))
+    size_probs = _size_probabilities(kind.gpu_counts, min(kind.max_gpus, total_gpus))
+    table_s = _duration_table(kind.durations)
+    scale = _scale_for_mean(table_s, size_probs, kind)
+    area = float(size_probs * np.array(GPU_SIZES) @ _mean_by_size(table_s, scale, kind.duration_cap_s))
     leaves = {
         "jobs_per_interval": load * total_gpus * interval_s / area,
         "interval_s": interval_s,
         "log_duration": np.log(table_s),
         "duration_scale": scale,
-        "duration_cap_s": duration_cap_s,
+        "duration_cap_s": kind.duration_cap_s,
         "size_probs": size_probs,
-        "model_probs": get_mix(mix).probabilities,
-        "ps_fraction": ps_fraction,
-        "slow_share": slow_share(burstiness),
-        "diurnal_amplitude": diurnal_amplitude,
+        "model_probs": get_mix(kind.mix).probabilities,
+        "ps_fraction": kind.ps_fraction,
+        "slow_share": slow_share(kind.burstiness),
+        "diurnal_amplitude": kind.diurnal_amplitude,
         "diurnal_period": DAY_S / interval_s,
-        "home_skew": home_skew,
+        "home_skew": kind.home_skew,
     }
     return SamplerParams(**{name: jnp.asarray(leaf, jnp.float32) for name, leaf in leaves.items()})
 
@@ -198,10 +206,8 @@ def _duration_table(kind: Durations) -> Float64[np.ndarray, "C Q"]:
     if kind == "philly":
         return philly_quantiles().duration_s
     levels = np.clip(LEVELS, 1e-4, 1 - 5e-5)
-    rows = {"exponential": -np.log1p(-levels), "constant": np.ones(len(LEVELS))}
-    if kind not in rows:
-        raise UserError(f"durations: unknown kind {kind!r}; known are philly, {', '.join(rows)}")
-    return np.tile(rows[kind], (len(GPU_CLASSES), 1))
+    row = -np.log1p(-levels) if kind == "exponential" else np.ones(len(LEVELS))
+    return np.tile(row, (len(GPU_CLASSES), 1))
 
 
 def _mean_by_size(table_s: Float64[np.ndarray, "C Q"], scale: float, cap_s: float) -> Float64[np.ndarray, "S"]:
@@ -210,19 +216,15 @@ def _mean_by_size(table_s: Float64[np.ndarray, "C Q"], scale: float, cap_s: floa
 
 
 def _scale_for_mean(
-    table_s: Float64[np.ndarray, "C Q"],
-    size_probs: Float64[np.ndarray, "S"],
-    kind: Durations,
-    mean_s: float | None,
-    cap_s: float,
+    table_s: Float64[np.ndarray, "C Q"], size_probs: Float64[np.ndarray, "S"], of: JobDistribution
 ) -> float:
-    """The scale at which the mean duration over all jobs, after the cap, is `mean_s` (1 for Philly without one)."""
-    if not cap_s > 0:
-        raise UserError(f"duration_cap_s: {cap_s} should be > 0 (inf for none)")
-    if mean_s is None:
-        if kind == "philly":
-            return 1.0
-        mean_s = MEAN_DURATION_S
-    if kind == "constant":
+    """The scale at which the mean duration over all jobs, after the cap, is that which is asked for.
+
+    It is 1 for Philly where none is.
+    """
+    if of.mean_duration_s is None and of.durations == "philly":
+        return 1.0
+    mean_s, cap_s = MEAN_DURATION_S if of.mean_duration_s is None else of.mean_duration_s, of.duration_cap_s
+    if of.durations == "constant":
         return min(mean_s, cap_s)
     return solve_scale(lambda scale: float(size_probs @ _mean_by_size(table_s, scale, cap_s)), mean_s, cap_s)

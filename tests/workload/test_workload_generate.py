@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.generate import BURSTINESS, DAY_S, slow_share, synthetic
+from jaxsched.workload.generate import BURSTINESS, DAY_S, SyntheticJobs, slow_share, synthetic
 from jaxsched.workload.jobs import offered_load
 from jaxsched.workload.models import MODEL_NAMES, model_index
 
 
 def make(seed: int = 0, num_jobs: int = 2000, total_gpus: int = 64, load: float = 0.7, **options):
-    return synthetic(np.random.default_rng(seed), num_jobs, total_gpus, load, **options)
+    return synthetic(np.random.default_rng(seed), num_jobs, total_gpus, load, SyntheticJobs(**options))
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "diurnal", "bursty"])

@@ -8,7 +8,7 @@ from jaxsched.workload.generate import BURSTINESS
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.quantiles import GPU_CLASSES, gpu_class, philly_quantiles
-from jaxsched.workload.sampler import sample_table, sampler_for_load
+from jaxsched.workload.sampler import SampledJobs, sample_table, sampler_for_load
 
 JOBS, HOMES, INTERVAL_S, GPUS = 2000, 4, 60.0, 64
 
@@ -39,7 +39,7 @@ SWEEP = [
 @pytest.mark.parametrize("options", SWEEP)
 def test_offered_load(options):
     """Over 32 x 2,000 jobs; the run times' heavy tail is what the tolerance is for (3 standard errors)."""
-    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, **options))
+    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(**options)))
     area = table.workers * table.duration_s.astype(np.float64)
     span_s = times_s(table)[:, -1].sum()
     tolerance = 3 * (area.std() / area.mean() + BURSTINESS) / np.sqrt(area.size)
@@ -49,7 +49,7 @@ def test_offered_load(options):
 
 def test_arrivals_ascend_and_leads_fit():
     for options in SWEEP[:4:3]:
-        table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, **options))
+        table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(**options)))
         assert (np.diff(times_s(table), axis=1) >= -1e-3 * INTERVAL_S).all()
         assert (np.diff(table.arrival, axis=1) >= 0).all() and (table.arrival >= 0).all()
         assert (table.lead_s >= 0).all() and (table.lead_s < INTERVAL_S).all()
@@ -59,7 +59,7 @@ def test_arrivals_ascend_and_leads_fit():
 
 @pytest.mark.slow
 def test_deterministic_per_key_and_vmap_agrees_with_one():
-    params = sampler_for_load(0.8, GPUS, INTERVAL_S, diurnal_amplitude=0.5)
+    params = sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(diurnal_amplitude=0.5))
     keys = jax.random.split(jax.random.key(3), 2)
     first, second = sample(keys, params), sample(keys, params)
     single = jax.jit(sample_table, static_argnums=(2, 3))(keys[1], params, JOBS, HOMES)
@@ -87,7 +87,7 @@ def test_shapes_and_types():
 
 
 def test_quantiles_of_the_run_times():
-    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, gpu_counts=dict.fromkeys(GPU_CLASSES, 1.0)))
+    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(gpu_counts=dict.fromkeys(GPU_CLASSES, 1.0))))
     levels = np.array([0.1, 0.5, 0.9])
     for c, size in enumerate(GPU_CLASSES):
         drawn = table.duration_s[table.workers == size]
@@ -100,19 +100,19 @@ def test_quantiles_of_the_run_times():
 
 
 def test_mean_duration_and_cap():
-    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, mean_duration_s=900.0, duration_cap_s=7200.0))
+    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(mean_duration_s=900.0, duration_cap_s=7200.0)))
     assert table.duration_s.mean() == pytest.approx(900.0, rel=0.03)
     assert table.duration_s.max() == pytest.approx(7200.0)
 
 
 @pytest.mark.parametrize("burstiness", [1.0, 3.0])
 def test_gaps_vary_as_asked(burstiness):
-    gaps = np.diff(times_s(batch(sampler_for_load(0.8, GPUS, INTERVAL_S, burstiness=burstiness))))
+    gaps = np.diff(times_s(batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(burstiness=burstiness)))))
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness, rel=0.05)
 
 
 def test_diurnal_rate_swings_with_a_random_phase():
-    params = sampler_for_load(0.8, GPUS, INTERVAL_S, durations="constant", diurnal_amplitude=0.8)
+    params = sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(durations="constant", diurnal_amplitude=0.8))
     phase = 2 * np.pi * times_s(batch(params, size=64)) / 86400
     waves = np.exp(1j * phase).mean(1)  # |mean| is A / 2 for a whole number of days
     flat = params.replace(diurnal_amplitude=jnp.float32(0))
@@ -122,15 +122,8 @@ def test_diurnal_rate_swings_with_a_random_phase():
 
 
 def test_sizes_models_ps_homes_and_tenants():
-    params = sampler_for_load(
-        0.8,
-        GPUS,
-        INTERVAL_S,
-        gpu_counts={1: 1.0, 8: 3.0},
-        mix={"bert": 1.0, "vgg16": 3.0},
-        ps_fraction=0.25,
-        home_skew=1.0,
-    )
+    kind = SampledJobs(gpu_counts={1: 1.0, 8: 3.0}, mix={"bert": 1.0, "vgg16": 3.0}, ps_fraction=0.25, home_skew=1.0)
+    params = sampler_for_load(0.8, GPUS, INTERVAL_S, kind)
     table = batch(params)
     assert set(np.unique(table.workers)) == {1, 8} and (table.workers == 8).mean() == pytest.approx(0.75, abs=0.01)
     assert set(np.unique(table.model)) == {model_index("bert"), model_index("vgg16")}
@@ -144,7 +137,7 @@ def test_sizes_models_ps_homes_and_tenants():
 
 
 def test_default_mix_draws_every_model_and_size_up_to_the_limit():
-    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, max_gpus=8))
+    table = batch(sampler_for_load(0.8, GPUS, INTERVAL_S, SampledJobs(max_gpus=8)))
     assert set(np.unique(table.model)) == set(range(len(MODEL_NAMES)))
     assert set(np.unique(table.workers)) == {1, 2, 4, 8}
     assert gpu_class(table.workers).max() == 3
@@ -165,4 +158,5 @@ def test_default_mix_draws_every_model_and_size_up_to_the_limit():
 )
 def test_bad_options(options, message):
     with pytest.raises(UserError, match=message):
-        sampler_for_load(**({"load": 0.8, "total_gpus": GPUS, "interval_s": INTERVAL_S} | options))
+        load, interval_s = options.pop("load", 0.8), options.pop("interval_s", INTERVAL_S)
+        sampler_for_load(load, GPUS, interval_s, SampledJobs(**options))
