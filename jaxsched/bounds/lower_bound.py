@@ -19,12 +19,12 @@ from jaxsched.workload.models import Profiles, profiles
 
 
 def jct_lower_bound_s(
-    cluster: Cluster, jobs: JobList, interval_s: float, models: Profiles | None = None, *, preemption: bool = False
+    cluster: Cluster, jobs: JobList, interval_s: float, models: Profiles | None = None, *, stops: bool = False
 ) -> float:
     """Seconds that no policy's mean JCT over these jobs is below, with decisions every `interval_s`.
 
     Where GPUs differ every job counts as if all GPUs were of the type that is fastest for it; `models`, with the speeds
-    of their models, are the catalogue's unless given. With `preemption` also of policies that stop jobs.
+    of their models, are the catalogue's unless given. With `stops` also of policies that stop jobs.
 
     Jobs that no partition could hold are left out, as in `metrics`; NaN if none is left. A job counts as finished with
     a millionth of its work left, and the simulator's seconds are float32: the bound takes off twice that millionth.
@@ -42,18 +42,18 @@ def jct_lower_bound_s(
         capacity=float(total_gpus(cluster)),
     )
     waits_s = (boundary[0] * interval_s - kept.submit_s).mean()
-    starts = least_starts(slotted, preemption=preemption)
+    starts = least_starts(slotted, stops=stops)
     return float(starts / len(kept) * interval_s + waits_s + work_s.mean())
 
 
-def least_starts(jobs: Slotted, *, preemption: bool = False) -> float:
+def least_starts(jobs: Slotted, *, stops: bool = False) -> float:
     """The largest of the lower bounds on the sum of the starts, in slots.
 
-    With `preemption` of those that hold for jobs that may be stopped, of ends less lengths.
+    With `stops` of those that hold for jobs that may be stopped, of ends less lengths.
     """
     area = jobs.gpus * jobs.length
     completions, _, end = one_machine(jobs.release, area, jobs.capacity, by_remaining=True)
-    if preemption:
+    if stops:
         return max(jobs.release.sum(), completions - jobs.length.sum())
     _, busy, _ = one_machine(jobs.release, area, jobs.capacity, by_remaining=False)
     simple = max(jobs.release.sum(), completions - jobs.length.sum(), busy - jobs.length.sum() / 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 
-from jaxsched.options import CPU, ClusterOptions, EvaluatedWorld, JobOptions, Option, RunOptions, describe
+from jaxsched.options import CPU, ClusterOptions, EvaluatedWorld, JobOptions, Option, Options, RunOptions, describe
 
 if TYPE_CHECKING:
     from jaxsched.kube.read.settings import PlanSettings
@@ -70,6 +70,20 @@ def flatten(name: str, *parts: type | Mapping[str, tuple[Any, Any]]) -> Any:
     return dataclasses.make_dataclass(name, made, frozen=True, kw_only=True)
 
 
+def read_words(command: Any, kind: type[Options]) -> dict[str, Any]:
+    """The options of `kind` that are words on the command line, such as on and off. UserError for another word."""
+    from jaxsched.errors import UserError
+
+    found = {}
+    for name, (_, values) in describe(kind).items():
+        if values.words is not None:
+            said = getattr(command, name)
+            if said not in values.words:
+                raise UserError(f"--{name.replace('_', '-')}: {said!r} should be {' or '.join(values.words)}")
+            found[name] = values.words[said]
+    return found
+
+
 def _as_argument(hint: Any, default: Any, known: Option) -> tuple[Any, Any]:
     """Type and default of an option of the command line."""
     values = known.values
@@ -122,7 +136,7 @@ class ScenarioOptions(flatten("_Scenario", ClusterOptions, _NAMED, JobOptions, E
         from jaxsched.simulation.settings import Settings
 
         outages = None if self.outages is None else read_outages(self.outages, get_inventory(self.cluster).names)
-        return Settings.taken_from(self, preemption=switched_on(self.preemption), outages=outages, **more)
+        return Settings.taken_from(self, **read_words(self, Settings), outages=outages, **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

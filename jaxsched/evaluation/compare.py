@@ -151,9 +151,8 @@ def compare(
     job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = play(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
-    stopped = settings.preemption or settings.fails
     bounds = np.array(
-        [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, preemption=stopped) for jobs in job_lists]
+        [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, stops=settings.stops) for jobs in job_lists]
     )
     seeds = (config or {}).get("seeds")
     if not isinstance(seeds, list) or len(seeds) != len(job_lists):  # further entries may be anything

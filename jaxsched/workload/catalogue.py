@@ -53,11 +53,11 @@ class Catalogue:
 
     def index(self, name: str) -> int:
         """Place of a model; takes aliases, ignores case. UserError if there is no such model."""
-        if not self.knows(name):
+        if name not in self:
             raise UserError(f"model: unknown model {shortened(name)!r}; known models are {', '.join(self.names)}")
         return self.places[name.strip().lower()]
 
-    def knows(self, name: str) -> bool:
+    def __contains__(self, name: str) -> bool:
         """Whether there is a model of that name or alias."""
         return name.strip().lower() in self.places
 

@@ -58,9 +58,7 @@ class JobDistribution:
 class SyntheticJobs(JobDistribution):
     """Jobs that are made up on the host; tenants are uniform."""
 
-    arrivals: Arrivals = (
-        "poisson"  # with a daily sine of amplitude 0.5; or bursty, as Philly's inter-arrival times vary
-    )
+    arrivals: Arrivals = "poisson"  # also with a daily sine of amplitude 0.5, or as bursty as Philly's
     gpu_share: float = 1.0  # of a GPU that jobs of one GPU ask for, rounded to thousandths
     schedulers: int = 1
     tenants: int = NUM_TENANTS

@@ -70,7 +70,7 @@ def get_mix(mix: str | Mix | Mapping[str, float], catalogue: Catalogue = MEASURE
         return Mix("custom", dict(mix), catalogue)
     if mix in MIXES:
         return dataclasses.replace(MIXES[mix], catalogue=catalogue)
-    if "," not in mix and not catalogue.knows(mix):
+    if "," not in mix and mix not in catalogue:
         raise UserError(
             f"mix: unknown mix {shortened(mix)!r}; known mixes are {', '.join(MIXES)}, or models with commas between"
         )

@@ -222,7 +222,7 @@ def read_trace(
         if isinstance(job, str):
             skipped[job] += 1
             continue
-        if (job.model or form.model) and not catalogue.knows(job.model):
+        if (job.model or form.model) and job.model not in catalogue:
             raise row.fail(form.model or "model", f"one of the known models {', '.join(catalogue.names)}")
         first = lines.setdefault(job.job_id, row.line)
         if first != row.line:

@@ -212,7 +212,7 @@ def test_no_policy_is_under_it(case, spec, strength):
 @settings(max_examples=100, deadline=None)
 @given(tiny())
 def test_where_jobs_may_be_stopped_less_is_promised(jobs):
-    assert jobs.release.sum() <= least_starts(jobs, preemption=True) <= least_starts(jobs) + 1e-9
+    assert jobs.release.sum() <= least_starts(jobs, stops=True) <= least_starts(jobs) + 1e-9
 
 
 def test_no_run_with_stops_is_under_its_bound():
