@@ -24,6 +24,7 @@ MOST_JOBS = 10_000_000  # of all seeds: a gigabyte or two; a mistyped number mus
 LEAST_LOAD, MOST_LOAD = 1e-6, 1e6
 MOST_ERROR = 10.0  # the largest of a million errors is then a factor of 1e21: float32 holds what follows of it
 SMALLEST_SHARE = 0.001  # of a GPU
+INTERFERENCE = "default|none|analytic|fitted|DIR"  # in help texts
 ON_OFF = {"on": True, "off": False}
 
 
@@ -235,7 +236,7 @@ class World(Options):
         "How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, "
         "P100, V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and "
         "analytic:high are the ends of its range, DIR is a folder that `jaxsched interference fit` wrote.",
-        text("default|none|analytic|fitted|DIR"),
+        text(INTERFERENCE),
     )
     interval_s: float = option(
         60.0,

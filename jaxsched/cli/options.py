@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import tyro
 
 from jaxsched.options import CPU, ClusterOptions, EvaluatedWorld, JobOptions, Option, Options, RunOptions, describe
+from jaxsched.options import INTERFERENCE as INTERFERENCE
 
 if TYPE_CHECKING:
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.simulation.scenario import Scenario
     from jaxsched.simulation.settings import Settings
-
-
-INTERFERENCE = "default|none|analytic|fitted|DIR"
 
 
 def optional(metavar: str):
