@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Num
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
 from jaxsched.evaluation.timelines import steps
@@ -55,7 +55,7 @@ class FinishedJobs:
         """See `finish_time_fairness`."""
         return finish_time_fairness(self.result, self.total_gpus)
 
-    def stopped(self, column: str) -> Float64[np.ndarray, "J"]:
+    def stopped(self, column: str) -> Num[np.ndarray, "J"]:
         """A column of `Outcome.interruptions`; zeros where jobs are not stopped."""
         again = self.result.interruptions
         return np.zeros(len(self.gpus)) if again is None else getattr(again, column)[self.result.finished]
