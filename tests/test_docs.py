@@ -85,7 +85,7 @@ def test_the_tables_name_what_the_code_reads():
         return {line[0].strip("`") for line in tables(page)}
 
     native = FORMATS[0]
-    assert first_cells("docs/howto/trace.md") - {"column", "---"} == {*native.required, *(native.optional or ())}
+    assert first_cells("docs/howto/trace.md") - {"column", "---"} == {*native.needs, *native.uses}
     keys = {"key of a server", "key of the file", "---"}
     known = {*ENTRY.__struct_fields__, *File.__struct_fields__} - {"servers"}
     assert first_cells("docs/howto/cluster.md") - keys == known

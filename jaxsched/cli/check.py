@@ -8,17 +8,20 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxsched.cli.options import optional
+from jaxsched.cli.import_log import Format
+from jaxsched.cli.options import Output, optional
 
 HELP = """Say what files and folders hold, or what is wrong with them.
 
-Known are traces, node lists and host maps, measurements (.csv, .json), cluster files, files of models, training
-configurations and sweeps (.yaml), recordings and logs of runs (.jsonl), and the folders of checkpoints, fitted models
-and runs. The exit code is 2 if one of them cannot be read.
+Known are job logs and traces (all that `jaxsched import` reads), node lists and host maps, measurements (.csv, .json),
+cluster files, files of models, training configurations and sweeps (.yaml), recordings and logs of runs (.jsonl), and
+the folders of checkpoints, fitted models and runs. Of a job log it says what was understood: columns, units, times,
+rows left out, load. The exit code is 2 if one of them cannot be read.
 
 Examples:
   jaxsched check trace.csv mine.yaml checkpoints/quickstart runs/mine
   jaxsched check --models models.yaml trace.csv
+  jaxsched check sacct.csv --cluster leaf-spine-64
 """
 
 
@@ -30,48 +33,81 @@ class Check:
     """Files and folders."""
     models: Annotated[str | None, optional("FILE")] = None
     """Models of your own that traces name (as of `jaxsched evaluate`)."""
+    format: Format = None
+    """What job logs are, where their columns do not tell."""
+    cluster: Annotated[str | None, optional("NAME|FILE")] = None
+    """Say what load jobs are on this cluster."""
+    strict: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Refuse rows of job logs that are no jobs; otherwise they are left out and counted."""
+    json: Output = None
+    """Also write what is said as JSON, by file."""
 
     def run(self) -> None:
-        """One line for each. UserError with the number of bad ones after all have been looked at."""
-        import sys
-
+        """What each one is. UserError of the last bad one after all have been looked at."""
+        from jaxsched.cli.errors import tell
+        from jaxsched.cli.import_log import gpus_of
+        from jaxsched.cli.output import check_report, write_report
         from jaxsched.errors import UserError
 
         if not self.files:
             raise UserError("check: name at least one file or folder")
-        bad: list[str] = []
+        check_report(self.json, *self.files)
+        gpus = gpus_of(self.cluster)
+        bad: list[UserError] = []
+        report: dict[str, Any] = {}
         for path in self.files:
             try:
-                print(f"{path}: {what_is(path, self.models)}")
+                lines, report[str(path)] = self._look(path, gpus)
+                print(f"{path}: {lines[0]}", *lines[1:], sep="\n")
             except UserError as error:
-                bad.append(str(error))
-        for message in bad[:-1]:
-            print(f"jaxsched: error: {' '.join(message.split())}", file=sys.stderr)
+                bad.append(error)
+                report[str(path)] = {"error": str(error)}
+        write_report(self.json, report)
+        for error in bad[:-1]:
+            tell(error)
         if bad:
-            raise UserError(bad[-1])
+            raise bad[-1]
+
+    def _look(self, path: Path, gpus: int | None) -> tuple[list[str], dict[str, Any]]:
+        """What is said of a file, and the same as JSON has it."""
+        from jaxsched.cli.import_log import told
+        from jaxsched.workload.catalogue import get_catalogue
+        from jaxsched.workload.traces import read_log
+
+        what = None if self.format is not None else what_is(path)
+        if what is not None:
+            return [what], {"what": what}
+        log = read_log(path, catalogue=get_catalogue(self.models), format=self.format, strict=self.strict)
+        figures, lines = told(log, gpus, self.models)
+        return lines, {"what": lines[0], **figures}
 
 
-def what_is(path: Path, models: str | None = None) -> str:
-    """What a file or folder holds, in a few words. UserError if it cannot be read as what it seems to be.
+def what_is(path: Path) -> str | None:
+    """What a file or folder holds that is no job log, in a few words; None if it is taken for one.
 
-    Args: `models`: a file of models that traces may name.
+    UserError if it cannot be read as what it seems to be.
     """
     from jaxsched.errors import UserError
+    from jaxsched.workload.readers.opening import PACKED, STDIN
 
     if path.is_dir():
         return _folder(path)
+    if path == STDIN:
+        return None
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
-    readers: dict[str, Callable[[Path], str]] = {
-        ".csv": functools.partial(_csv, models=models),
+    readers: dict[str, Callable[[Path], str | None]] = {
+        ".csv": _csv,
         ".yaml": _yaml,
         ".yml": _yaml,
         ".jsonl": _lines,
         ".json": _json,
     }
-    if path.suffix.lower() not in readers:
-        raise UserError(f"{path}: is of no known kind, should end in {', '.join(readers)}, or be a folder")
-    return readers[path.suffix.lower()](path)
+    suffix = path.suffix.lower()
+    logs = (*PACKED, ".tsv", ".txt", ".psv", ".log", ".swf", ".trace", ".parquet")
+    if suffix not in (*readers, *logs):
+        raise UserError(f"{path}: is of no known kind, should end in {', '.join((*readers, *logs))}, or be a folder")
+    return readers[suffix](path) if suffix in readers else None
 
 
 def _folder(path: Path) -> str:
@@ -114,33 +150,29 @@ def _folder(path: Path) -> str:
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 
-def _csv(path: Path, models: str | None) -> str:
+def _csv(path: Path) -> str | None:
     from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS, read_measurements
     from jaxsched.calibration.step_time import FORMATS as STEP_TIMES
     from jaxsched.calibration.step_time import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
-    from jaxsched.cluster.servers import GPU_SPEEDS
     from jaxsched.io.csv_file import read_table
     from jaxsched.simulation.job_table import JOB_COLUMNS
-    from jaxsched.workload.catalogue import get_catalogue
-    from jaxsched.workload.traces import detect_format, read_trace
+    from jaxsched.workload.readers.table import first_cells
 
-    table = read_table(path)
-    header = sorted(table.header)
+    names = first_cells(path)
+    header = sorted(names)
     if header in (sorted(GPU_COLUMNS), sorted(NETWORK_COLUMNS)):
         return f"{read_measurements([path])[0].rows:,} measurements of interference"
     if header in [sorted(form.columns) for form in STEP_TIMES]:
         return f"{len(read_step_times([path]).step_s):,} measured step times"
-    if set(table.header) >= set(HOST_COLUMNS) or set(table.header) >= set(NODE_COLUMNS):
-        return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs"
-    if set(table.header) >= set(JOB_COLUMNS):
-        return f"what became of {len(table.rows):,} jobs"
-    jobs, skipped = read_trace(path, catalogue=get_catalogue(models))
-    left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
-    types = sorted(set(jobs.gpu_type.tolist()) - {"", *GPU_SPEEDS})
-    if types:
-        left += f"; GPU types that only a cluster's gpu_speeds can tell: {', '.join(types)}"
-    return f"a trace, format {detect_format(table).name}, of {len(jobs):,} job{'s' * (len(jobs) > 1)}{left}"
+    for columns in (HOST_COLUMNS, NODE_COLUMNS):
+        if set(names) >= set(columns):
+            unread = [name for name in names if name not in columns]
+            more = f"; not read: {', '.join(unread)}" if unread else ""
+            return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs{more}"
+    if set(names) >= set(JOB_COLUMNS):
+        return f"what became of {len(read_table(path).rows):,} jobs"
+    return None
 
 
 def _yaml(path: Path) -> str:
@@ -165,14 +197,18 @@ def _yaml(path: Path) -> str:
     return f"a training configuration for {load_config(path).env.cluster}"
 
 
-def _json(path: Path) -> str:
+def _json(path: Path) -> str | None:
     from jaxsched.calibration.interference.measurements import read_measurements
     from jaxsched.evaluation.saved import read_result
+    from jaxsched.io.csv_file import MOST_BYTES
     from jaxsched.io.json_file import read_json
+    from jaxsched.workload.traces import FORMATS
 
-    content = read_json(path)
+    content = read_json(path, most_bytes=MOST_BYTES)  # job logs are large
     if isinstance(content, dict) and {"policies", "config", "versions"} <= set(content):
         return f"a comparison of {len(read_result(path).policies):,} policies"
+    if any(source.rows is not None and source.rows(content) is not None for source in FORMATS):
+        return None
     return f"{read_measurements([path])[0].rows:,} measurements of interference"
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
-from jaxsched.errors import DoubtfulFile, UserError
+from jaxsched.errors import DoubtfulFile, Mistakes, UserError
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
@@ -38,8 +38,15 @@ T = TypeVar("T")
 
 def fail(message: object) -> NoReturn:
     """Prints `jaxsched: error: ...` and exits with code 2."""
-    print(f"jaxsched: error: {' '.join(str(message).split())}", file=sys.stderr)
+    tell(message)
     sys.exit(EXIT_MISTAKE)
+
+
+def tell(message: object) -> None:
+    """Prints `jaxsched: error: ...`; several mistakes of one file on a line each."""
+    lines = [f"{message.head}:", *message.first] if isinstance(message, Mistakes) else [str(message)]
+    first, *more = (" ".join(line.split()) for line in lines)
+    print("\n  ".join([f"jaxsched: error: {first}", *more]), file=sys.stderr)
 
 
 class Terminated(KeyboardInterrupt):

@@ -27,9 +27,11 @@ COMMANDS = {
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",
     "check": "Say what files and folders hold, or what is wrong with them.",
+    "import": "Show what a scheduler's job log says, and write it as a trace.",
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
-BESIDE = {"report": "evaluate", "examples": "quickstart"}  # commands that stand in the module of another one
+# Commands that stand in the module of another one, or cannot be the name of one.
+BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "import_log"}
 
 
 def command_of(name: str) -> tuple[type, str]:

@@ -16,7 +16,8 @@ from jaxsched.io.inputs import read_text, shortened
 MOST_BYTES = 1 << 30
 LONGEST_CELL = 4096  # characters
 MOST_COLUMNS = 1024
-_CELL = re.compile(r'"((?:[^"]|"")*)"|([^",]*)')
+SEPARATORS = ",;\t|"
+_CELL = {mark: re.compile(rf'"((?:[^"]|"")*)"|([^"{mark}]*)') for mark in SEPARATORS}
 # Control characters but for the tab, and what some programs take for the end of a line.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -40,7 +41,7 @@ def read_table(path: str | Path, most_rows: int | None = None) -> Table:
     text = read_text(path, MOST_BYTES, "a CSV file")
     lines = text.split("\n")
     whole = lines[-1].strip() == ""
-    all_rows = ((number, _cells(path, number, line)) for number, line in enumerate(lines, 1) if line.strip(" \t\r"))
+    all_rows = ((number, split_line(path, number, line)) for number, line in enumerate(lines, 1) if line.strip(" \t\r"))
     found = list(itertools.islice(all_rows, None if most_rows is None else most_rows + 2))
     if not found:
         raise UserError(f"{path}: the file is empty, should start with a line of column names")
@@ -48,7 +49,7 @@ def read_table(path: str | Path, most_rows: int | None = None) -> Table:
         raise UserError(f"{path}, line {found[-1][0]}: a row too many, at most {most_rows} are read from such a file")
     (line, names), rows = found[0], found[1:]
     header = tuple(name.strip() for name in names)
-    _check_header(path, line, header)
+    check_header(path, line, header)
     for line, cells in rows:
         if len(cells) != len(header):
             columns = shortened(",".join(header), 200)
@@ -62,25 +63,25 @@ def read_table(path: str | Path, most_rows: int | None = None) -> Table:
     return Table(path, header, rows)
 
 
-def _cells(path: Path, number: int, line: str) -> list[str]:
-    """The cells of one line."""
+def split_line(path: Path, number: int, line: str, separator: str = ",", *, quotes: bool = True) -> list[str]:
+    """The cells of one line. UserError on what could be read in two ways. Without `quotes` they mean themselves."""
     line = line.removesuffix("\r")
     if hidden := _HIDDEN.search(line):
         place = f"{path}, line {number}, character {hidden.start() + 1}"
         raise UserError(f"{place}: is the control character U+{ord(hidden[0]):04X}, should be text")
-    cells = _quoted(path, number, line) if '"' in line else line.split(",")
+    cells = _quoted(path, number, line, separator) if quotes and '"' in line else line.split(separator)
     if len(line) > LONGEST_CELL and any(len(cell) > LONGEST_CELL for cell in cells):
         raise UserError(f"{path}, line {number}: a cell of more than {LONGEST_CELL} characters, the most that is read")
     return cells
 
 
-def _quoted(path: Path, number: int, line: str) -> list[str]:
+def _quoted(path: Path, number: int, line: str, separator: str) -> list[str]:
     cells, place = [], 0
     while True:
-        found = _CELL.match(line, place)
+        found = _CELL[separator].match(line, place)
         assert found is not None  # an empty cell matches anywhere
         place = found.end()
-        if line[place : place + 1] not in ("", ","):
+        if line[place : place + 1] not in ("", separator):
             raise UserError(
                 f'{path}, line {number}: a quote (") that does not match another of its line, should stand around a '
                 "whole cell, or twice inside one in quotes"
@@ -91,7 +92,8 @@ def _quoted(path: Path, number: int, line: str) -> list[str]:
         place += 1
 
 
-def _check_header(path: Path, line: int, header: tuple[str, ...]) -> None:
+def check_header(path: Path, line: int, header: tuple[str, ...]) -> None:
+    """UserError on more columns than are read, and on a name that stands there twice."""
     if len(header) > MOST_COLUMNS:
         raise UserError(f"{path}, line {line}: {len(header)} columns, at most {MOST_COLUMNS} are read")
     if len(set(header)) < len(header):

@@ -13,6 +13,7 @@ from jaxsched.errors import UserError
 PATIENCE_S = 1.0  # for the first byte of a pipe that nobody has opened yet
 _PIECE_BYTES = 1 << 20
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_DIGIT = re.compile("[1-9]")
 _MOST_DIGITS = 400
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
@@ -65,8 +66,12 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def plain_number(text: str) -> float:
-    """The number that `text` is in digits 0 to 9, with a point or an exponent; NaN if it is none, or has no end."""
-    return float(text) if len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text) else math.nan
+    """The number that `text` is in digits 0 to 9, with a point or an exponent; NaN if it is none, or has no end.
+
+    What is too small for a float, such as 1e-400, is not taken for 0: it is NaN, too.
+    """
+    value = float(text) if len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text) else math.nan
+    return value if value or not _DIGIT.search(text.lower().partition("e")[0]) else math.nan
 
 
 def _first_piece(path: str | Path, handle: int, wanted: str) -> bytes:

@@ -42,6 +42,8 @@ class JobList:
     gpu_type: Shaped[np.ndarray, "J"]  # strings: what run times are on; "" = the cluster's reference type
     ended: Int32[np.ndarray, "J"]  # index into ENDS: run times are those until then, whichever it was
     given_s: Float64[np.ndarray, "J"]  # when the input says it was submitted, whatever `submit_s` was made of it
+    tenant_name: Shaped[np.ndarray, "J"]  # strings, as the input has them; else the number
+    user: Shaped[np.ndarray, "J"]  # strings; "" = the input names none
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -95,13 +97,17 @@ def make_job_list(
     gpu_type: str | Sequence[str] | np.ndarray = "",
     ended: ArrayLike = 0,
     given_s: ArrayLike | None = None,
+    estimate_s: ArrayLike | None = None,
+    tenant_name: Sequence[str] | np.ndarray | None = None,
+    user: str | Sequence[str] | np.ndarray = "",
     models: int = len(MODEL_NAMES),
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
     """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job. `models`: in the catalogue.
 
     Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order;
-    without `given_s` it is `submit_s`.
+    without `given_s` it is `submit_s`; tenants without `tenant_name` are called by their numbers. Without `estimate_s`,
+    or where it is NaN, policies see the run time itself.
     UserError names the field, the first bad job (its position in the arguments) and what would be right.
     """
     submit = np.atleast_1d(np.asarray(submit_s, np.float64))
@@ -120,7 +126,12 @@ def make_job_list(
         "given_s": submit if given_s is None else _column("given_s", given_s, size, np.float64, -np.inf),
     }
     _check_fractions(columns)
-    columns["gpu_type"] = np.broadcast_to(np.asarray(gpu_type).astype(str), (size,))
+    if estimate_s is not None:
+        given = np.broadcast_to(np.asarray(estimate_s, np.float64), (size,))
+        columns["estimate_ratio"] = np.where(np.isfinite(given), given / columns["duration_s"], 1.0)
+    named = columns["tenant"] if tenant_name is None else tenant_name
+    for name, texts in {"gpu_type": gpu_type, "tenant_name": named, "user": user}.items():
+        columns[name] = np.broadcast_to(np.asarray(texts).astype(str), (size,))
     order = np.argsort(submit, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     columns["home"] = (
@@ -173,8 +184,8 @@ def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> Shaped[np.ndarray
     ids = np.asarray(job_id).astype(str)
     if ids.shape != (size,):
         raise UserError(f"job_id: shape {ids.shape}, should be one per job ({size},)")
-    names, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
+    if len(set(ids.tolist())) < size:
+        names, counts = np.unique(ids, return_counts=True)
         raise UserError(
             f"job_id: {str(names[counts > 1][0])!r} stands for {counts.max()} jobs, every job needs its own"
         )

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from jaxsched.errors import UserError
@@ -21,11 +21,12 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a CSV file. The accessors raise a UserError of one line on a cell that is not as it should be."""
+    """A line of a table, or a job of a list. Its accessors raise a one-line UserError on a cell that is not right."""
 
     path: Path
     line: int
-    cells: dict[str, str]
+    cells: Mapping[str, str]
+    unit: str = "line"  # what `line` counts
 
     def text(self, field: str) -> str:
         """The cell without surrounding blanks; '' where the file has no such column."""
@@ -43,7 +44,7 @@ class Row:
     def fail(self, field: str, wanted: str) -> UserError:
         """The error to raise for `field`."""
         found = shortened(self.text(field))
-        return UserError(f"{self.path}, line {self.line}, {field}: {found!r} should be {wanted}")
+        return UserError(f"{self.path}, {self.unit} {self.line}, {field}: {found!r} should be {wanted}")
 
     def number(
         self, field: str, *, minimum: float = -math.inf, maximum: float = math.inf, exclusive: bool = False

@@ -1,201 +1,106 @@
-"""Readers of job traces: Philly, Muri, Alibaba openb and our own CSV. The header tells which one a file is.
+"""Reads job logs of every known source into job lists, and writes our own format. All columns tell which source it is.
 
-What a trace does not say is filled in with a seed: `gpus_per_worker` = 1; a share `ps_fraction` of the jobs of several
+What a log does not say is filled in with a seed: `gpus_per_worker` = 1; a share `ps_fraction` of the jobs of several
 workers uses max(1, workers // 4) parameter servers, the others all-reduce (both assumptions); the model is drawn from
-a mix; the home is round robin.
-
-The native format: `job_id,submit_time_s,num_gpus,duration_s` and, optionally,
-`model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli,gpu_type,ended`; an empty optional cell counts as not
-given, and num_workers * gpus_per_worker must equal num_gpus. `gpu_milli` < 1000 is a job that shares its only GPU;
-`gpu_type` is what its run time is on. `ended` is completed, cancelled or failed: Philly's `status` and openb's
-`pod_phase` say so, too, where they are there. A trace that does not say has completed jobs.
+a mix; the home is round robin. A log that does not say how jobs ended has completed jobs.
 """
 
 import csv
 import dataclasses
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
-from jaxsched.errors import UserError
-from jaxsched.io.csv_file import Table, read_table
+from jaxsched.errors import NotRead, UserError
 from jaxsched.io.files import atomic_path
 from jaxsched.io.inputs import shortened
-from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.jobs import ENDS, MOST_PS, WHOLE, JobList, make_job_list
+from jaxsched.workload.jobs import ENDS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.rows import Row, rows_of
+from jaxsched.workload.readers.cells import Cells, Findings
+from jaxsched.workload.readers.gavel import GAVEL
+from jaxsched.workload.readers.native import NATIVE
+from jaxsched.workload.readers.openb import OPENB
+from jaxsched.workload.readers.pai import PAI
+from jaxsched.workload.readers.philly import PHILLY, PHILLY_LOG
+from jaxsched.workload.readers.pollux import POLLUX
+from jaxsched.workload.readers.simulators import ITP, MURI, TIRESIAS
+from jaxsched.workload.readers.slab import ACME, HELIOS
+from jaxsched.workload.readers.slurm import SLURM
+from jaxsched.workload.readers.source import COLUMNS, Source
+from jaxsched.workload.readers.spot import SPOT
+from jaxsched.workload.readers.swf import SWF
+from jaxsched.workload.readers.table import read_log_table
 
 PS_FRACTION = 0.5
+FORMATS: tuple[Source, ...] = (
+    *(NATIVE, SLURM, PHILLY, PHILLY_LOG, HELIOS, ACME, OPENB, PAI, SPOT),
+    *(TIRESIAS, MURI, ITP, GAVEL, POLLUX, SWF),
+)
 _TENANT = re.compile("0|[1-9][0-9]{0,8}")  # written in one way only: 07 and 7 are two names
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """One job as a trace gives it; None, and no name of a model: the trace does not say."""
-
-    job_id: str
-    submit_s: float
-    duration_s: float
-    workers: int
-    gpus_per_worker: int = 1
-    ps: int | None = None
-    model: str = ""
-    tenant: str = ""
-    home: int | None = None
-    milli: int = WHOLE
-    gpu_type: str = ""
-    ended: str = ENDS[0]
-
-
 @dataclasses.dataclass(frozen=True)
-class Format:
-    """A trace format: `parse` gives a row's job, or the reason why the row is not one."""
+class Log:
+    """A job log as it was understood, before what it does not say is filled in."""
 
-    name: str
-    required: tuple[str, ...]
-    parse: Callable[[Row], Job | str]
-    from_start: bool  # submit times count from the first job
-    optional: tuple[str, ...] | None = None  # None: any other column may be there and is not read
-    model: str = ""  # the column that names models, if they must be named
+    path: Path
+    source: Source
+    header: tuple[str, ...]
+    jobs: Mapping[str, Shaped[np.ndarray, "J"]]  # the names of `COLUMNS`, in order of submission
+    skipped: dict[str, int]  # rows that are no jobs, by reason
+    notes: dict[str, int]  # what else should be known, with the number of jobs that it is about
+    dated: bool  # submit times are seconds since 1970
 
-
-def _philly(row: Row) -> Job:
-    """Microsoft Philly as ElasticFlow publishes it; `cluster` is the virtual cluster."""
-    return Job(
-        job_id=str(row.line - 2),
-        submit_s=row.timestamp_s("timestamp"),
-        duration_s=row.seconds("duration"),
-        workers=row.whole("num_gpus", minimum=1),
-        tenant=row.text("cluster"),
-        ended=_ended(row, "status", {"Passed": "completed", "Killed": "cancelled", "Failed": "failed"}),
-    )
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The file's columns that have no effect."""
+        return self.source.unread(self.header)
 
 
-def _muri(row: Row) -> Job:
-    """Muri: `submit_time` and `duration` are milliseconds."""
-    return Job(
-        job_id=row.name("job_id"),
-        submit_s=row.number("submit_time", minimum=0, maximum=1000 * LONGEST_S) / 1000,
-        duration_s=row.seconds("duration", per_second=1000),
-        workers=row.whole("num_gpu", minimum=1),
-        model=row.text("model_name"),
-    )
+def read_log(
+    path: str | Path, *, catalogue: Catalogue = BUILT_IN, format: str | None = None, strict: bool = False
+) -> Log:
+    """Reads a job log: a file, packed with gzip or zstd or not, or `-`, standard input.
 
+    Args:
+        path: the file.
+        catalogue: the models that it may name.
+        format: the name of one of `FORMATS`, for a file that its columns do not tell.
+        strict: rows that are no jobs are mistakes; otherwise they are left out and counted.
 
-def _openb(row: Row) -> Job | str:
-    """Alibaba openb pods, times in seconds. A pod of one GPU may ask for a share of it, `gpu_milli` thousandths."""
-    gpus = row.whole("num_gpu", minimum=0)
-    if gpus == 0:
-        return "no GPU"
-    milli = _milli(row, gpus)
-    if not row.text("scheduled_time") and row.text("pod_phase") in ("Pending", ""):
-        return "never scheduled"
-    if not row.text("deletion_time"):
-        return "never deleted"
-    created = row.number("creation_time", minimum=0, maximum=LONGEST_S)
-    started = row.number("scheduled_time", minimum=0, maximum=LONGEST_S) if row.text("scheduled_time") else created
-    duration = row.number("deletion_time", minimum=0, maximum=LONGEST_S) - started
-    if duration <= 0:
-        return "no positive duration"
-    ended = _ended(row, "pod_phase", {"Succeeded": "completed", "Failed": "failed"}, strictly=False)
-    return Job(row.name("name"), created, max(duration, SHORTEST_S), workers=gpus, milli=milli, ended=ended)
-
-
-def _native(row: Row) -> Job:
-    """Our own format (see the module's docstring)."""
-    gpus = row.whole("num_gpus", minimum=1)
-
-    def given(field: str, minimum: int, maximum: int = 2**31 - 1) -> int | None:
-        return row.whole(field, minimum=minimum, maximum=maximum) if row.text(field) else None
-
-    workers, per_worker = given("num_workers", 1), given("gpus_per_worker", 1)
-    per_worker = (1 if workers is None else gpus // workers) if per_worker is None else per_worker
-    workers = gpus // max(per_worker, 1) if workers is None else workers
-    if workers * per_worker != gpus:
-        raise row.fail("num_gpus", f"num_workers * gpus_per_worker = {workers} * {per_worker} = {workers * per_worker}")
-    return Job(
-        job_id=row.name("job_id"),
-        submit_s=row.number("submit_time_s", minimum=0, maximum=LONGEST_S),
-        duration_s=row.seconds("duration_s"),
-        workers=workers,
-        gpus_per_worker=per_worker,
-        ps=given("num_ps", 0, MOST_PS),
-        model=row.text("model"),
-        tenant=row.text("tenant"),
-        home=given("home", 0),
-        milli=_milli(row, gpus) if row.text("gpu_milli") else WHOLE,
-        gpu_type=row.text("gpu_type"),
-        ended=_ended(row, "ended", {name: name for name in ENDS}),
-    )
-
-
-def _ended(row: Row, field: str, names: Mapping[str, str], *, strictly: bool = True) -> str:
-    """How the job ended, by the trace's own `names`; a trace that does not say has completed jobs."""
-    text = row.text(field)
-    if strictly and text and text not in names:
-        raise row.fail(field, f"one of {', '.join(names)}")
-    return names.get(text, ENDS[0])
-
-
-def _milli(row: Row, gpus: int) -> int:
-    """Thousandths of each GPU; only a job of one GPU may have fewer than all."""
-    milli = row.whole("gpu_milli", minimum=1)
-    if milli > WHOLE or (milli < WHOLE and gpus != 1):
-        raise row.fail("gpu_milli", f"{WHOLE} thousandths, or fewer for a job of one GPU")
-    return milli
-
-
-FORMATS = (
-    Format(
-        "native",
-        ("job_id", "submit_time_s", "num_gpus", "duration_s"),
-        _native,
-        from_start=False,
-        optional=(
-            "model",
-            "num_workers",
-            "num_ps",
-            "gpus_per_worker",
-            "tenant",
-            "home",
-            "gpu_milli",
-            "gpu_type",
-            "ended",
-        ),
-    ),
-    Format(
-        "muri",
-        ("job_id", "num_gpu", "submit_time", "model_name", "duration"),
-        _muri,
-        from_start=False,
-        model="model_name",
-    ),
-    Format("philly", ("timestamp", "duration", "num_gpus", "cluster"), _philly, from_start=True),
-    Format("openb", ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"), _openb, True),
-)
-
-
-def detect_format(table: Table) -> Format:
-    """The format whose columns stand in the header. UserError if there is none, with the known formats."""
-    path, header = table.path, table.header
-    for form in FORMATS:
-        if set(form.required) <= set(header):
-            unknown = set() if form.optional is None else set(header) - set(form.required) - set(form.optional)
-            if unknown:
-                raise UserError(
-                    f"{path}, line 1: unknown column {shortened(sorted(unknown)[0])!r} in a {form.name} trace, should "
-                    f"be one of {', '.join((*form.required, *(form.optional or ())))}"
-                )
-            return form
-    known = "; ".join(f"{form.name} ({','.join(form.required)})" for form in FORMATS)
-    found = shortened(",".join(header), 200)
-    raise UserError(f"{path}, line 1: the header {found!r} is of no known trace format: {known}")
+    Raises:
+        UserError: with the line, the field, what is wrong and what would be right; `Mistakes` where there are several.
+    """
+    path = Path(path)
+    table = read_log_table(path, FORMATS, format, strict)
+    source, found = table.source, table.found
+    pieces: list[dict[str, Any]] = []
+    lines: list[np.ndarray] = []
+    for piece in table.pieces:
+        cells = Cells(piece, found)
+        columns = dict(source.read(cells))
+        columns["model"] = _models(cells, columns.get("model"), source, catalogue)
+        lines.append(np.asarray(piece.numbers, np.int64)[cells.keep])
+        pieces.append({name: _kept(columns[name], cells.keep) for name in columns if columns[name] is not None})
+    numbers = np.concatenate(lines) if lines else np.zeros(0, np.int64)
+    jobs = {name: _column(pieces, name, len(numbers)) for name in COLUMNS}
+    if source.joined is None:
+        _check_names(found, jobs["job_id"], numbers, source)
+    found.check()
+    if source.joined is not None and len(numbers):
+        jobs = source.joined(jobs)
+    if not len(jobs["job_id"]):
+        raise UserError(f"{path}: no job in the file{left_out(found.skipped)}, should have at least one")
+    order = np.argsort(jobs["submit_s"], kind="stable")
+    dated = bool(found.dated) or (source.from_start and bool(jobs["submit_s"].max() > 1e8))
+    ordered = {name: column[order] for name, column in jobs.items()}
+    return Log(path, source, table.header, ordered, dict(found.skipped), dict(found.notes), dated)
 
 
 def read_trace(
@@ -205,75 +110,117 @@ def read_trace(
     ps_fraction: float = PS_FRACTION,
     mix: str | Mix | Mapping[str, float] = "default",
     catalogue: Catalogue = BUILT_IN,
+    format: str | None = None,
+    strict: bool = False,
 ) -> tuple[JobList, dict[str, int]]:
-    """(jobs sorted by submit time, skipped rows by reason) of a trace in any of the known formats.
+    """(jobs sorted by submit time, skipped rows by reason) of a job log: see `read_log`.
 
-    `seed`, `ps_fraction` and `mix` fill in what the trace does not say (see the module's docstring). A UserError is
-    one line with the file, the line, the field, what is wrong and what would be right.
+    `seed`, `ps_fraction` and `mix` fill in what the log does not say (see the module's docstring). Columns that have no
+    effect give the warning `NotRead`.
     """
-    path = Path(path)
-    table = read_table(path)
-    form = detect_format(table)
-    jobs: list[Job] = []
-    skipped: Counter[str] = Counter()
-    lines: dict[str, int] = {}
-    for row in rows_of(table):
-        job = form.parse(row)
-        if isinstance(job, str):
-            skipped[job] += 1
-            continue
-        if (job.model or form.model) and job.model not in catalogue:
-            raise row.fail(form.model or "model", f"one of the known models {', '.join(catalogue.names)}")
-        first = lines.setdefault(job.job_id, row.line)
-        if first != row.line:
-            raise UserError(
-                f"{path}, line {row.line}, {'name' if form.name == 'openb' else 'job_id'}: {shortened(job.job_id)!r} "
-                f"stands in line {first} already, every job needs its own"
-            )
-        jobs.append(job)
-    if not jobs:
-        left = "".join(f", {count:,} rows left out ({reason})" for reason, count in skipped.items())
-        raise UserError(f"{path}: no job in the file{left}, should have at least one")
-    return _job_list(jobs, form, np.random.default_rng(seed), ps_fraction, get_mix(mix, catalogue)), dict(skipped)
+    log = read_log(path, catalogue=catalogue, format=format, strict=strict)
+    told = [f"{text} ({count:,} jobs)" for text, count in log.notes.items()]
+    if log.unread:
+        told.insert(0, f"not read: {', '.join(map(shortened, log.unread))}")
+    if told:
+        warnings.warn(f"{log.path}: {'; '.join(told)}", NotRead, stacklevel=2)
+    return fill_in(log, seed=seed, ps_fraction=ps_fraction, mix=mix, catalogue=catalogue), log.skipped
 
 
-def _job_list(jobs: list[Job], form: Format, rng: np.random.Generator, ps_fraction: float, mix: Mix) -> JobList:
-    """Arrays of `jobs`, gaps filled in; models are places in the mix's catalogue.
+def fill_in(
+    log: Log,
+    *,
+    seed: int = 0,
+    ps_fraction: float = PS_FRACTION,
+    mix: str | Mix | Mapping[str, float] = "default",
+    catalogue: Catalogue = BUILT_IN,
+) -> JobList:
+    """The jobs of a log, gaps filled in; models are places in the mix's catalogue.
 
     What is drawn depends on a job's place in the order of submission, not on that of lines.
     """
-    catalogue, jobs = mix.catalogue, sorted(jobs, key=lambda job: job.submit_s)
-    workers = np.array([job.workers for job in jobs])
-    submit = np.array([job.submit_s for job in jobs])
-    drawn_ps = draw_ps(rng, workers, ps_fraction)
-    drawn_model = rng.choice(len(catalogue.models), size=len(jobs), p=mix.probabilities)
+    jobs, mix = log.jobs, get_mix(mix, catalogue)
+    rng, size = np.random.default_rng(seed), len(log.jobs["job_id"])
+    drawn_ps = draw_ps(rng, jobs["workers"], ps_fraction)
+    drawn_model = rng.choice(len(mix.catalogue.models), size=size, p=mix.probabilities)
+    names, place = np.unique(jobs["model"], return_inverse=True)
+    known = np.array([mix.catalogue.index(name) if name else -1 for name in names.tolist()])[place]
+    submit = jobs["submit_s"]
     return make_job_list(
-        submit - submit.min() if form.from_start else submit,
-        [job.duration_s for job in jobs],
-        workers,
-        gpus_per_worker=[job.gpus_per_worker for job in jobs],
-        ps=_filled((job.ps for job in jobs), drawn_ps),
-        model=_filled((catalogue.index(job.model) if job.model else None for job in jobs), drawn_model),
-        models=len(catalogue.models),
-        tenant=_tenants([job.tenant for job in jobs]),
-        home=_filled((job.home for job in jobs), np.arange(len(jobs))),
-        milli=[job.milli for job in jobs],
-        gpu_type=[job.gpu_type for job in jobs],
-        ended=[ENDS.index(job.ended) for job in jobs],
+        submit - submit.min() if log.dated or log.source.from_start else submit,
+        jobs["duration_s"],
+        jobs["workers"],
+        gpus_per_worker=jobs["gpus_per_worker"],
+        ps=np.where(jobs["ps"] < 0, drawn_ps, jobs["ps"]),
+        model=np.where(known < 0, drawn_model, known),
+        models=len(mix.catalogue.models),
+        tenant=_tenants(jobs["tenant"].tolist()),
+        tenant_name=jobs["tenant"] if (jobs["tenant"] != "").any() else None,
+        user=jobs["user"],
+        home=np.where(jobs["home"] < 0, np.arange(size), jobs["home"]),
+        milli=jobs["milli"],
+        gpu_type=jobs["gpu_type"],
+        ended=jobs["ended"],
+        estimate_s=jobs["estimate_s"],
         given_s=submit,
-        job_id=[job.job_id for job in jobs],
+        job_id=jobs["job_id"],
     )
 
 
-def _filled(given: Iterable[int | None], otherwise: Int[np.ndarray, "J"]) -> Int[np.ndarray, "J"]:
-    return np.array([other if value is None else value for value, other in zip(given, otherwise, strict=True)])
+def left_out(skipped: Mapping[str, int]) -> str:
+    """`, 2 rows left out (no GPU)` for every reason."""
+    return "".join(f", {count:,} row{'s' * (count != 1)} left out ({reason})" for reason, count in skipped.items())
+
+
+def _kept(column: Any, keep: np.ndarray) -> Any:
+    if isinstance(column, np.ndarray):
+        return column[keep]
+    return column if keep.all() else [entry for entry, kept in zip(column, keep) if kept]
+
+
+def _column(pieces: Sequence[Mapping[str, Any]], name: str, size: int) -> Shaped[np.ndarray, "J"]:
+    """A column of all pieces; the default of `COLUMNS` if the reader does not give it."""
+    given = [np.asarray(piece[name]) for piece in pieces if name in piece and len(piece[name])]
+    return np.concatenate(given) if given else np.full(size, COLUMNS[name])
+
+
+def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> list[str] | None:
+    """The models that the catalogue knows. Others are mistakes, or are drawn as if the log named none."""
+    if names is None:
+        return None
+    names = list(names)
+    known = {name: name in catalogue for name in set(names)}
+    if source.strict_models:
+        bad = np.fromiter((not known[name] and (bool(name) or source.name != "native") for name in names), bool)
+        cells.wrong(bad, source.strict_models, f"one of the known models {', '.join(catalogue.names)}")
+    for name in sorted(name for name in known if name and not known[name] and not source.strict_models):
+        rows = np.fromiter((other == name for other in names), bool)
+        cells.note(rows, f"the model {shortened(name)!r} is not known, one is drawn instead (--models can name it)")
+    return [name if known[name] else "" for name in names]
+
+
+def _check_names(found: Findings, names: Shaped[np.ndarray, "J"], lines: Int[np.ndarray, "J"], source: Source) -> None:
+    """A mistake for every job whose name another one has already."""
+    listed = names.tolist()
+    if len(set(listed)) == len(listed):
+        return
+    first: dict[str, int] = {}
+    for name, line in zip(listed, lines.tolist()):
+        if first.setdefault(name, line) != line:
+            found.wrong(
+                line,
+                UserError(
+                    f"{found.path}, {found.unit} {line}, {source.names}: {shortened(name)!r} stands in {found.unit} "
+                    f"{first[name]} already, every job needs its own"
+                ),
+            )
 
 
 def _tenants(names: list[str]) -> Int[np.ndarray, "J"]:
     """Numbers as they are where all tenants are numbers, otherwise 0..V-1 in order of first appearance."""
-    if all(_TENANT.fullmatch(name) for name in names):
-        return np.array([int(name) for name in names])
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    if all(_TENANT.fullmatch(name) for name in number):
+        number = {name: int(name) for name in number}
     return np.array([number[name] for name in names])
 
 
@@ -285,23 +232,67 @@ def draw_ps(rng: np.random.Generator, workers: Int[np.ndarray, "J"], ps_fraction
 
 
 def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_IN) -> None:
-    """Writes `jobs` in the native format; `read_trace` gives back the very same jobs."""
-    columns = {
-        "job_id": jobs.job_id,
-        "submit_time_s": jobs.submit_s,
-        "num_gpus": jobs.num_gpus,
-        "duration_s": jobs.duration_s,
-        "model": np.array(catalogue.names)[jobs.model],
-        "num_workers": jobs.workers,
-        "num_ps": jobs.ps,
-        "gpus_per_worker": jobs.gpus_per_worker,
-        "tenant": jobs.tenant,
-        "home": jobs.home,
-        **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
-        **({"gpu_type": jobs.gpu_type} if (jobs.gpu_type != "").any() else {}),
-        **({"ended": np.array(ENDS)[jobs.ended]} if jobs.ended.any() else {}),
+    """Writes `jobs` in the native format; `read_trace` gives back the very same jobs.
+
+    Tenants whose names are no numbers are numbered anew, in order of submission.
+    """
+    _write(
+        path,
+        {
+            "job_id": jobs.job_id,
+            "submit_time_s": jobs.submit_s,
+            "num_gpus": jobs.num_gpus,
+            "duration_s": jobs.duration_s,
+            "model": np.array(catalogue.names)[jobs.model],
+            "num_workers": jobs.workers,
+            "num_ps": jobs.ps,
+            "gpus_per_worker": jobs.gpus_per_worker,
+            "tenant": jobs.tenant_name,
+            "home": jobs.home,
+            **({"user": jobs.user} if (jobs.user != "").any() else {}),
+            **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
+            **({"gpu_type": jobs.gpu_type} if (jobs.gpu_type != "").any() else {}),
+            **({"ended": np.array(ENDS)[jobs.ended]} if jobs.ended.any() else {}),
+            **({"estimate_s": jobs.estimate_s} if (jobs.estimate_ratio != 1).any() else {}),
+        },
+    )
+
+
+def write_log(path: str | Path, log: Log) -> None:
+    """Writes a log in the native format: what it says, and nothing that would have to be drawn.
+
+    `read_log` gives back the same jobs; times are seconds, from the first job on where the log has dates.
+    """
+    jobs, submit = log.jobs, log.jobs["submit_s"]
+    wide = bool((jobs["gpus_per_worker"] > 1).any())
+    optional: dict[str, tuple[Any, Any]] = {
+        "model": ((jobs["model"] != "").any(), jobs["model"]),
+        "gpus_per_worker": (wide, jobs["gpus_per_worker"]),
+        "num_ps": ((jobs["ps"] >= 0).any(), np.where(jobs["ps"] < 0, "", jobs["ps"].astype(str))),
+        "tenant": ((jobs["tenant"] != "").any(), jobs["tenant"]),
+        "user": ((jobs["user"] != "").any(), jobs["user"]),
+        "home": ((jobs["home"] >= 0).any(), np.where(jobs["home"] < 0, "", jobs["home"].astype(str))),
+        "gpu_milli": ((jobs["milli"] < WHOLE).any(), jobs["milli"]),
+        "gpu_type": ((jobs["gpu_type"] != "").any(), jobs["gpu_type"]),
+        "ended": (jobs["ended"].any(), np.array(ENDS)[jobs["ended"]]),
+        "estimate_s": (np.isfinite(jobs["estimate_s"]).any(), jobs["estimate_s"]),
     }
+    _write(
+        path,
+        {
+            "job_id": jobs["job_id"],
+            "submit_time_s": submit - submit[0] if log.dated or log.source.from_start else submit,
+            "num_gpus": jobs["workers"] * jobs["gpus_per_worker"],
+            "duration_s": jobs["duration_s"],
+            **{name: column for name, (there, column) in optional.items() if there},
+        },
+    )
+
+
+def _write(path: str | Path, columns: Mapping[str, Shaped[np.ndarray, "J"]]) -> None:
+    """A CSV file of these columns; NaN is an empty cell."""
+    lists = [["" if x != x else x for x in column.tolist()] for column in columns.values()]
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        writer.writerows(zip(*lists))

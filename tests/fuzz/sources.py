@@ -12,7 +12,17 @@ ROWS = 60  # of a real file, its header apart
 
 NATIVE = "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
-MURI = "job_id,num_gpu,submit_time,iterations,model_name,duration\n"
+MURI = (
+    "job_id,num_gpu,submit_time,iterations,model_name,duration,batch_size,interval,iteration_time,resource_time_0,"
+    "resource_time_1,resource_time_2,priority\n"
+)
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+ITP = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
+SACCT = "JobID|JobName|User|Account|AllocTRES|State|Submit|Start|End|ElapsedRaw|Timelimit\n"
+HELIOS = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+ACME = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
+SPOT = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
+POLLUX = "name,time,application,num_replicas,batch_size\n"
 OPENB = "name,cpu_milli,num_gpu,gpu_milli,gpu_spec,pod_phase,creation_time,deletion_time,scheduled_time\n"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 HOSTS = "ip,DSW,PSW,ASW\n"
@@ -44,7 +54,8 @@ def made(rng: random.Random) -> dict[str, bytes]:
     return {
         "native.csv": rows(NATIVE, lambda i: f"j{i},{number()},8,{number()},vgg16,4,{i % 3},2,{i % 3},{i},\n"),
         "philly-made.csv": rows(PHILLY, lambda i: f"2017-10-03 00:0{i % 10}:00,{number()},8,1,vc{i % 2}\n"),
-        "muri.csv": rows(MURI, lambda i: f"{i},{i + 1},{i * 1000},10,bert,{rng.randrange(1, 10**7)}\n"),
+        "muri.csv": rows(MURI, lambda i: f"{i},{i + 1},{i * 1000},10,bert,{rng.randrange(1, 10**7)},8,0,1,1,1,1,1\n"),
+        **logs(rng, rows),
         "openb.csv": rows(OPENB, lambda i: f"p{i},1,{i % 2},460,,Running,{i},{i + 60},{i + 1}\n"),
         "nodes.csv": rows(NODES, lambda i: f"n{i},64000,1,{(i + 1) % 3},V100\n"),
         "hosts.csv": rows(HOSTS, lambda i: f"h{i},D{i % 2},P{i % 3},S{i}\n"),
@@ -56,6 +67,60 @@ def made(rng: random.Random) -> dict[str, bytes]:
         "gavel.json": json.dumps({"k80": gavel}, indent=1).encode(),
         "recording.jsonl": "".join(json.dumps(line | {"t": i}) + "\n" for i in range(5)).encode(),
         "metrics.jsonl": "".join(json.dumps(chunk | {"chunk": i}) + "\n" for i in range(5)).encode(),
+    }
+
+
+def logs(rng: random.Random, rows) -> dict[str, bytes]:
+    """Job logs after the schemas of their publishers: see `workload.readers`."""
+    states = ("COMPLETED", "FAILED", "CANCELLED by 10", "TIMEOUT", "RUNNING")
+
+    def day(i: int, minute: int) -> str:
+        return f"2024-05-0{i % 9 + 1} 10:{minute:02d}:00"
+
+    def times(i: int) -> str:
+        return f"{day(i, 0)},{day(i, i % 3)},{day(i, 30)}"
+
+    def sacct(i: int) -> str:
+        start = "None" if i == 3 else day(i, 5).replace(" ", "T")
+        step = ".batch" if i == 2 else ""
+        head = f"{i}{step}|j|u{i}|lab{i % 2}|cpu=8,gres/gpu={i % 4}|{states[i % 5]}"
+        return f"{head}|{day(i, 0).replace(' ', 'T')}|{start}|{day(i, 9).replace(' ', 'T')}|240|01:00:00\n"
+
+    def attempt(i: int) -> dict:
+        return {"start_time": day(i, 1), "end_time": day(i, 9), "detail": [{"ip": "m1", "gpus": ["gpu0"] * (i % 3)}]}
+
+    philly = [
+        {"status": "Pass", "vc": "a", "jobid": f"j{i}", "attempts": [attempt(i)] * (i % 3), "submitted_time": day(i, 0)}
+        for i in range(8)
+    ]
+    slurm = [
+        {
+            "job_id": i,
+            "user": "u",
+            "account": "lab",
+            "state": {"current": [states[i % 4].partition(" ")[0]]},
+            "time": {"submission": 10**9 + i, "start": 10**9 + 5, "end": 10**9 + 60 * (i + 1), "elapsed": 60 * i},
+            "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": i}], "requested": []},
+        }
+        for i in range(5)
+    ]
+    swf = "".join(f"{i + 1} {i * 9} 3 {i * 60} {i} -1 -1 8 3600 -1 {i % 2} 1 2 -1 1 1 -1 -1\n" for i in range(6))
+    job = "ResNet-18 (batch size 16)\tcd x && python3 main.py\tdir\t--steps\t1"
+    return {
+        "tiresias.csv": rows(TIRESIAS, lambda i: f"{i},{i + 1},{i * 30},10,vgg16,{rng.randrange(1, 10**5)},30\n"),
+        "itp.csv": rows(ITP, lambda i: f"{i},{i * 100},9,inception3,{i * 100 + 90},64,{i % 4 + 1},{i + 1}\n"),
+        "sacct.csv": rows(SACCT, sacct),
+        "helios.csv": rows(HELIOS, lambda i: f"{i},u,vc{i % 2},{i % 3},8,1,{states[i % 5]},{times(i)},1800,{i}\n"),
+        "acme.csv": rows(ACME, lambda i: f"{i},u,1,{i % 3},8,Other,{states[i % 5]},{times(i)},1800,{i},0\n"),
+        "spot.csv": rows(SPOT, lambda i: f"{i},{i % 3},A10,8,{i % 3},{i + 1},{i * 50},{i * 7},HP\n"),
+        "pollux.csv": rows(POLLUX, lambda i: f"cifar10-{i},{i * 60},cifar10,{4 + i % 3},2048\n"),
+        "pai.csv": rows(
+            "", lambda i: f"j{i // 2},worker,{i % 3 + 1}.0,Terminated,{i}.0,{i + 60}.0,600.0,29.3,50.0,T4\n"
+        ),
+        "workload.swf": f"; Version: 2.2\n; MaxJobs: 6\n{swf}".encode(),
+        "jobs.trace": rows("", lambda i: f"{job}\t{1000 * i}\t{2 ** (i % 5)}\t1\t-1.0\t{i * 60}.0\n"),
+        "cluster_job_log.json": json.dumps(philly).encode(),
+        "sacct.json": json.dumps({"jobs": slurm, "meta": {}}).encode(),
     }
 
 

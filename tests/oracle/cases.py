@@ -69,6 +69,8 @@ def make_jobs(*rows) -> JobList:
         gpu_type=column("gpu_type", "", str),
         ended=column("ended", 0, np.int32),
         given_s=column("submit", 0, float),
+        tenant_name=column("tenant", 0, str),
+        user=column("user", "", str),
     )
 
 

@@ -174,9 +174,9 @@ ROW_ERRORS = [
     (PHILLY + "2017-10-03 00:00:00,5,0,5,a\n", r"line 2, num_gpus: '0' should be a whole number >= 1"),
     (MURI + "0,1,0,1,lenet,1,1,0,0,0,0,0,0\n", r"line 2, model_name: 'lenet' should be one of"),
     (MURI + "0,1,0,1,bert,1,-1,0,0,0,0,0,0\n", r"line 2, duration: '-1' should be"),
-    (OPENB + "a,1,1,x,460,,LS,Running,100,160,110\n", r"line 2, num_gpu: 'x' should be a whole number >= 0"),
+    (OPENB + "a,1,1,x,460,,LS,Running,100,160,110\n", r"line 2, num_gpu: 'x' should be a whole number >= 1"),
     (OPENB + "a,1,1,1,460,,LS,Running,1,9,2\na,1,1,1,460,,LS,Running,1,9,2\n", r"line 3, name: 'a' stands in line 2"),
-    (OPENB + "a,1,1,0,0,,LS,Running,1,9,2\n", r"no job in the file, 1 rows left out \(no GPU\)"),
+    (OPENB + "a,1,1,0,0,,LS,Running,1,9,2\n", r"no job in the file, 1 row left out \(no GPU\)"),
     (NATIVE, r"no job in the file"),
     ("", r"the file is empty, should start with a line of column names"),
     ("id,when,gpus\n1,2,3\n", r"line 1: the header 'id,when,gpus' is of no known trace format: native \(job_id,.*muri"),
@@ -189,14 +189,14 @@ ROW_ERRORS = [
 def test_errors_say_file_line_field_and_what_is_right(write, text, message):
     path = write(text)
     with pytest.raises(UserError, match=message) as error:
-        read_trace(path)
+        read_trace(path, strict="no job" not in message)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 
 def test_missing_file_directory_and_binary(tmp_path):
     with pytest.raises(UserError, match=r"gone.csv: no such file"):
         read_trace(tmp_path / "gone.csv")
-    with pytest.raises(UserError, match=r"is a directory, should be a CSV file"):
+    with pytest.raises(UserError, match=r"is a directory, should be a job log"):
         read_trace(tmp_path)
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(UserError, match=r"b.csv: is not a text file in UTF-8"):
