@@ -45,7 +45,7 @@ def folds(unit: Int[np.ndarray, "D"], count: int, seed: int) -> Int64[np.ndarray
     return (np.random.default_rng(seed).permutation(int(unit.max()) + 1) % count)[unit]
 
 
-def by_group(
+def figures_by_group(
     group: Shaped[np.ndarray, "D"], values: Float[np.ndarray, "D"], figure: Callable[[np.ndarray], float] = np.mean
 ) -> dict[str, float]:
     """{group or "all": figure of its `values`}; `group` holds names."""

@@ -25,7 +25,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.data import Format, read_folder, read_table
-from jaxsched.calibration.fitting import MODEL, Errors, by_group, folds, minimize
+from jaxsched.calibration.fitting import MODEL, Errors, figures_by_group, folds, minimize
 from jaxsched.dynamics.traffic import ring_bytes
 from jaxsched.errors import UserError
 from jaxsched.io import cards
@@ -220,9 +220,9 @@ def errors(times: StepTimes, predicted: Float[np.ndarray, "D"]) -> Errors:
     off = np.abs(predicted - times.step_s)
     relative = off / times.step_s
     return {
-        "median": by_group(times.model, relative, np.median),
-        "mape": by_group(times.model, relative),
-        "mae": by_group(times.model, off),
+        "median": figures_by_group(times.model, relative, np.median),
+        "mape": figures_by_group(times.model, relative),
+        "mae": figures_by_group(times.model, off),
     }
 
 

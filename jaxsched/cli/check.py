@@ -118,9 +118,9 @@ def _folder(path: Path) -> str:
     from jaxsched.io.json_file import read_json
     from jaxsched.io.json_lines import read_rows
     from jaxsched.learning.evolved.state import STATE_FILE
-    from jaxsched.learning.evolved.state import saved_config as saved_evolved
+    from jaxsched.learning.evolved.state import read_saved_config as saved_evolved
     from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
-    from jaxsched.learning.state import saved_config
+    from jaxsched.learning.state import read_saved_config
     from jaxsched.policies import evolved
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.sweeps.plan import ROWS_FILE
@@ -131,7 +131,7 @@ def _folder(path: Path) -> str:
     if (path / ROWS_FILE).is_file():  # before the state, which runs that were trained at once leave there
         return f"a sweep, {len(read_rows(path / ROWS_FILE)):,} finished points"
     if (path / STATE_FOLDER).is_dir():
-        config = saved_config(path / STATE_FOLDER)
+        config = read_saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
     if not (path / CARD_FILE).is_file():
         raise UserError(f"{path}: is a folder without {CARD_FILE} and without {STATE_FOLDER}, so nothing of ours")

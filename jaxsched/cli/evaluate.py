@@ -191,7 +191,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         """The comparison, with its progress on stderr."""
         from jaxsched.cli.output import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.executors.choose import LOCAL, executor_for
+        from jaxsched.executors.choose import LOCAL, choose_executor
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.simulate import Elsewhere, simulate
 
@@ -200,7 +200,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         placed = bool(self.picture or self.report or self.keep_runs)
         settings = self.settings(record_placements=placed)
         with (
-            executor_for(self.on, self.ask, Path(".jaxsched-jobs")) as executor,
+            choose_executor(self.on, self.ask, Path(".jaxsched-jobs")) as executor,
             RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display,
         ):
             play = simulate if self.on == LOCAL else Elsewhere(executor, self.policies)

@@ -117,7 +117,7 @@ class Validate:
     def run(self) -> None:
         """Read, fit, print, write. UserError on any mistake."""
         from jaxsched.calibration.fitting import MODEL
-        from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
+        from jaxsched.calibration.interference.validate import errors, leave_family_out, predict_out_of_fold
         from jaxsched.cli.output import results, write_report
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, predicted_against_measured
@@ -129,7 +129,7 @@ class Validate:
             raise UserError("--data: has too few rows for folds, should have at least 2")
         if not 2 <= self.folds <= measured.rows:
             raise UserError(f"--folds {self.folds}: should be 2 to {measured.rows}, the number of rows")
-        predicted = out_of_fold(measured, self.folds, self.seed)
+        predicted = predict_out_of_fold(measured, self.folds, self.seed)
         folded = {name: errors(measured, ratios) for name, ratios in predicted.items()}
         print(f"{self.folds} folds over {measured.rows} rows")
         _show(folded)

@@ -42,7 +42,7 @@ class Plot:
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, intervals, lines
         from jaxsched.io.files import check_outputs
-        from jaxsched.sweeps.ranking import along, curves, figure_named, ranked
+        from jaxsched.sweeps.ranking import curves, figure_named, group_along_axis, rank_groups
         from jaxsched.sweeps.records import read_records
 
         check_outputs({"--out": self.out}, [self.file])
@@ -56,8 +56,8 @@ class Plot:
                 series = curves(records)
                 write(self.out, lambda path: lines(series, ("chunk", "validation JCT (s)"), path))
             elif self.x is not None:
-                name, series = self.x, along(ranked(records, figure), self.x)
+                name, series = self.x, group_along_axis(rank_groups(records, figure), self.x)
                 write(self.out, lambda path: lines(series, (name, figure), path))
             else:
-                places = [(place.group, place.mean, place.interval) for place in ranked(records, figure)]
+                places = [(place.group, place.mean, place.interval) for place in rank_groups(records, figure)]
                 write(self.out, lambda path: intervals(places, figure, path))

@@ -41,7 +41,7 @@ class Reproduce:
         from jaxsched import shipped
         from jaxsched.io.cards import what_of
         from jaxsched.io.files import check_folder
-        from jaxsched.learning.card import beside_card
+        from jaxsched.learning.card import table_beside_card
         from jaxsched.policies import evolved
         from jaxsched.versions import versions
 
@@ -58,7 +58,7 @@ class Reproduce:
         for entry in known.figures:
             lines += _evaluated(entry, str(folder), str(policy))
         if lines:
-            print(beside_card(lines))
+            print(table_beside_card(lines))
         if not known.figures:
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
 

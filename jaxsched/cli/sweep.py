@@ -92,14 +92,14 @@ class Sweep(ExecutorOptions):
     def _sweep(self, plan: "Plan") -> None:
         """Trains and measures what has no row, with progress on stderr."""
         from jaxsched.cli.output import Display, OverAll
-        from jaxsched.executors.choose import executor_for
+        from jaxsched.executors.choose import choose_executor
         from jaxsched.learning.devices import provide_devices
         from jaxsched.sweeps import plan as sweep_plan
         from jaxsched.sweeps import run as sweep
 
         if plan.runs_at_once > 1:
             provide_devices()
-        with executor_for(self.on, self.ask, plan.out / JOBS_FOLDER) as executor:
+        with choose_executor(self.on, self.ask, plan.out / JOBS_FOLDER) as executor:
             sweep_plan.check_memory(plan, executor.memory_bytes())
             with Display([], 0, "chunks") as display:
                 report = display.more if self.on == "local" else OverAll(display, sweep_plan.chunks_left(plan)).more

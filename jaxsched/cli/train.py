@@ -129,15 +129,15 @@ class Train:
         from jaxsched.learning import devices
         from jaxsched.learning.config import load_config, quickstart_config, to_dict
         from jaxsched.learning.loop import STATE_FOLDER, train
-        from jaxsched.learning.state import has_step, saved_config
-        from jaxsched.learning.trackers import tracked
+        from jaxsched.learning.state import has_step, read_saved_config
+        from jaxsched.learning.trackers import open_trackers
         from jaxsched.policies.checkpoint import read_card
 
         if self.hosts is not None:
             devices.join(self.hosts)
         devices.provide_devices()
         if self.resume is not None:
-            folder, config = self.resume, saved_config(self.resume / STATE_FOLDER)
+            folder, config = self.resume, read_saved_config(self.resume / STATE_FOLDER)
         elif self.out is not None:
             config = quickstart_config() if self.config is None else load_config(self.config)
             folder, config = self.out, self.overridden(config)
@@ -151,7 +151,7 @@ class Train:
             print(f"train: {said}", file=sys.stderr, flush=True)
         try:
             with (
-                tracked(self.track if first else (), folder, to_dict(config)) as track,
+                open_trackers(self.track if first else (), folder, to_dict(config)) as track,
                 Display(["train"], config.ppo.chunks, "chunks") as display,
             ):
                 policy = train(

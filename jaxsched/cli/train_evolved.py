@@ -39,10 +39,10 @@ def learn(options: "Train") -> None:
     from jaxsched.io.files import check_folder
     from jaxsched.io.json_lines import read_rows
     from jaxsched.learning.evolved.loop import METRICS_FILE, train_evolved
-    from jaxsched.learning.evolved.state import STATE_FILE, saved_config
+    from jaxsched.learning.evolved.state import STATE_FILE, read_saved_config
 
     folder = options.out if options.resume is None else options.resume
-    config = config_of(options) if options.resume is None else saved_config(options.resume)
+    config = config_of(options) if options.resume is None else read_saved_config(options.resume)
     assert folder is not None and config.generations is not None
     check_folder(folder, "--out" if options.resume is None else "--resume")
     try:

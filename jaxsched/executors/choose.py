@@ -13,7 +13,7 @@ LOCAL, RAY, SLURM = KINDS = ("local", "ray", "slurm")
 
 
 @contextmanager
-def executor_for(on: str, asks: Sequence[str], folder: Path) -> Iterator[Executor]:
+def choose_executor(on: str, asks: Sequence[str], folder: Path) -> Iterator[Executor]:
     """The executor of `--on` for the time of the block: local, ray[:ADDRESS] or slurm[:local].
 
     Args:
@@ -34,17 +34,17 @@ def executor_for(on: str, asks: Sequence[str], folder: Path) -> Iterator[Executo
             raise UserError("--ask: is for --on ray and --on slurm; in this process there is nothing to ask for")
         yield LocalExecutor()
     elif kind == RAY:
-        from jaxsched.executors.ray_cluster import ASKS, connected
+        from jaxsched.executors.ray_cluster import ASKS, connect_ray
 
         for name, value in wanted.items():
             if name not in ASKS or not isinstance(value, int | float) or value < 0:
                 raise UserError(f"--ask {name}={value}: should be a number of {', '.join(ASKS)}")
-        with connected(place, wanted) as executor:
+        with connect_ray(place, wanted) as executor:
             yield executor
     else:
-        from jaxsched.executors.slurm_jobs import submitting
+        from jaxsched.executors.slurm_jobs import open_slurm
 
-        with submitting(place or SLURM, wanted, folder) as executor:
+        with open_slurm(place or SLURM, wanted, folder) as executor:
             yield executor
 
 

@@ -76,7 +76,7 @@ def result_of(attempt: Attempt) -> Any:
     return attempt.result
 
 
-def lost(task: Task, why: str) -> UserError:
+def lost_worker_error(task: Task, why: str) -> UserError:
     """What to say of a task that loses its worker each time."""
     reason = " ".join(why.split())[:200]
     return UserError(f"{task.name}: its worker was lost {RETRIES + 1} times, last: {reason}; what is finished is kept")

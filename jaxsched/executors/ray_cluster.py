@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.executors.executor import POLL_S, RETRIES, Attempt, Report, Task, attempt, lost, result_of
+from jaxsched.executors.executor import POLL_S, RETRIES, Attempt, Report, Task, attempt, lost_worker_error, result_of
 
 ASKS = {"num_cpus": "num_cpus", "num_gpus": "num_gpus", "memory_gib": "memory"}
 _CONNECT_S = 5.0
@@ -62,18 +62,18 @@ class RayExecutor:
             while numbers:
                 done, _ = ray.wait(list(numbers), timeout=POLL_S)
                 if report is not None:
-                    for number, value in _taken(mailbox).items():
+                    for number, value in _take_reports(mailbox).items():
                         report(number, value)
                 for reference in done:
                     number = numbers.pop(reference)
-                    yield number, result_of(_fetched(reference, tasks[number]))
+                    yield number, result_of(_fetch(reference, tasks[number]))
         finally:
             for reference in numbers:
                 ray.cancel(reference, force=True)
             ray.kill(mailbox)
 
 
-def _taken(mailbox: Any) -> dict[int, Any]:
+def _take_reports(mailbox: Any) -> dict[int, Any]:
     """What is in the mailbox; nothing while it is started anew, because its machine was lost."""
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
@@ -84,7 +84,7 @@ def _taken(mailbox: Any) -> dict[int, Any]:
         return {}
 
 
-def _fetched(reference: Any, task: Task) -> Attempt:
+def _fetch(reference: Any, task: Task) -> Attempt:
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -95,11 +95,11 @@ def _fetched(reference: Any, task: Task) -> Attempt:
             raise UserError(f"ray: a worker lacks a package ({error.cause}); install jaxsched there") from None
         raise
     except RayError as error:
-        raise lost(task, str(error)) from None
+        raise lost_worker_error(task, str(error)) from None
 
 
 @contextmanager
-def connected(address: str, asks: Mapping[str, float]) -> Iterator[RayExecutor]:
+def connect_ray(address: str, asks: Mapping[str, float]) -> Iterator[RayExecutor]:
     """An executor on the cluster at `address`, HOST:PORT or ray://HOST:PORT.
 
     Without an address it is the cluster that `RAY_ADDRESS` names, else one that runs on this machine, else one that is

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.executors.executor import POLL_S, RETRIES, Attempt, Report, Task, attempt, lost, result_of
+from jaxsched.executors.executor import POLL_S, RETRIES, Attempt, Report, Task, attempt, lost_worker_error, result_of
 from jaxsched.io.files import write_bytes
 from jaxsched.io.locks import LOCK_FILE, locked
 from jaxsched.machine import cores, memory_bytes
@@ -60,26 +60,26 @@ class SlurmExecutor:
             while waiting or jobs:
                 free = len(waiting) if self._at_once is None else self._at_once - len(jobs)
                 now, waiting = waiting[:free], waiting[free:]
-                jobs |= self._submitted(now, tasks)
+                jobs |= self._submit(now, tasks)
                 for number in now:
                     begun[number] += 1
                 time.sleep(POLL_S)
                 if report is not None:
-                    for number, value in self._taken():
+                    for number, value in self._take_reports():
                         report(number, value)
                 for number in [number for number, job in jobs.items() if job.done()]:
-                    came = _fetched(jobs.pop(number))
-                    if isinstance(came, Attempt):
-                        yield number, result_of(came)
+                    outcome = _fetch(jobs.pop(number))
+                    if isinstance(outcome, Attempt):
+                        yield number, result_of(outcome)
                     elif begun[number] > RETRIES:
-                        raise lost(tasks[number], came)
+                        raise lost_worker_error(tasks[number], outcome)
                     else:
                         waiting.append(number)
         finally:
             for job in jobs.values():
                 _end(self._kind, job.job_id, self._folder)
 
-    def _submitted(self, numbers: Sequence[int], tasks: Sequence[Task]) -> dict[int, Any]:
+    def _submit(self, numbers: Sequence[int], tasks: Sequence[Task]) -> dict[int, Any]:
         if not numbers:
             return {}
         here = Path.cwd()
@@ -89,13 +89,13 @@ class SlurmExecutor:
                 for number in numbers
             }
 
-    def _taken(self) -> Iterator[tuple[int, Any]]:
+    def _take_reports(self) -> Iterator[tuple[int, Any]]:
         for path in self._folder.glob(f"[0-9]*{TOLD_SUFFIX}"):
             yield int(path.name.removesuffix(TOLD_SUFFIX)), pickle.loads(path.read_bytes())
             path.unlink(missing_ok=True)
 
 
-def _fetched(job: Any) -> Attempt | str:
+def _fetch(job: Any) -> Attempt | str:
     """What came of a job that has ended, or why nothing came."""
     from submitit.core.utils import UncompletedJobError
 
@@ -107,7 +107,7 @@ def _fetched(job: Any) -> Attempt | str:
 
 
 @contextmanager
-def submitting(kind: str, asks: Mapping[str, Any], folder: Path) -> Iterator[SlurmExecutor]:
+def open_slurm(kind: str, asks: Mapping[str, Any], folder: Path) -> Iterator[SlurmExecutor]:
     """An executor whose jobs keep their files in `folder` until the block ends.
 
     `kind` is slurm or local; `asks` are submitit's parameters. Jobs that an earlier process has left in the folder are

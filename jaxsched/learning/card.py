@@ -60,7 +60,7 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
         cards.update(folder, what, figures=[*kept, entry])
 
 
-def beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
+def table_beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -> str:
     """A table of mean JCTs: name, in the card, now, and their ratio; a dash where there is none."""
 
     def text(value: float | None, form: str) -> str:

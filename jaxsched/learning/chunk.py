@@ -12,7 +12,7 @@ from jaxsched.env.observation import observe
 from jaxsched.env.state import State
 from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.learning import rollout
-from jaxsched.learning.devices import mean_over_shards, own_key, per_shard, place, sum_over_shards
+from jaxsched.learning.devices import map_shards, mean_over_shards, place, shard_key, sum_over_shards
 from jaxsched.learning.draws import Draw, draw_worlds
 from jaxsched.learning.ppo import Batch, Losses, PPOConfig, optimizer, select, update
 from jaxsched.learning.setting import Setting, trace_for_path
@@ -54,7 +54,7 @@ def _begin(setting: Setting, states: State) -> State | Playing:
 @trace_for_path
 def chunk(setting: Setting, state: TrainState) -> tuple[TrainState, Metrics]:
     """The state after one chunk, and its row of the log; to be jitted with `state` donated."""
-    learn = per_shard(functools.partial(_chunk, setting), setting.ppo.shards)
+    learn = map_shards(functools.partial(_chunk, setting), setting.ppo.shards)
     (state, metrics), environments = learn(*_split(state))
     return _join(state, environments), metrics
 
@@ -88,7 +88,7 @@ def _chunk(
     """`chunk` of one shard, in and out of which come the environments apart."""
     ppo, (worlds, draws) = setting.ppo, environments
     key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
-    play, pick, learn, again = (own_key(one, ppo.shards) for one in keys)
+    play, pick, learn, again = (shard_key(one, ppo.shards) for one in keys)
     worlds, experience, bootstrap, counts = rollout.collect(play, setting.rollout, state.weights, draws, worlds)
     batch, scale = _estimate(pick, ppo, state.return_scale, experience, bootstrap)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)

@@ -101,14 +101,14 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
         if dataclasses.is_dataclass(hints[key]):
             made[key] = from_dict(typing.cast(type, hints[key]), value, place, getattr(base, key))
         else:
-            made[key] = _checked(hints[key], value, place)
+            made[key] = _check_value(hints[key], value, place)
     try:
         return dataclasses.replace(typing.cast(Any, base), **made)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def _checked(hint: Any, value: Any, where: str) -> Any:
+def _check_value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = str  # a name or a function: a file can only hold the name
     return converted(hint, value, where)

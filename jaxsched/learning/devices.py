@@ -37,7 +37,7 @@ Result = TypeVar("Result", bound=PyTree)
 Part = TypeVar("Part", bound=PyTree)
 
 
-def mesh_of(shards: int) -> Mesh | None:
+def make_mesh(shards: int) -> Mesh | None:
     """A mesh of `shards` devices, as many of each process; None if there are not as many, or one shard needs none."""
     each, count = shards // jax.process_count(), jax.process_count()
     if shards == 1 or each * count != shards or each > jax.local_device_count():
@@ -65,7 +65,7 @@ def shared_devices(shards: int) -> str | None:
     return f"{shards} shards, but {devices}: all shards are computed on one, the same up to rounding{more}"
 
 
-def per_shard(
+def map_shards(
     function: Callable[[Common, Own], tuple[Result, Part]], shards: int
 ) -> Callable[[Common, Own], tuple[Result, Part]]:
     """`function` of what is common and of one shard's own, as one of all shards' own.
@@ -75,7 +75,7 @@ def per_shard(
     """
     if shards == 1:
         return function
-    mesh = mesh_of(shards)
+    mesh = make_mesh(shards)
     if mesh is not None:
         specs = (EVERYWHERE, DIVIDED)
         return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
@@ -90,8 +90,8 @@ def per_shard(
 
 
 def place(common: Common, own: Own, shards: int) -> tuple[Common, Own]:
-    """Both on the devices where `per_shard` leaves its results, so that it compiles once."""
-    mesh = mesh_of(shards)
+    """Both on the devices where `map_shards` leaves its results, so that it compiles once."""
+    mesh = make_mesh(shards)
     if mesh is None:
         return common, own
     return _put(common, NamedSharding(mesh, EVERYWHERE)), _put(own, NamedSharding(mesh, DIVIDED))
@@ -112,7 +112,7 @@ def _put(tree: T, sharding: NamedSharding) -> T:
 
 
 def mean_over_shards(tree: T, shards: int) -> T:
-    """The mean over shards of every leaf, float32; inside `per_shard`."""
+    """The mean over shards of every leaf, float32; inside `map_shards`."""
     if shards == 1:
         return tree
     flat, unravel = ravel_pytree(tree)
@@ -120,12 +120,12 @@ def mean_over_shards(tree: T, shards: int) -> T:
 
 
 def sum_over_shards(tree: T, shards: int) -> T:
-    """The sum over shards of every leaf; inside `per_shard`."""
+    """The sum over shards of every leaf; inside `map_shards`."""
     return tree if shards == 1 else lax.psum(tree, AXIS)
 
 
-def own_key(key: PRNGKeyArray, shards: int) -> PRNGKeyArray:
-    """A key for this shard alone; inside `per_shard`."""
+def shard_key(key: PRNGKeyArray, shards: int) -> PRNGKeyArray:
+    """A key for this shard alone; inside `map_shards`."""
     return key if shards == 1 else jax.random.fold_in(key, lax.axis_index(AXIS))
 
 
@@ -147,14 +147,14 @@ def join(where: str) -> None:
         what = "auto finds no other processes" if where == AUTO else f"{where!r} is not understood"
         raise UserError(f"--hosts: {what} ({error}); give HOST:PORT,COUNT,NUMBER, as in head:1234,2,0") from None
     except RuntimeError as error:
-        raise _apart(error) from None
+        raise _cannot_meet(error) from None
     try:
         jax.distributed.initialize(address, int(count), int(number), initialization_timeout=MEET_S)
     except RuntimeError as error:
-        raise _apart(error) from None
+        raise _cannot_meet(error) from None
 
 
-def _apart(error: RuntimeError) -> UserError:
+def _cannot_meet(error: RuntimeError) -> UserError:
     return UserError(f"--hosts: the processes do not meet within {MEET_S} s: {' '.join(str(error).split())[:200]}")
 
 

@@ -61,7 +61,7 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
     """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
     rule, base = worlds.workload, worlds.jobs
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
-    jobs = tilted(base, _within(tilt_key, rule.gang_tilt, ()))
+    jobs = tilted(base, _uniform(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
     rate = base.jobs_per_interval * draw.interval_factor
     jobs = jobs.replace(
@@ -70,17 +70,17 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
         duration_scale=base.duration_scale * draw.pace,
         duration_cap_s=base.duration_cap_s * draw.pace,
         diurnal_period=base.diurnal_period / (draw.pace * draw.interval_factor),
-        home_skew=_within(skew_key, rule.home_skew, ()),
+        home_skew=_uniform(skew_key, rule.home_skew, ()),
     )
     params = params_of(worlds, draw)
     homes = params.cluster.group_gpus.shape[0]
     table = sample_table(job_key, jobs, count, homes, worlds.static.tenants)
     if worlds.speeds is not None:
-        table = _on_reference(params, table, worlds.speeds[draw.cluster])
+        table = _rescale_to_reference(params, table, worlds.speeds[draw.cluster])
     return initial_state(worlds.static, params, table)
 
 
-def _on_reference(params: EnvParams, table: JobTable, speeds: Float32[Array, "models"]) -> JobTable:
+def _rescale_to_reference(params: EnvParams, table: JobTable, speeds: Float32[Array, "models"]) -> JobTable:
     """The same jobs with run times on the reference GPU type, at the same offered load; see `dynamics.reference`."""
     spec = JobSpec(workers=table.workers, gpus_per_worker=table.gpus_per_worker, ps=table.ps, model=table.model)
     comm_s = ideal_comm_s(best_hardware(params.cluster), params.profiles, spec)
@@ -98,7 +98,7 @@ def _on_reference(params: EnvParams, table: JobTable, speeds: Float32[Array, "mo
 def draw_worlds(key: PRNGKeyArray, worlds: Worlds, count: int) -> tuple[State, Draw]:
     """`count` fresh environments, everything about them drawn from the ranges of the config, on a leading axis."""
     load_key, draw_key, job_key = jax.random.split(key, 3)
-    loads = _within(load_key, worlds.workload.load, (count,))
+    loads = _uniform(load_key, worlds.workload.load, (count,))
     draws = draw_some(draw_key, worlds, count)
 
     def one(key: PRNGKeyArray, draw: Draw, load: Float32[Array, ""]) -> State:
@@ -112,9 +112,9 @@ def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
     strength_key, pace_key, interval_key, cluster_key = jax.random.split(key, 4)
     env, jobs = worlds.env, worlds.workload
     draws = Draw(
-        strength=_within(strength_key, env.contention, (count,)),
-        pace=_log_within(pace_key, jobs.pace, count),
-        interval_factor=_log_within(interval_key, env.interval_factor, count),
+        strength=_uniform(strength_key, env.contention, (count,)),
+        pace=_log_uniform(pace_key, jobs.pace, count),
+        interval_factor=_log_uniform(interval_key, env.interval_factor, count),
         cluster=jax.random.randint(cluster_key, (count,), 0, worlds.gpus.shape[0]),
     )
     if not env.failures:
@@ -125,12 +125,12 @@ def draw_some(key: PRNGKeyArray, worlds: Worlds, count: int) -> Draw:
     return draws.replace(failures=jax.vmap(lambda key, s: draw_outages(key, rates, servers, s))(keys, interval_s))
 
 
-def _log_within(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:
+def _log_uniform(key: PRNGKeyArray, limits: Limits, count: int) -> Float32[Array, "count"]:
     low, high = limits
-    return jnp.exp(_within(key, (jnp.log(low), jnp.log(high)), (count,)))
+    return jnp.exp(_uniform(key, (jnp.log(low), jnp.log(high)), (count,)))
 
 
-def _within(key: PRNGKeyArray, limits: Limits, shape: tuple[int, ...]) -> Float32[Array, "*shape"]:
+def _uniform(key: PRNGKeyArray, limits: Limits, shape: tuple[int, ...]) -> Float32[Array, "*shape"]:
     return jax.random.uniform(key, shape, minval=limits[0], maxval=limits[1])
 
 

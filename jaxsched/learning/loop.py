@@ -22,8 +22,8 @@ from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, valida
 from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
 from jaxsched.learning.faults import stop_at_fault
-from jaxsched.learning.setting import Setting, make_setting, same_run, settle_path
-from jaxsched.learning.state import TrainState, has_step, restore, save, saved_config
+from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle_path
+from jaxsched.learning.state import TrainState, has_step, read_saved_config, restore, save
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 
@@ -174,7 +174,7 @@ def train_or_resume(
 ) -> Path:
     """`train`, going on with what `run_dir` holds. UserError if that is a run of another config."""
     found = has_step(run_dir / STATE_FOLDER)
-    if found and not same_run(saved_config(run_dir / STATE_FOLDER), config):
+    if found and not is_same_run(read_saved_config(run_dir / STATE_FOLDER), config):
         raise UserError(
             f"{run_dir}: holds a run of another configuration; delete it, or choose another folder with --out"
         )

@@ -121,11 +121,11 @@ def collect(
 
     # of the step after the last one only the value is used: to look once more would compile all of the looking twice
     worlds, _, (steps, counts) = play_rounds(play, worlds, jax.random.split(key, rollout.steps + 1))
-    experience, bootstrap = _until_last_decision(steps)
+    experience, bootstrap = _cut_after_last_decision(steps)
     return worlds, experience, bootstrap, jax.tree.map(lambda leaf: leaf[:-1].sum(), counts)
 
 
-def _until_last_decision(steps: Experience) -> tuple[Experience, Float32[Array, "E P"]]:
+def _cut_after_last_decision(steps: Experience) -> tuple[Experience, Float32[Array, "E P"]]:
     """What T + 1 steps tell up to the last decision of each environment, and its value, which stands for the rest."""
     count = steps.decides.shape[0]
     last = count - 1 - jnp.argmax(steps.decides[::-1], 0)

@@ -53,10 +53,10 @@ def make_setting(config: TrainConfig, checks: bool = False) -> Setting:
     if checks and config.ppo.shards > 1:
         raise UserError(f"debug checks: cannot look into shards, ppo.shards is {config.ppo.shards}, should be 1")
     worlds = make_worlds(config.env, config.workload, config.reward.weights())
-    return setting_in(worlds, config)._replace(checks=checks)
+    return assemble_setting(worlds, config)._replace(checks=checks)
 
 
-def setting_in(worlds: Worlds, config: TrainConfig) -> Setting:
+def assemble_setting(worlds: Worlds, config: TrainConfig) -> Setting:
     """The setting of a config whose worlds are made already; its numbers may be arrays."""
     config = settle_path(config)
     return Setting(
@@ -79,7 +79,7 @@ def settle_path(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, machine=dataclasses.replace(config.machine, path=path))
 
 
-def same_run(one: TrainConfig, other: TrainConfig) -> bool:
+def is_same_run(one: TrainConfig, other: TrainConfig) -> bool:
     """Whether both say the same on this machine."""
     return settle_path(one) == settle_path(other)
 

@@ -150,7 +150,7 @@ def _read(folder: Path, **items: Any) -> Any:
         ) from error
 
 
-def saved_config(folder: Path) -> TrainConfig:
+def read_saved_config(folder: Path) -> TrainConfig:
     """The config that the newest step was made with; UserError if there is none or its schema is another."""
     if not folder.is_dir():
         raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of an earlier run")

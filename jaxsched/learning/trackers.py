@@ -56,7 +56,7 @@ def check_trackers(names: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def tracked(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) -> Iterator[Callable[[Row], None]]:
+def open_trackers(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) -> Iterator[Callable[[Row], None]]:
     """Passes rows of metrics on to all trackers of `names`, which begin with the first row. Errors as above.
 
     A figure that a chunk does not have is left out.

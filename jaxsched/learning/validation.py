@@ -14,7 +14,7 @@ from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.io.schema import Positive
-from jaxsched.learning.devices import per_shard
+from jaxsched.learning.devices import map_shards
 from jaxsched.learning.draws import Draw, draw_some, draw_state, params_axes, params_of_all
 from jaxsched.learning.ppo import Chunks
 from jaxsched.learning.worlds import Jobs, Many, Worlds
@@ -97,5 +97,5 @@ def validation_jct_s(
         params, axes = params_of_all(worlds, draws), params_axes(worlds)
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 
-    _, jct = per_shard(measure, shards)(weights, (draws, states))
+    _, jct = map_shards(measure, shards)(weights, (draws, states))
     return jct.mean()

@@ -38,7 +38,7 @@ PositiveLimits = tuple[Positive, Positive]
 Rules = list[tuple[bool, str]]  # what must hold of several options, and what to say where it does not
 
 
-def rising(name: str, limits: Limits) -> tuple[bool, str]:
+def rule_of_rising(name: str, limits: Limits) -> tuple[bool, str]:
     """The rule of a range."""
     return limits[0] <= limits[1], f"{name}: {list(limits)} should be two rising numbers"
 
@@ -63,7 +63,7 @@ class WorkloadConfig:
     def rules(self) -> Rules:
         """What must hold of several of these together. UserError on an unknown mix."""
         get_mix(self.mix)
-        return [rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
+        return [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +95,8 @@ class EnvironmentConfig:
             parse_rates(self.failures)
         known = [name for name in KNOWLEDGE if name != NOTHING]
         return [
-            rising("interval_factor", self.interval_factor),
-            rising("contention", self.contention),
+            rule_of_rising("interval_factor", self.interval_factor),
+            rule_of_rising("contention", self.contention),
             (self.knows in known, f"knows must be one of {', '.join(known)}: learned schedulers read estimates"),
             (
                 self.preemption or self.min_run_s == 0.0,

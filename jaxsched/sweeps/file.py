@@ -143,7 +143,7 @@ def load_sweep(path: str | Path) -> Sweep:
             raise UserError(f"{path}: variants: {variant}: {both[0]}: is set by {other}, too; leave one out")
         along = dict(zip(axes, values, strict=True))
         where = f"{path}: {f'variants: {variant}' if own else 'axes'}"
-        points.append(Point(str(variant), along, changed(base, {**own, **along, "seed": seed}, where)))
+        points.append(Point(str(variant), along, change_config(base, {**own, **along, "seed": seed}, where)))
     names = [point.name for point in points]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: the point {twice[0]!r} stands twice; name every value and seed once")
@@ -180,7 +180,7 @@ def _check_names(points: list[Point], tests: Tests, where: str) -> None:
         raise UserError(f"{where}: {error}") from None
 
 
-def changed(config: TrainConfig, changes: dict[str, Any], where: str) -> TrainConfig:
+def change_config(config: TrainConfig, changes: dict[str, Any], where: str) -> TrainConfig:
     """`config` with other values at dotted keys, as the YAML of a config would have them. UserError on a mistake."""
     values = copy.deepcopy(to_dict(config))
     for key, value in changes.items():

@@ -91,7 +91,7 @@ def baselines(test: Test) -> dict[str, Any]:
     }
 
 
-def against(figures: dict[str, Any], rules: dict[str, list[float | None]]) -> dict[str, Any]:
+def compare_with_rules(figures: dict[str, Any], rules: dict[str, list[float | None]]) -> dict[str, Any]:
     """The figures of a policy with their ratio to the best hand-written policy's, the one of least mean over the lists.
 
     `rules` are mean JCTs by list, of those on the same test.

@@ -47,7 +47,7 @@ def figure_named(records: Sequence[Record], by: str | None) -> str:
     return by
 
 
-def ranked(records: Sequence[Record], figure: str) -> list[RankedGroup]:
+def rank_groups(records: Sequence[Record], figure: str) -> list[RankedGroup]:
     """All groups, best first and those without the figure last."""
     groups: dict[str, dict[int, float]] = {}
     changes = {record["group"]: json.loads(record["changes"]) for record in records}
@@ -60,12 +60,12 @@ def ranked(records: Sequence[Record], figure: str) -> list[RankedGroup]:
     for group in order:
         values = np.array(list(groups[group].values()))
         interval = UNKNOWN if math.isnan(means[group]) else mean_interval(values)
-        difference = _against(groups[group], groups[order[0]])
+        difference = _compare_seeds(groups[group], groups[order[0]])
         places.append(RankedGroup(group, changes[group], values, means[group], interval, *difference))
     return places
 
 
-def _against(own: dict[int, float], best: dict[int, float]) -> tuple[float, Interval]:
+def _compare_seeds(own: dict[int, float], best: dict[int, float]) -> tuple[float, Interval]:
     """Mean and interval over common seeds of the ratio, less 1."""
     common = [seed for seed in own if seed in best]
     ratios = np.array([own[seed] / best[seed] - 1 if best[seed] else math.nan for seed in common])
@@ -76,26 +76,26 @@ def _against(own: dict[int, float], best: dict[int, float]) -> tuple[float, Inte
 
 def cells(records: Sequence[Record], figure: str) -> tuple[list[str], list[list[str]]]:
     """Column names and lines of text: the ranking by a figure, and the other figures beside it."""
-    places = ranked(records, figure)
+    places = rank_groups(records, figure)
     others = [name for name in figures_of(records) if name != figure]
-    beside = {name: {place.group: place for place in ranked(records, name)} for name in others}
+    beside = {name: {place.group: place for place in rank_groups(records, name)} for name in others}
     names = ["point", "rank", "seeds", figure, "to the best", *others]
     lines = []
     for rank, place in enumerate(places, 1):
         low, high = place.to_best_interval
         percent = plus_minus(100 * place.to_best, (100 * low, 100 * high))
         away = "–" if rank == 1 or math.isnan(place.to_best) else f"{'+' if place.to_best >= 0 else ''}{percent} %"
-        rest = [_with_interval(beside[name][place.group], name) for name in others]
+        rest = [_format_interval(beside[name][place.group], name) for name in others]
         known = "–" if math.isnan(place.mean) else str(rank)
-        lines.append([place.group, known, str(len(place.values)), _with_interval(place, figure), away, *rest])
+        lines.append([place.group, known, str(len(place.values)), _format_interval(place, figure), away, *rest])
     return names, lines
 
 
-def _with_interval(place: RankedGroup, figure: str) -> str:
+def _format_interval(place: RankedGroup, figure: str) -> str:
     return plus_minus(place.mean, place.interval, 3 if figure.endswith("ratio") else 1)
 
 
-def along(places: Sequence[RankedGroup], axis: str) -> dict[str, list[LinePoint]]:
+def group_along_axis(places: Sequence[RankedGroup], axis: str) -> dict[str, list[LinePoint]]:
     """The places by the value of an axis, a line for each value of the other axes and variant.
 
     UserError if there is no such axis, or its values are no numbers.

@@ -19,7 +19,7 @@ from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, mend, read_rows
 from jaxsched.io.locks import locked
 from jaxsched.sweeps.file import Point, Sweep
-from jaxsched.sweeps.measure import BASELINES_FILE, against, tests_of
+from jaxsched.sweeps.measure import BASELINES_FILE, compare_with_rules, tests_of
 from jaxsched.sweeps.plan import ROWS_FILE, programs, rows_of
 from jaxsched.sweeps.tasks import (
     TOKEN_FILE,
@@ -58,12 +58,12 @@ def _run(sweep: Sweep, report: Report | None, executor: Executor) -> None:
     finished = {row["id"] for row in rows_of(sweep)}
     tasks = [*_baseline_tasks(sweep, finished, rules.keys()), *_training_tasks(sweep, finished)]
     waiting: list[dict[str, Any]] = []
-    for came in _results(sweep, tasks, report, executor):
-        for row in came.baselines:
+    for result in _results(sweep, tasks, report, executor):
+        for row in result.baselines:
             append(sweep.out / BASELINES_FILE, row)
             rules[row["id"]] = row["jct_by_list_s"]
-        unpack(sweep, came.files)
-        waiting += came.rows
+        unpack(sweep, result.files)
+        waiting += result.rows
         ready = [row for row in waiting if all(test["id"] in rules for test in row["tests"].values())]
         waiting = [row for row in waiting if row not in ready]
         for row in ready:
@@ -77,8 +77,8 @@ def _results(sweep: Sweep, tasks: list[Task], report: Report | None, executor: E
     tell = None if report is None else lambda _, told: report(*told)
     common = SweepContext(dataclasses.replace(sweep, out=sweep.out.absolute()), token)
     try:
-        for _, came in executor.run(common, tasks, tell):
-            yield came
+        for _, result in executor.run(common, tasks, tell):
+            yield result
         shutil.rmtree(sweep.out / WORKING_FOLDER, ignore_errors=True)
     finally:
         (sweep.out / TOKEN_FILE).unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def _whole(sweep: Sweep, row: dict[str, Any], rules: dict[str, dict[str, list[fl
     tests = {}
     for name, found in row["tests"].items():
         figures = {key: value for key, value in found.items() if key != "id"}
-        tests[name] = against(figures, rules[found["id"]])
+        tests[name] = compare_with_rules(figures, rules[found["id"]])
     point = next(point for point in sweep.points if sweep.id_of(point) == row["id"])
     return row | {"tests": tests, "folder": str(folder_of(sweep, point))}
 

@@ -20,9 +20,9 @@ from jaxsched.io.json_lines import append, read_rows
 from jaxsched.learning import rollout
 from jaxsched.learning.chunk import chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig
-from jaxsched.learning.devices import per_shard, place
+from jaxsched.learning.devices import map_shards, place
 from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
-from jaxsched.learning.setting import Setting, make_setting, setting_in, settle_path
+from jaxsched.learning.setting import Setting, assemble_setting, make_setting, settle_path
 from jaxsched.learning.state import TrainState, has_step, restore, save
 from jaxsched.machine import loop_options
 from jaxsched.sweeps.plan import TRACED, replace_values, shape_key, value_of
@@ -59,7 +59,7 @@ class SharedPrograms:
     def of_run(self, index: int) -> Programs:
         """The programs of one run."""
         shards = self._base.ppo.shards
-        return self._bound(self._one, self._arguments[index], lambda state: place_state(state, shards))
+        return self._bind(self._one, self._arguments[index], lambda state: place_state(state, shards))
 
     def of_batch(self, indices: Sequence[int]) -> Programs:
         """Those of a batch of runs: every argument and result has a leading axis over them.
@@ -73,7 +73,7 @@ class SharedPrograms:
         if devices not in self._batches:
             self._batches[devices] = self._programs(functools.partial(_over_runs, devices=devices))
         _, stacked = place(None, stacked, devices)
-        return self._bound(self._batches[devices], stacked, lambda state: place(None, state, devices)[1])
+        return self._bind(self._batches[devices], stacked, lambda state: place(None, state, devices)[1])
 
     def memory_bytes(self) -> int:
         """What one run holds at least: its state twice (of weights, moments and environments) and a chunk's experience.
@@ -94,7 +94,7 @@ class SharedPrograms:
         leaves, tree = jax.tree.flatten(_arrays(base))
         params, clusters, gpus, jobs = tree.unflatten([own.arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
         arrays = {"params": params, "clusters": clusters, "gpus": gpus, "jobs": jobs}
-        return setting_in(base.worlds._replace(**arrays), replace_values(self.configs[0], own.values))
+        return assemble_setting(base.worlds._replace(**arrays), replace_values(self.configs[0], own.values))
 
     def _programs(self, over_runs: Callable) -> tuple[Callable, ...]:
         jit = functools.partial(jax.jit, compiler_options=loop_options())
@@ -104,7 +104,7 @@ class SharedPrograms:
             jit(over_runs(lambda own, weights: validate(self._setting(own), weights))),
         )
 
-    def _bound(
+    def _bind(
         self, programs: tuple[Callable, ...], own: RunArguments, put: Callable[[TrainState], TrainState]
     ) -> Programs:
         return Programs(*(functools.partial(program, own) for program in programs), place=put)
@@ -115,7 +115,7 @@ def _over_runs(function: Callable, devices: int) -> Callable:
     many = jax.vmap(lane_by_lane(function))
     if devices == 1:
         return many
-    spread = per_shard(lambda _, own: (None, many(*own)), devices)
+    spread = map_shards(lambda _, own: (None, many(*own)), devices)
     return lambda *own: spread(None, own)[1]
 
 
@@ -216,7 +216,7 @@ def _state_of(states: TrainState, run: int) -> TrainState:
     return jax.tree.map(lambda leaf: leaf[run], states)
 
 
-def seconds_of(run_dir: Path) -> dict[str, float]:
+def sum_seconds(run_dir: Path) -> dict[str, float]:
     """Wall and CPU seconds of a run, compilation included, summed over the processes that it took.
 
     `chunk_wall_s` and `chunk_cpu_s` are those of its median chunk, which has neither compilation nor validation in it.

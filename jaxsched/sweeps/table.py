@@ -33,7 +33,7 @@ def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for group in groups:
         own = [row for row in rows if row["group"] == group]
-        lines.append([group, str(len(own)), *(_summed(map(of, own), digits) for _, of, digits in columns)])
+        lines.append([group, str(len(own)), *(_summarize(map(of, own), digits) for _, of, digits in columns)])
     return names, lines
 
 
@@ -67,7 +67,7 @@ def _of_test(name: str, figure: str) -> Callable[[dict], float | None]:
     return lambda row: row["tests"].get(name, {}).get(figure)
 
 
-def _summed(values: Iterable[float | None], digits: int) -> str:
+def _summarize(values: Iterable[float | None], digits: int) -> str:
     """Mean ± half the interval; a dash if some run has no such figure, for example because it did not finish."""
     known = np.array([_MISSING if value is None else value for value in values])
     return plus_minus(float(known.mean()), mean_interval(known), digits)

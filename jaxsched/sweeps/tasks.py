@@ -18,13 +18,13 @@ from jaxsched.io.locks import locked
 from jaxsched.learning.config import TrainConfig
 from jaxsched.learning.devices import provide_devices
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
-from jaxsched.learning.setting import same_run
-from jaxsched.learning.state import has_step, saved_config
+from jaxsched.learning.setting import is_same_run
+from jaxsched.learning.state import has_step, read_saved_config
 from jaxsched.simulation import engine
 from jaxsched.sweeps.file import Point, Sweep, digest
 from jaxsched.sweeps.measure import Test, baselines, measure, tests_of
 from jaxsched.sweeps.plan import flat, names_of
-from jaxsched.sweeps.shared_programs import SharedPrograms, seconds_of, train_batched
+from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds, train_batched
 from jaxsched.versions import versions
 
 DONE_FILE, TOKEN_FILE, WORKING_FOLDER = "trained", ".token", "working"
@@ -70,8 +70,8 @@ def train_and_measure(common: SweepContext, part: Part, tell: Tell) -> TaskResul
         with locked(sweep.out / WORKING_FOLDER / name, LOCK_WAIT_S):
             if not all(is_trained(sweep, point) for point in part.points):
                 _train(sweep, part, tell)
-        rows = _measured(sweep, part.points, tell)
-        files = {} if sweep.out == common.sweep.out else _packed(sweep)
+        rows = _measure_points(sweep, part.points, tell)
+        files = {} if sweep.out == common.sweep.out else _pack(sweep)
     return TaskResult([], rows, files)
 
 
@@ -104,7 +104,7 @@ def _place(common: SweepContext) -> Iterator[Sweep]:
         yield dataclasses.replace(sweep, out=Path(folder))
 
 
-def _packed(sweep: Sweep) -> dict[str, bytes]:
+def _pack(sweep: Sweep) -> dict[str, bytes]:
     paths = [path for path in (sweep.out / "points").rglob("*") if path.is_file()]
     paths.sort(key=lambda path: path.name == DONE_FILE)  # last, so that it says that all others are there
     return {path.relative_to(sweep.out).as_posix(): path.read_bytes() for path in paths}
@@ -126,7 +126,7 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
     if len(points) == 1:
         (point,), (folder,) = points, folders
         state = folder / STATE_FOLDER
-        resume = has_step(state) and same_run(saved_config(state), point.config)
+        resume = has_step(state) and is_same_run(read_saved_config(state), point.config)
         report = lambda row: tell((point.name, int(row["chunk"]), chunks, row["wall_s"]))
         train(point.config, folder, resume=resume, report=report, programs=shared.of_run(part.first))
     else:
@@ -139,7 +139,7 @@ def _train(sweep: Sweep, part: Part, tell: Tell) -> None:
     shutil.rmtree(state)
 
 
-def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[str, Any]]:
+def _measure_points(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[str, Any]]:
     """The rows of trained points, see `TaskResult`; all that have a test in common are measured by it at once.
 
     Each row has an equal part of the seconds of measuring.
@@ -152,7 +152,7 @@ def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[st
     found: dict[str, dict[str, Any]] = {sweep.id_of(point): {} for point in points}
     for key, (test, of) in tests.items():
         what = of[0].name if len(of) == 1 else f"{len(of)} policies"
-        report = _runs_told(f"{what} on {test.name}", len(of) * sweep.tests.seeds, tell)
+        report = _report_runs(f"{what} on {test.name}", len(of) * sweep.tests.seeds, tell)
         figures = measure(test, [folder_of(sweep, point) / POLICY_FOLDER for point in of], report)
         for point, one in zip(of, figures, strict=True):
             found[sweep.id_of(point)][test.name] = {"id": key} | one
@@ -161,7 +161,7 @@ def _measured(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[dict[st
     return [_row(sweep, point, found[sweep.id_of(point)], each) for point in points]
 
 
-def _runs_told(name: str, runs: int, tell: Tell) -> engine.Report:
+def _report_runs(name: str, runs: int, tell: Tell) -> engine.Report:
     """Tells how many runs are over; called by several threads at once."""
     begin, lock, over = time.perf_counter(), threading.Lock(), set()
 
@@ -187,7 +187,7 @@ def _row(sweep: Sweep, point: Point, tests: dict[str, Any], measuring: dict[str,
         "seed": point.config.seed,
         "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
         "tests": tests,
-        "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | seconds_of(folder),
+        "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | sum_seconds(folder),
         "measuring": measuring,
         "versions": versions(),
         "folder": str(folder),

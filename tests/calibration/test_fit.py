@@ -10,7 +10,7 @@ from jaxsched.calibration.fitting import folds
 from jaxsched.calibration.interference.fit import adapt, fit, predict_ratios
 from jaxsched.calibration.interference.predict import slowdowns
 from jaxsched.calibration.interference.references import NAMES
-from jaxsched.calibration.interference.validate import errors, leave_family_out, out_of_fold
+from jaxsched.calibration.interference.validate import errors, leave_family_out, predict_out_of_fold
 from tests.support.interference_files import QUICK
 
 
@@ -24,7 +24,7 @@ def ratios(fitted, measured):
 
 
 def test_predicts_rows_it_has_not_seen(synthetic):
-    predicted = out_of_fold(synthetic, 3, settings=QUICK)
+    predicted = predict_out_of_fold(synthetic, 3, settings=QUICK)
     found = {name: errors(synthetic, ratios) for name, ratios in predicted.items()}
     assert set(found) == {"model", *NAMES}
     ours = found["model"]["mae"]

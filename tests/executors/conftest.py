@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsched.executors.choose import executor_for
+from jaxsched.executors.choose import choose_executor
 from tests.support.kube.server import free_port
 
 MARK = "JAXSCHED_TESTS"  # a variable by which workers of these tests are known
@@ -74,5 +74,5 @@ def on(request, environment) -> str:
 def executor(on, tmp_path):
     """Three workers."""
     asks = ["slurm_array_parallelism=3"] if on == "slurm:local" else []
-    with executor_for(on, asks, tmp_path / "jobs") as found:
+    with choose_executor(on, asks, tmp_path / "jobs") as found:
         yield found

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.executors.choose import executor_for
+from jaxsched.executors.choose import choose_executor
 from tests.executors.conftest import needs
 from tests.support.commands import refused
 from tests.sweeps.test_sweep import BASE, TESTS
@@ -62,7 +62,7 @@ def test_without_slurm_there_are_no_jobs(tmp_path):
     needs("submitit")
     with (
         pytest.raises(UserError, match=r"^--on slurm: this machine has no sbatch"),
-        executor_for("slurm", [], tmp_path),
+        choose_executor("slurm", [], tmp_path),
     ):
         pass
 
@@ -70,7 +70,10 @@ def test_without_slurm_there_are_no_jobs(tmp_path):
 @pytest.mark.parametrize(("on", "package", "extra"), [("ray", "ray", "ray"), ("slurm", "submitit", "slurm")])
 def test_a_missing_extra_is_named(monkeypatch, tmp_path, on, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"pip install 'jaxsched\[{extra}\]'"), executor_for(on, [], tmp_path / "jobs"):
+    with (
+        pytest.raises(UserError, match=rf"pip install 'jaxsched\[{extra}\]'"),
+        choose_executor(on, [], tmp_path / "jobs"),
+    ):
         pass
     assert not (tmp_path / "jobs").exists()
 
@@ -82,7 +85,7 @@ def test_a_token_that_is_missing_is_one_line(monkeypatch, tmp_path):
     ray = types.SimpleNamespace(init=lambda **_: (_ for _ in ()).throw(failure))
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.exceptions", types.SimpleNamespace(RayError=general))
-    with pytest.raises(UserError, match="enabled, but no token"), executor_for("ray", [], tmp_path):
+    with pytest.raises(UserError, match="enabled, but no token"), choose_executor("ray", [], tmp_path):
         pass
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.executors.choose import executor_for
+from jaxsched.executors.choose import choose_executor
 from jaxsched.executors.executor import RETRIES, Task
 from jaxsched.executors.local import LocalExecutor
 from tests.executors import work
@@ -22,10 +22,10 @@ PATIENCE_S = 300.0
 DRIVER = """
 import sys
 from pathlib import Path
-from jaxsched.executors.choose import executor_for
+from jaxsched.executors.choose import choose_executor
 from tests.executors import test_executors, work
 
-with executor_for("slurm:local", [], Path(sys.argv[1])) as executor:
+with choose_executor("slurm:local", [], Path(sys.argv[1])) as executor:
     list(executor.run(Path(sys.argv[2]), test_executors.tasks_of(work.square, 1)))
 """
 
@@ -115,7 +115,7 @@ def test_jobs_of_a_driver_that_was_killed_are_ended(environment, tmp_path):
     child.wait()
     (orphan,) = begun(tmp_path)
     assert is_running(orphan)
-    with executor_for("slurm:local", [], jobs):
+    with choose_executor("slurm:local", [], jobs):
         wait_until(lambda: not is_running(orphan))
     assert not jobs.exists()
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jaxsched.cli.main import main
-from jaxsched.executors.choose import executor_for
+from jaxsched.executors.choose import choose_executor
 from jaxsched.io.json_lines import read_rows
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps.file import Sweep, load_sweep
@@ -75,7 +75,7 @@ def test_a_sweep_that_loses_its_driver_and_a_worker_has_the_table_of_one_process
         if rows.exists():
             raise Killed
 
-    with executor_for(on, asks, plan.out / "jobs") as executor, pytest.raises(Killed):
+    with choose_executor(on, asks, plan.out / "jobs") as executor, pytest.raises(Killed):
         sweep.run(plan, stop, executor)
     first = untimed(plan)
     assert 0 < len(first) < 6
@@ -91,7 +91,7 @@ def test_a_sweep_that_loses_its_driver_and_a_worker_has_the_table_of_one_process
         os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
-    with executor_for(on, asks, plan.out / "jobs") as executor:
+    with choose_executor(on, asks, plan.out / "jobs") as executor:
         killer.start()
         sweep.run(plan, lambda *progress: told.append(progress), executor)
     killer.join()

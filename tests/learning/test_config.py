@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, quickstart_config, to_dict, validate
 from jaxsched.learning.ppo import PPOConfig
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.state import saved_config
+from jaxsched.learning.state import read_saved_config
 
 
 @pytest.fixture
@@ -218,5 +218,5 @@ def test_validate_names_where():
 
 def test_the_config_of_a_run_that_is_none(tmp_path):
     with pytest.raises(UserError, match="state"):
-        saved_config(tmp_path / "state")
+        read_saved_config(tmp_path / "state")
     assert not (tmp_path / "state").exists()

@@ -27,14 +27,14 @@ import json, sys
 from pathlib import Path
 import jax
 from jaxsched.learning import devices as hosts
-from jaxsched.learning.devices import mesh_of
+from jaxsched.learning.devices import make_mesh
 
 jax.config.update("jax_num_cpu_devices", 1)
 hosts.join(sys.argv[1])
 from jaxsched.learning.config import TrainConfig, from_dict
 from tests.learning import test_hosts
 
-assert jax.process_count() == 2 and mesh_of(2).size == 2
+assert jax.process_count() == 2 and make_mesh(2).size == 2
 test_hosts.whole_and_resumed(from_dict(TrainConfig, json.loads(sys.argv[2]), ""), *map(Path, sys.argv[3:]))
 """
 

@@ -21,7 +21,7 @@ import jaxsched
 from jaxsched.errors import UserError
 from jaxsched.learning.config import load_config, to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, programs_of, train
-from jaxsched.learning.state import restore, save, saved_config
+from jaxsched.learning.state import read_saved_config, restore, save
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy
 
 
@@ -128,7 +128,7 @@ def test_a_saved_state_comes_back_bit_for_bit(tmp_path, chunks, config):
     back = restore(tmp_path / "run" / STATE_FOLDER, states[0])
     assert_bitwise(back, states[3])
     assert jax.tree.structure(back) == jax.tree.structure(states[3])
-    assert saved_config(tmp_path / "run" / STATE_FOLDER) == config
+    assert read_saved_config(tmp_path / "run" / STATE_FOLDER) == config
     assert sorted(path.name for path in (tmp_path / "run" / STATE_FOLDER).iterdir() if path.is_dir()) == ["2", "3"]
 
 
@@ -283,7 +283,7 @@ def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(tmp_path
         train(config, run)
 
     rows = []
-    train(saved_config(run / STATE_FOLDER), run, resume=True, report=rows.append, save_every=3)
+    train(read_saved_config(run / STATE_FOLDER), run, resume=True, report=rows.append, save_every=3)
     assert 1 <= len(rows) <= chunks - 3  # it did go on, and not from the start
     expected, _ = whole
     assert (run / METRICS_FILE).read_bytes() == (expected / METRICS_FILE).read_bytes()

@@ -13,7 +13,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.learning.config import TrainConfig, to_dict, validate
-from jaxsched.learning.devices import mean_over_shards, own_key, per_shard, sum_over_shards
+from jaxsched.learning.devices import map_shards, mean_over_shards, shard_key, sum_over_shards
 
 FORCED = "--xla_force_host_platform_device_count"
 CHUNK = """
@@ -23,7 +23,7 @@ from jaxsched.learning import loop
 from jaxsched.learning.chunk import place_state
 from jaxsched.learning.config import TrainConfig, from_dict
 from jaxsched.learning.setting import make_setting
-from jaxsched.learning.devices import mesh_of, provide_devices, shared_devices
+from jaxsched.learning.devices import make_mesh, provide_devices, shared_devices
 
 provide_devices()
 config = from_dict(TrainConfig, json.loads(sys.argv[1]))
@@ -31,7 +31,7 @@ programs = loop.programs_of(make_setting(config))
 state, metrics = programs.step(place_state(programs.initial(), config.ppo.shards))
 state, _ = programs.step(state)
 out = {
-    "devices": 1 if mesh_of(config.ppo.shards) is None else config.ppo.shards,
+    "devices": 1 if make_mesh(config.ppo.shards) is None else config.ppo.shards,
     "metrics": {name: value.item() for name, value in metrics.items()},
     "clock": np.asarray(state.worlds.clock).tolist(),
     "weights": np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.weights)]).tolist(),
@@ -60,10 +60,10 @@ def test_means_and_sums_are_those_of_all_environments_and_keys_differ():
 
     def learn(common, own):
         told = {"mean": mean_over_shards({"a": own.mean(), "b": own.max(0)}, 3), "sum": sum_over_shards(own.sum(), 3)}
-        key = jax.random.key_data(own_key(jax.random.key(5), 3))
+        key = jax.random.key_data(shard_key(jax.random.key(5), 3))
         return told, (own + common, jnp.broadcast_to(key, (2, 2)))
 
-    told, (moved, keys) = per_shard(learn, 3)(jnp.float32(10.0), values)
+    told, (moved, keys) = map_shards(learn, 3)(jnp.float32(10.0), values)
     assert float(told["mean"]["a"]) == 5.5 and float(told["sum"]) == 66.0
     np.testing.assert_array_equal(told["mean"]["b"], [6.0, 7.0])  # of 2 and 3, 6 and 7, 10 and 11
     np.testing.assert_array_equal(moved, values + 10.0)
@@ -74,7 +74,7 @@ def test_one_shard_is_the_function_itself():
     def learn(common, own):
         return common, own
 
-    assert per_shard(learn, 1) is learn
+    assert map_shards(learn, 1) is learn
 
 
 def four_shards(config: TrainConfig) -> TrainConfig:

@@ -7,7 +7,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.learning import trackers
-from jaxsched.learning.trackers import check_trackers, tracked
+from jaxsched.learning.trackers import check_trackers, open_trackers
 
 ROWS = [
     {"chunk": 1, "chunks": 2, "loss": 0.5, "validation_jct_s": float("nan")},
@@ -24,7 +24,7 @@ def test_what_is_not_known_or_not_there_is_refused_at_once(monkeypatch):
 
 
 def test_without_trackers_nothing_is_written(tmp_path):
-    with tracked((), tmp_path, {}) as track:
+    with open_trackers((), tmp_path, {}) as track:
         track(ROWS[0])
     assert list(tmp_path.iterdir()) == []
 
@@ -41,7 +41,7 @@ def records(path) -> list[bytes]:
 
 def test_tensorboard_holds_every_figure_by_chunk(tmp_path):
     protocol = pytest.importorskip("tensorboardX.proto.event_pb2", reason="needs the extra track")
-    with tracked(("tensorboard",), tmp_path, {}) as track:
+    with open_trackers(("tensorboard",), tmp_path, {}) as track:
         assert list(tmp_path.iterdir()) == []  # nothing before the first row
         for row in ROWS:
             track(row)
@@ -65,7 +65,7 @@ def test_wandb_writes_an_offline_run(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    with tracked(("wandb",), tmp_path / "mine", {"seed": 1}) as track:
+    with open_trackers(("wandb",), tmp_path / "mine", {"seed": 1}) as track:
         for row in ROWS:
             track(row)
     (run,) = (tmp_path / "mine" / "wandb").glob("offline-run-*")

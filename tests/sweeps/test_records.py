@@ -8,7 +8,7 @@ import pytest
 
 from jaxsched.cli.main import main
 from jaxsched.evaluation.statistics import mean_interval
-from jaxsched.sweeps.ranking import along, curves, ranked
+from jaxsched.sweeps.ranking import curves, group_along_axis, rank_groups
 from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
 from tests.support.commands import refused
 
@@ -46,7 +46,7 @@ def rows(tmp_path):
 
 
 def test_groups_are_ranked_and_compared_seed_by_seed(rows):
-    best, second, last = ranked(read_records(rows), RATIO)
+    best, second, last = rank_groups(read_records(rows), RATIO)
     assert (best.group, second.group, last.group) == ("gamma=0.95", "gamma=0.9", "gamma=0.99")
     assert best.mean == pytest.approx(0.75) and best.interval == mean_interval(np.array(RATIOS[0.95]))
     pairs = np.array(RATIOS[0.9]) / np.array(RATIOS[0.95]) - 1
@@ -83,7 +83,7 @@ def test_records_come_back_as_they_were(capsys, rows, tmp_path, suffix):
 
 def test_lines_along_an_axis_and_over_training(rows):
     records = read_records(rows)
-    (line,) = along(ranked(records, VALIDATION), "ppo.gamma").values()
+    (line,) = group_along_axis(rank_groups(records, VALIDATION), "ppo.gamma").values()
     assert [spot.x for spot in line] == [0.9, 0.95, 0.99] and line[0].mean == pytest.approx(800.0)
     drawn = curves(records)
     assert list(drawn) == ["gamma=0.9", "gamma=0.95", "gamma=0.99"]
@@ -99,7 +99,7 @@ def test_other_axes_and_variants_are_lines_of_their_own():
         changes = {"network.width": width, "ppo.gamma": 0.9}
         group = f"{variant} width={width} gamma=0.9"
         records.append(record_of(row(0.9, 0, 0.5) | {"variant": variant, "changes": changes, "group": group}))
-    lines = along(ranked(records, RATIO), "network.width")
+    lines = group_along_axis(rank_groups(records, RATIO), "network.width")
     assert {name: [spot.x for spot in line] for name, line in lines.items()} == {
         "a gamma=0.9": [16, 32],
         "b gamma=0.9": [16],

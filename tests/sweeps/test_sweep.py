@@ -20,9 +20,9 @@ from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps import table as sweep_table
-from jaxsched.sweeps.file import Sweep, changed, load_sweep
+from jaxsched.sweeps.file import Sweep, change_config, load_sweep
 from jaxsched.sweeps.plan import SWEEPABLE, replace_values, rows_of, shape_key, value_of
-from jaxsched.sweeps.shared_programs import SharedPrograms, seconds_of
+from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds
 from jaxsched.sweeps.tasks import SweepContext, folder_of, is_trained, parts_of, train_and_measure, unpack
 from tests.learning.test_shards import flags
 from tests.support.cases import few
@@ -335,9 +335,9 @@ def test_a_mistake_is_told_by_name(write, capsys, content, words):
 
 def test_dotted_keys_are_checked_like_a_config(write):
     base = load_sweep(write()).points[0].config
-    assert changed(base, {"workload.load": [0.7, 0.8], "env.interval_s": 60}, "x").workload.load == (0.7, 0.8)
+    assert change_config(base, {"workload.load": [0.7, 0.8], "env.interval_s": 60}, "x").workload.load == (0.7, 0.8)
     with pytest.raises(UserError, match=r"^x: ppo: steps: 'many'"):
-        changed(base, {"ppo.steps": "many"}, "x")
+        change_config(base, {"ppo.steps": "many"}, "x")
 
 
 def test_rows_survive_half_a_line(tmp_path):
@@ -359,4 +359,4 @@ def test_rows_survive_half_a_line(tmp_path):
 def test_seconds_are_summed_over_the_processes_of_a_run(tmp_path):
     for seconds in (5.0, 7.0, 3.0, 4.0):  # the second process began anew
         append(tmp_path / TIMING_FILE, {"wall_s": seconds, "cpu_s": 2 * seconds})
-    assert seconds_of(tmp_path) == {"wall_s": 11.0, "cpu_s": 22.0, "chunk_wall_s": 2.5, "chunk_cpu_s": 5.0}
+    assert sum_seconds(tmp_path) == {"wall_s": 11.0, "cpu_s": 22.0, "chunk_wall_s": 2.5, "chunk_cpu_s": 5.0}

@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def fit_subsets(
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), start)
     trained = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:], jnp.float32), start)
     trained = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(weight), *leaf.shape)), trained)
-    return _descend(settings, model, many, trained, *_data(measured, vocabulary, settings), weight, keys)
+    return _descend(settings, model, many, trained, _data(measured, vocabulary, settings), weight, keys)
 
 
 def adapt_subsets(
@@ -90,7 +90,7 @@ def adapt_subsets(
     trained["theta"] = trained["theta"] + fresh
     keys = jax.random.split(jax.random.key(0), settings.members)
     model = _model(vocabulary, settings)
-    return _descend(settings, model, start, trained, *_data(measured, vocabulary, settings), weight, keys)
+    return _descend(settings, model, start, trained, _data(measured, vocabulary, settings), weight, keys)
 
 
 def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
@@ -98,7 +98,7 @@ def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
 
     Rows between known items are ignored. No rows at all leave the new items at their prior.
     """
-    vocabulary = fitted.vocabulary.extended(measured.items)
+    vocabulary = fitted.vocabulary.extend(measured.items)
     fresh = np.arange(len(vocabulary.columns)) >= len(fitted.vocabulary.columns)
     theta = jnp.asarray(fitted.parameters["theta"])
     wider = jnp.concatenate([theta, jnp.zeros((len(theta), int(fresh.sum()), theta.shape[-1]), theta.dtype)], 1)
@@ -129,13 +129,23 @@ def _ratios(model: SharingModel, parameters: Parameters, *arguments: Any) -> Flo
     return cast(Array, model.apply({"params": parameters}, *arguments))
 
 
-def _data(measured: Measurements, vocabulary: Vocabulary, settings: FitSettings) -> tuple[Array, ...]:
-    return (
-        jnp.asarray(vocabulary.design(measured.items)),
-        jnp.asarray(precision_of(vocabulary, settings)),
-        jnp.asarray(measured.victim),
-        jnp.asarray(measured.aggressor),
-        jnp.asarray(measured.ratio, jnp.float32),
+class _Data(NamedTuple):
+    """What is fitted to."""
+
+    design: Float32[Array, "E K"]
+    precision: Float32[Array, "K"]
+    victim: Int32[Array, "D"]
+    aggressor: Int32[Array, "D"]
+    ratio: Float32[Array, "D"]
+
+
+def _data(measured: Measurements, vocabulary: Vocabulary, settings: FitSettings) -> _Data:
+    return _Data(
+        design=jnp.asarray(vocabulary.design(measured.items)),
+        precision=jnp.asarray(precision_of(vocabulary, settings)),
+        victim=jnp.asarray(measured.victim),
+        aggressor=jnp.asarray(measured.aggressor),
+        ratio=jnp.asarray(measured.ratio, jnp.float32),
     )
 
 
@@ -145,15 +155,12 @@ def _descend(
     model: SharingModel,
     start: Parameters,
     trained: Parameters,
-    design: Float32[Array, "E K"],
-    precision: Float32[Array, "K"],
-    victim: Int32[Array, "D"],
-    aggressor: Int32[Array, "D"],
-    ratio: Float32[Array, "D"],
+    data: _Data,
     weight: Float32[Array, "B D"],
     keys: Key[Array, "members"],
 ) -> Parameters:
     """The fit; `start` has leaves [B, members, ...], `trained` [B, ...]."""
+    design, precision, victim, aggressor, ratio = data
     shape = (design.shape[0], 2 * settings.channels)
 
     def loss(

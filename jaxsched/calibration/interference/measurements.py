@@ -98,7 +98,7 @@ def read_measurements(paths: Sequence[str | Path]) -> list[Measurements]:
     for path in map(Path, paths):
         kind, rows = _read(path)
         cells[kind].extend(rows)
-    return [_gathered(kind, rows) for kind, rows in cells.items() if rows]
+    return [_gather(kind, rows) for kind, rows in cells.items() if rows]
 
 
 def _read(path: Path) -> tuple[str, list[list[tuple[Item, Item, float]]]]:
@@ -195,7 +195,7 @@ def _json_number(path: Path, gpu: str, key: str, field: str, value: object) -> f
     return float(value)
 
 
-def _gathered(kind: str, rows: list[list[tuple[Item, Item, float]]]) -> Measurements:
+def _gather(kind: str, rows: list[list[tuple[Item, Item, float]]]) -> Measurements:
     """Arrays of the rows; an item's profile is the mean over its rows."""
     directed = [(number, *cell) for number, row in enumerate(rows) for cell in row]
     profiles: dict[tuple[str, str], list[tuple[float, ...]]] = {}

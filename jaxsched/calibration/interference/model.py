@@ -55,7 +55,7 @@ class Vocabulary:
                     matrix[row, index[column]] = value
         return matrix
 
-    def extended(self, items: Sequence[Item]) -> "Vocabulary":
+    def extend(self, items: Sequence[Item]) -> "Vocabulary":
         """With the columns of `items` that are new at the end."""
         wider = dataclasses.replace(self, centers=_centers(items) | self.centers)
         return dataclasses.replace(wider, columns=_columns(wider, items))
@@ -66,7 +66,7 @@ def vocabulary_of(items: Sequence[Item]) -> Vocabulary:
     profile = np.array([item.profile for item in items])
     std = np.where(profile.std(0) > 0, profile.std(0), 1.0)
     empty = Vocabulary((), {}, tuple(map(float, profile.mean(0))), tuple(map(float, std)))
-    return empty.extended(items)
+    return empty.extend(items)
 
 
 def _centers(items: Sequence[Item]) -> dict[str, tuple[float, ...]]:

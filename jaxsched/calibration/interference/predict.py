@@ -44,7 +44,7 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
         asked = gpu_item(hardware, name, 1.0)
         family = [item for item in here.values() if item.family.lower() == asked.family.lower()]
         if family and asked.scale[0] > 0:
-            return _rescaled(family, asked), "family"
+            return _rescale(family, asked), "family"
         if name.lower() in MODEL_NAMES or _is_alias(name):
             return catalogue_item(fitted, model_index(name), hardware)
     names = sorted({item.name for item in fitted.items if item.hardware == hardware})
@@ -92,7 +92,7 @@ def _is_alias(name: str) -> bool:
     return any(name.lower() in row.aliases for row in CATALOGUE)
 
 
-def _rescaled(family: list[Item], asked: Item) -> Item:
+def _rescale(family: list[Item], asked: Item) -> Item:
     """A batch size that was not measured: the step time by the line through the family's."""
     batch, step = (np.array([item.profile[i] for item in family]) for i in range(2))
     slope = np.polyfit(batch, step, 1)[0] if len(set(batch)) > 1 else 1.0

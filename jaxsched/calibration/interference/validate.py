@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Shaped
 
-from jaxsched.calibration.fitting import MODEL, Errors, by_group, folds
+from jaxsched.calibration.fitting import MODEL, Errors, figures_by_group, folds
 from jaxsched.calibration.interference.files import FittedModel
 from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
 from jaxsched.calibration.interference.measurements import Measurements
@@ -19,10 +19,13 @@ from jaxsched.errors import UserError
 def errors(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> Errors:
     """{"mae": {hardware or "all": x}, "mape": {...}} of predicted ratios; MAPE is a fraction."""
     off = np.abs(predicted - measured.ratio)
-    return {"mae": by_group(measured.hardware, off), "mape": by_group(measured.hardware, off / measured.ratio)}
+    return {
+        "mae": figures_by_group(measured.hardware, off),
+        "mape": figures_by_group(measured.hardware, off / measured.ratio),
+    }
 
 
-def by_model(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> dict[str, Any]:
+def errors_by_model(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> dict[str, Any]:
     """{name: {"rows", "mae", "mape"}} over each victim's ratios, all hardware."""
     off = np.abs(predicted - measured.ratio)
     names = np.array([item.name for item in measured.items])[measured.victim]
@@ -36,7 +39,7 @@ def by_model(measured: Measurements, predicted: Float[np.ndarray, "D"]) -> dict[
     }
 
 
-def out_of_fold(
+def predict_out_of_fold(
     measured: Measurements, count: int = 5, seed: int = 0, settings: FitSettings | None = None
 ) -> dict[str, Float64[np.ndarray, "D"]]:
     """Ratios of every row predicted by fits without its fold, by "model" and the names of the references."""
@@ -83,7 +86,7 @@ def leave_family_out(
     for k in shots:
         repeats = draws if k else 1
         which = np.repeat(np.arange(len(families)), repeats)
-        few = np.array([_drawn(measured, of_victim, of_aggressor, families[f], k, rng) for f in which])
+        few = np.array([_draw_rows(measured, of_victim, of_aggressor, families[f], k, rng) for f in which])
         start = jax.tree.map(lambda leaf, which=which: leaf[which], base)
         found = adapt_subsets(start, measured, vocabulary, few.astype(np.float32), new[which], settings)
         collected: dict[str, list[np.ndarray]] = {name: [] for name in (MODEL, *NAMES)}
@@ -122,7 +125,7 @@ def _item_family(measured: Measurements, column: tuple[str, ...]) -> str:
     return next(item.family for item in measured.items if item.key == column[1:])
 
 
-def _drawn(
+def _draw_rows(
     measured: Measurements,
     of_victim: Shaped[np.ndarray, "D"],
     of_aggressor: Shaped[np.ndarray, "D"],
@@ -164,6 +167,6 @@ def evaluate(model: FittedModel, measured: Measurements) -> dict:
         "rows": measured.rows,
         "ratios": len(measured.ratio),
         **errors(measured, predicted),
-        "models": by_model(measured, predicted),
+        "models": errors_by_model(measured, predicted),
         "references": compared,
     }

@@ -29,9 +29,9 @@ def draw_list(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | 
     must not all be submitted at once.
     """
     assert jobs.submit_s[-1] > jobs.submit_s[0]
-    again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
+    again = _shuffle(jobs, rng.integers(0, BLOCKS, BLOCKS))
     while len(again) == 0 or again.submit_s[-1] == again.submit_s[0]:  # few stretches have jobs
-        again = _shuffled(jobs, rng.integers(0, BLOCKS, BLOCKS))
+        again = _shuffle(jobs, rng.integers(0, BLOCKS, BLOCKS))
     return rescale_about(from_start(again), rng, gpus, load)
 
 
@@ -51,7 +51,7 @@ def misjudge(jobs: JobList, rng: np.random.Generator) -> JobList:
     return with_estimates(jobs, rng.uniform(*ERRORS), int(rng.integers(2**31)))
 
 
-def _shuffled(jobs: JobList, stretches: np.ndarray) -> JobList:
+def _shuffle(jobs: JobList, stretches: np.ndarray) -> JobList:
     """The jobs of these stretches, one after the other."""
     span_s = float(jobs.submit_s[-1]) + 1.0
     stretch = np.floor(jobs.submit_s / span_s * BLOCKS).astype(np.int64)

@@ -81,7 +81,7 @@ def _read(run_dir: Path) -> _Saved:
     return saved
 
 
-def saved_config(run_dir: Path) -> EvolvedConfig:
+def read_saved_config(run_dir: Path) -> EvolvedConfig:
     """What the run was told. UserError if the file is not as `save` writes it."""
     return _read(run_dir).config
 
