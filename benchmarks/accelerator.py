@@ -35,8 +35,8 @@ from benchmarks import hlo
 from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, environment_of, program_of_turns, start_states
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.config import MachineConfig, quickstart_config, validate
 from jaxsched.learning.setting import Setting, make_setting

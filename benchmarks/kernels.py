@@ -26,7 +26,7 @@ from accelerator import CHUNK_TURNS, CLUSTER, POOL, TRAINING, TURNS, training_se
 from jaxsched.bench.programs import environment_of, program_of_turns, start_states
 from jaxsched.bench.simulator import LEAST_WALL_S, WARM_INTERVALS, device_name, memory_bytes
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
-from jaxsched.env.turns import at_boundary
+from jaxsched.env.stages import at_boundary
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.machine import loop_options
 from jaxsched.policies.registry import parse

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxsched.adapters.menu_env import MenuEnv, MenuParams
-from jaxsched.env.environment import SHOWN, initial_state
+from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.env.environment import SHOWN, Episodes, initial_state
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import RewardWeights, reward_weights
 from jaxsched.errors import UserError
@@ -74,7 +74,7 @@ def make(
     tables = [pad_table(to_table(jobs, settings.interval_s), size) for jobs in lists]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
     starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
-    return MenuEnv(config, MenuParams(env=params, starts=starts), queue, in_turns, may_wait)
+    return MenuEnv(config, Episodes(env=params, starts=starts), queue, in_turns, may_wait)
 
 
 def _weights(given: Mapping[str, Any]) -> RewardWeights:

@@ -14,30 +14,22 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
-from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree, Shaped
+from jax import Array
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.adapters.spaces import Box, Discrete, Named
-from jaxsched.env.environment import SHOWN, is_finished, small_parts, transition, with_large_parts
+from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.observation import Observation
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import ALWAYS, FINISHED, EnvConfig, EnvParams, State
-from jaxsched.env.turns import Playing, at_boundary, turn_with
+from jaxsched.env.stages import Playing
+from jaxsched.env.state import EnvConfig, State
 from jaxsched.policies.menu import build_menu, menu_policy, to_action
 from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
 
-Info = dict[str, Shaped[Array, ""]]
 # `features`: float32[P, F], `options`: float32[P, A, O] and `mask`: bool[P, A] of the options that are legal.
 Seen = dict[str, Array]
-
-
-class MenuParams(Pytree):
-    """What may be swept: every leaf vmaps."""
-
-    env: EnvParams
-    starts: State  # start states of episodes on a leading axis; no job runs in them
 
 
 class Turn(Pytree):
@@ -69,38 +61,34 @@ class MenuEnv:
     """
 
     config: EnvConfig
-    params: MenuParams
+    params: Episodes
     queue: Discipline = SHOWN
     in_turns: bool = False
     may_wait: bool = True
 
-    def reset(self, key: PRNGKeyArray, params: MenuParams | None = None) -> tuple[Seen, Turn]:
+    @property
+    def inner(self) -> ClusterEnv:
+        """The environment whose actions these numbers stand for."""
+        return ClusterEnv(self.config, self.queue, self.in_turns)
+
+    def reset(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
         """The start of a random episode of `params.starts`."""
         params = self.params if params is None else params
-        start = _start(key, params.starts)
-        turn = self._shown(params, at_boundary(start) if self.in_turns else start)
+        observation, played = self.inner.reset(key, params)
+        turn = _shown(params, played, observation)
         return self.seen(turn), turn
 
     def step(
-        self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: MenuParams | None = None
+        self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`(seen, turn, reward, terminated, truncated, info)`. An option that is not legal counts as waiting.
+        """`(seen, turn, reward, terminated, truncated, info)`, see `ClusterEnv.step`.
 
-        `terminated`: all jobs have finished; `truncated`: at the horizon. `info`, of what was played: the boundary,
-        jobs finished so far in the episode, and their mean completion time in seconds.
+        An option that is not legal counts as waiting.
         """
         params = self.params if params is None else params
         act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
-        if isinstance(turn.played, Playing):
-            after, reward = turn_with(self.config, params.env, turn.played, act, ALWAYS)
-            state, whole = after.state, after.intervals == 0
-        else:
-            state, reward = transition(self.config, params.env, turn.state, act)
-            after, whole = state, True
-        terminated = is_finished(state) & whole
-        truncated = ~terminated & (state.clock >= params.env.horizon)
-        info = _info(params.env, state, turn.state.clock)
-        turn = self._shown(params, _anew(key, params.starts, after, terminated | truncated))
+        observation, played, reward, terminated, truncated, info = self.inner.step(key, turn.played, act, params)
+        turn = _shown(params, played, observation)
         return self.seen(turn), turn, reward, terminated, truncated, info
 
     def seen(self, turn: Turn) -> Seen:
@@ -121,12 +109,12 @@ class MenuEnv:
 
         return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))
 
-    def action_space(self, params: MenuParams | None = None) -> Discrete:
+    def action_space(self, params: Episodes | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""
         mask = self._example(params)["mask"]
         return Discrete(mask.shape[1], mask.shape[:1])
 
-    def observation_space(self, params: MenuParams | None = None) -> Named:
+    def observation_space(self, params: Episodes | None = None) -> Named:
         """`features` (float32[P, F]), `options` (float32[P, A, O]), both without limits, and `mask` (bool[P, A])."""
         seen = self._example(params)
         return Named(
@@ -137,13 +125,13 @@ class MenuEnv:
             }
         )
 
-    def _example(self, params: MenuParams | None) -> Seen:
+    def _example(self, params: Episodes | None) -> Seen:
         return jax.eval_shape(lambda: self.reset(jax.random.key(0), params)[0])
 
-    def _shown(self, params: MenuParams, played: State | Playing) -> Turn:
-        state = played.to_decide if isinstance(played, Playing) else played
-        observation = observe(self.queue, params.env, state)
-        return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
+
+def _shown(params: Episodes, played: State | Playing, observation: Observation) -> Turn:
+    state = played.to_decide if isinstance(played, Playing) else played
+    return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
 
 
 def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:
@@ -152,35 +140,6 @@ def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> 
     within = jnp.clip(option, 0, acts.shape[-1] - 1)
     legal = (option == within) & jnp.take_along_axis(acts, within[:, None], -1)[:, 0]
     return Choice(act=legal, option=within)
-
-
-def _start(key: PRNGKeyArray, starts: State) -> State:
-    index = jax.random.randint(key, (), 0, starts.clock.shape[0])
-    return jax.tree.map(lambda leaf: leaf[index], starts)
-
-
-def _anew(key: PRNGKeyArray, starts: State, after: State | Playing, done: Bool[Array, ""]) -> State | Playing:
-    """`after`, or where it is `done` a start. Placements in free running slots stay: nothing reads them."""
-    state = after.state if isinstance(after, Playing) else after
-    start, rest = _start(key, small_parts(starts)), small_parts(state)
-    if isinstance(after, Playing):
-        start, rest = at_boundary(start), after.replace(state=rest)
-    begun = lax.cond(done, lambda: start, lambda: rest)
-    if isinstance(begun, Playing):
-        return begun.replace(state=with_large_parts(begun.state, state.running))
-    return with_large_parts(begun, state.running)
-
-
-def _info(params: EnvParams, state: State, before: Int32[Array, ""]) -> Info:
-    """Args: `before`: the boundary of the step."""
-    jobs, records = state.jobs, state.records
-    done = records.status == FINISHED
-    jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
-    count = done.sum()
-    mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
-    ends = records.finish + jnp.ceil(records.finish_offset_s / params.interval_s).astype(jnp.int32)
-    last = jnp.maximum(jnp.where(done, ends, 0).max(), before)  # when nothing is left the clock runs on by itself
-    return {"boundary": jnp.where(is_finished(state), last, state.clock), "finished": count, "jct_mean_s": mean_s}
 
 
 def seen_of(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:

@@ -11,10 +11,11 @@ from jaxtyping import Int32, PRNGKeyArray
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.environment import initial_state, is_finished, restart
-from jaxsched.env.rollout import one_round, play_rounds
+from jaxsched.env.environment import initial_state, is_finished
+from jaxsched.env.pool import restart, restart_playing
+from jaxsched.env.rollout import one_round, one_turn, play_rounds
+from jaxsched.env.stages import Playing
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params, preemption
-from jaxsched.env.turns import Playing, start_anew, turn
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable
@@ -119,7 +120,7 @@ def program_of_turns(
 
     def play(playing: Playing, key: PRNGKeyArray, params: EnvParams) -> tuple[Playing, Int32[Array, ""]]:
         made = jnp.where(playing.decides, (~playing.state.waited).sum(dtype=jnp.int32), 0)
-        return turn(config, params, policy, playing, key)[0], made
+        return one_turn(config, params, policy, playing, key)[0], made
 
     def run(
         all_playing: Playing, params: EnvParams, pool: State, key: PRNGKeyArray
@@ -135,7 +136,7 @@ def program_of_turns(
 
             playing, _, made = play_rounds(one, playing, jax.random.split(act, TURNS_BETWEEN_STARTS))
             jobs = _finished(playing.state).sum() - before
-            return start_anew(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
+            return restart_playing(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
 
         keys = jax.random.split(key, turns // TURNS_BETWEEN_STARTS)
         all_playing, _, (made, jobs) = play_rounds(some, all_playing, keys)

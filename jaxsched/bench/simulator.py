@@ -31,8 +31,8 @@ from jaxsched.bench.programs import (
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import State
-from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.event_loop import Run
 from jaxsched.machine import loop_options
 from jaxsched.options import JAX

@@ -25,21 +25,20 @@ class StepTime(Pytree):
 
 
 def slowdown_of(
-    time: StepTime, rows: Footprint, stretch: Float32[Array, "*#jobs"] | None = None
+    time: StepTime, rows: Footprint, stretch: Float32[Array, "*#jobs"] | float = 1.0
 ) -> Float32[Array, "*#jobs"]:
     """Step time over ideal step time of `rows`, at least their least. It may be below 1 on fast GPUs.
 
     On a shared GPU computing takes `stretch` as long.
     """
-    compute = time.compute if stretch is None else time.compute * stretch
-    return jnp.maximum((compute + time.comm) / jnp.maximum(rows.ideal, 1e-9), rows.least)
+    return jnp.maximum((time.compute * stretch + time.comm) / jnp.maximum(rows.ideal, 1e-9), rows.least)
 
 
 def slowdown(
     interference: Interference,
     rows: Footprint,
     total: Float32[Array, "M *#jobs"],
-    stretch: Float32[Array, "*#jobs"] | None = None,
+    stretch: Float32[Array, "*#jobs"] | float = 1.0,
     *,
     at_once: bool = False,
 ) -> Float32[Array, "*#jobs"]:
@@ -53,7 +52,7 @@ def slowdown_of_some(
     total: Float32[Array, "M"],
     stale: Bool[Array, "R"],
     before: Float32[Array, "R"],
-    stretch: Float32[Array, "R"] | None = None,
+    stretch: Float32[Array, "R"] | float = 1.0,
 ) -> Float32[Array, "R"]:
     """`slowdown` of the jobs that are `stale` under `total`, and `before` of the others."""
     slots = stale.shape[0]
@@ -62,7 +61,8 @@ def slowdown_of_some(
     def block(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         start, after = carry
         chosen = lax.dynamic_slice(index, (start,), (BLOCK,))
-        some, on_gpu = jax.tree.map(lambda leaf: leaf[..., chosen], (rows, stretch))
+        some = jax.tree.map(lambda leaf: leaf[..., chosen], rows)
+        on_gpu = stretch[chosen] if isinstance(stretch, Array) else stretch
         new = slowdown(interference, some, total[:, None], on_gpu)
         return start + BLOCK, after.at[chosen].set(new, mode="drop")
 

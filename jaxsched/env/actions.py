@@ -7,10 +7,9 @@ from jaxtyping import Bool, Int
 
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.dynamics.footprint import best_hardware, footprint
-from jaxsched.env import sharing
-from jaxsched.env.preemption import stop
-from jaxsched.env.starts import logged
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
+from jaxsched.env import failures, preemption, sharing, starts
+from jaxsched.env.starts import Placed
 from jaxsched.env.state import (
     FORWARD,
     PLACE,
@@ -18,19 +17,22 @@ from jaxsched.env.state import (
     STOP,
     Action,
     EnvParams,
+    Records,
+    Running,
     State,
     job_spec,
     queue_room,
 )
 
 ADMITTED = 16  # jobs that one turn of `admit_some` queues, at most
+ON_START = (sharing.on_start, preemption.on_start, starts.on_start)  # of the extensions, in this order
 
 
 def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
     """Queue every job that has arrived by the state's clock, if `enabled`; jobs that fit nowhere are rejected."""
 
     def has_room(queue: Array, home: Array) -> Array:
-        if state.faults is None:
+        if not state.faults.there:
             return (queue[home] < 0).any()
         return queue_room(state.replace(queue=queue))[home] > 0
 
@@ -117,127 +119,63 @@ def _in_range(index: Int[Array, "P"], size: int) -> Bool[Array, "P"]:
 
 def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
     """Start the gangs that `action` places; also which placements were legal."""
-    cluster, running, records = params.cluster, state.running, state.records
-    p = jnp.arange(cluster.group_gpus.shape[0])
-    row = state.queue[p, action.slot]
+    p = jnp.arange(state.queue.shape[0])
+    row, slot = state.queue[p, action.slot], jnp.argmax(state.running.job < 0, axis=-1)
     job = job_spec(state.jobs, row)
-    slot = jnp.argmax(running.job < 0, axis=-1)
-
-    taken = action.workers * job.gpus_per_worker[:, None, None]
-    gpu, shared = None, state.shared
-    if shared is not None:
-        assert job.milli is not None
-        free, used, workers = (x.reshape(len(p), -1, *x.shape[3:]) for x in (state.free, shared, action.workers))
-        in_axes = (0, 0, 0, 0, None if action.gpu is None else 0)
-        gpu, fits = jax.vmap(sharing.gpu_for, in_axes)(free, used, workers, job.milli, action.gpu)
-        taken = jnp.where(gpu[:, None, None] >= 0, 0, taken)
+    gpu, taken, fits = sharing.choose_gpus(state, action, job)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
-    legal &= (running.job[p, slot] < 0) & (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
-    legal &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
-    legal &= (taken <= state.free).all((1, 2)) & ((action.ps == 0) | (cluster.group_gpus > 0)).all((1, 2))
-    if state.faults is not None:
-        legal &= ((action.ps == 0) | ~state.faults.out[..., None]).all((1, 2))
-
-    if gpu is not None:
-        legal &= fits
-
-    best = best_hardware(cluster)
-    footprints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
-        cluster, best, params.profiles, job, action.workers, action.ps
-    )
-
-    r = jnp.where(legal, slot, running.job.shape[-1])
-    j = jnp.where(legal, row, state.jobs.arrival.shape[-1])
-
-    def put(old: Array, new: Array) -> Array:
-        return old.at[p, r].set(new.astype(old.dtype), mode="drop")
-
-    def note(old: Array, new: Array) -> Array:
-        return old.at[j].set(new.astype(old.dtype), mode="drop")
-
-    duration = state.jobs.duration_s[jnp.maximum(row, 0)]
-    left, left_low, service = duration, jnp.zeros_like(duration), state.service
-    if service is not None:
-        assert params.preemption is not None and running.restart_s is not None
-        at = jnp.maximum(row, 0)
-        left, left_low = service.left_s[at], service.left_low_s[at]
-        restart = jnp.where(_started_before(state, at), params.preemption.restart_s, 0.0)
-        running = running.replace(restart_s=put(running.restart_s, restart))
-        service = service.replace(
-            since=note(service.since, jnp.full_like(row, state.clock)),
-            restarting_s=service.restarting_s.at[j].add(restart, mode="drop"),
-        )
-    running = running.replace(
-        job=put(running.job, row),
-        workers=put(running.workers, action.workers),
-        ps=put(running.ps, action.ps),
-        gpus_per_worker=put(running.gpus_per_worker, job.gpus_per_worker),
-        duration_s=put(running.duration_s, duration),
-        remaining_s=put(running.remaining_s, left),
-        remaining_low_s=put(running.remaining_low_s, left_low),
-        footprint=jax.tree.map(lambda old, new: old.at[p, ..., r].set(new, mode="drop"), running.footprint, footprints),
-    )
-    free = state.free - jnp.where(legal[:, None, None], taken, 0)
-    if shared is not None:
-        assert gpu is not None and running.gpu is not None and job.milli is not None
-        running = running.replace(gpu=put(running.gpu, gpu))
-        shared, whole = sharing.take(shared, jnp.where(legal, gpu, -1), job.milli)
-        free += whole
-    records = records.replace(
-        status=note(records.status, jnp.full_like(row, RUNNING)),
-        partition=note(records.partition, p),
-        start=note(records.start, _first_start(state, row)),
-    )
-    if records.workers is not None:
-        assert records.ps is not None
-        records = records.replace(
-            workers=note(records.workers, action.workers.reshape(len(p), -1)),
-            ps=note(records.ps, action.ps.reshape(len(p), -1)),
-            gpu=None if records.gpu is None or gpu is None else note(records.gpu, gpu),
-        )
+    legal &= state.running.job[p, slot] < 0
+    legal &= _is_whole(params, action, job) & (taken <= state.free).all((1, 2)) & fits & failures.allows(state, action)
+    placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
-        free=free,
-        shared=shared,
+        free=state.free - jnp.where(legal[:, None, None], taken, 0),
         queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
-        running=running,
-        records=records,
-        service=service,
+        running=_run(params, state, placed, job),
+        records=_record(state, placed),
     )
+    for on_start in ON_START:
+        state = on_start(params, state, placed)
     return state, legal
 
 
-def _with_starts(state: State, placed: Bool[Array, "P"], row: Int[Array, "P"], action: Action) -> State:
-    """The state with the jobs in its log that have just been `placed`."""
-    assert state.starts is not None and state.service is not None
-    at, partitions = jnp.maximum(row, 0), len(row)
-    columns = {
-        "job": at,
-        "partition": jnp.arange(partitions),
-        "boundary": jnp.full_like(at, state.clock),
-        "ran": state.service.ran[at],
-        "stops": state.service.stops[at],
-        "falls": jnp.zeros_like(at) if state.faults is None else state.faults.count[at],
-        "workers": action.workers.reshape(partitions, -1),
-        "ps": action.ps.reshape(partitions, -1),
-    }
-    if state.records.gpu is not None:
-        columns["gpu"] = state.records.gpu[at]
-    return state.replace(starts=logged(state.starts, placed, **columns))
+def _is_whole(params: EnvParams, action: Action, job: JobSpec) -> Bool[Array, "P"]:
+    """Whether each scheduler places as many workers and parameter servers as its job has, and where servers are."""
+    whole = (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
+    whole &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
+    return whole & ((action.ps == 0) | (params.cluster.group_gpus > 0)).all((1, 2))
 
 
-def _first_start(state: State, row: Int[Array, "P"]) -> Int[Array, "P"]:
-    """Boundary at which each job started first, if it starts now."""
-    if state.service is None:
-        return jnp.full_like(row, state.clock)
-    at = jnp.maximum(row, 0)
-    return jnp.where(_started_before(state, at), state.records.start[at], state.clock)
+def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
+    """The running jobs with those that are `placed`."""
+    cluster, running = params.cluster, state.running
+    footprints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
+        cluster, best_hardware(cluster), params.profiles, job, placed.workers, placed.ps
+    )
+    p, slot = jnp.arange(len(placed.row)), jnp.where(placed.legal, placed.slot, running.job.shape[-1])
+    left, left_low = preemption.left_at_start(state, placed.row)
+    return running.replace(
+        job=placed.in_slots(running.job, placed.row),
+        workers=placed.in_slots(running.workers, placed.workers),
+        ps=placed.in_slots(running.ps, placed.ps),
+        gpus_per_worker=placed.in_slots(running.gpus_per_worker, job.gpus_per_worker),
+        duration_s=placed.in_slots(running.duration_s, state.jobs.duration_s[placed.row]),
+        remaining_s=placed.in_slots(running.remaining_s, left),
+        remaining_low_s=placed.in_slots(running.remaining_low_s, left_low),
+        footprint=jax.tree.map(
+            lambda old, new: old.at[p, ..., slot].set(new, mode="drop"), running.footprint, footprints
+        ),
+    )
 
 
-def _started_before(state: State, at: Int[Array, "P"]) -> Bool[Array, "P"]:
-    """Whether the jobs in these rows have been stopped, by a scheduler or by a failure."""
-    assert state.service is not None
-    stops = state.service.stops[at]
-    return (stops if state.faults is None else stops + state.faults.count[at]) > 0
+def _record(state: State, placed: Placed) -> Records:
+    """The records with the jobs that are `placed`; they keep a job's first start."""
+    records, row = state.records, placed.row
+    again = preemption.started_before(state, row)
+    return records.replace(
+        status=placed.in_rows(records.status, jnp.full_like(row, RUNNING)),
+        partition=placed.in_rows(records.partition, jnp.arange(len(row))),
+        start=placed.in_rows(records.start, jnp.where(again, records.start[row], state.clock)),
+    )
 
 
 def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "P"]) -> tuple[State, Bool[Array, "P"]]:
@@ -271,19 +209,14 @@ def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[Stat
     """
     waiting = state.waited
     running = state.running.job
-    stopped = jnp.zeros_like(waiting)
-    if action.stop is not None and params.preemption is not None:
-        state, stopped = stop(params, state, action)
+    state, stopped = preemption.stop(params, state, action)
     room = queue_room(state)
-    row = state.queue[jnp.arange(len(waiting)), action.slot]
     state, placed = _start(params, state, action)
-    if state.starts is not None:
-        state = _with_starts(state, placed, row, action)
     changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
     acted = stopped | placed | forwarded
     tried = (action.kind == PLACE) | (action.kind == FORWARD)
-    if action.stop is not None and params.preemption is not None:
+    if action.stop is not None and params.preemption.there:
         tried |= action.kind == STOP
     refused = tried & ~acted & ~waiting
     state = state.replace(

@@ -11,7 +11,7 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int32
 
-from jaxsched.env.sharing import take
+from jaxsched.env.sharing import take, whole_gpus
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.workload.jobs import WHOLE
 
@@ -49,11 +49,10 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     numbers = running.remaining_s + running.remaining_low_s + running.slowdown
     unsound = (active & ~jnp.isfinite(numbers)).ravel()
     partitions = jnp.arange(state.queue.shape[0])
-    whole = active if running.gpu is None else active & (running.gpu < 0)
-    held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), jnp.where(whole, running.gpus_per_worker, 0))
+    gpus = jnp.where(active, whole_gpus(running), 0)
+    held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
     wrong = jnp.zeros(partitions.shape, bool)
-    if state.shared is not None:
-        assert running.gpu is not None and jobs.milli is not None
+    if state.shares:
         held += (state.shared > 0).sum(-1, dtype=jnp.int32)
         asked, _ = take(
             jnp.zeros_like(state.shared),
@@ -62,7 +61,7 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
         )
         wrong = ((asked != state.shared) | (asked > WHOLE)).any((1, 2, 3))
     gpus = params.cluster.group_gpus
-    if state.faults is not None:
+    if state.faults.there:
         gpus = jnp.where(state.faults.out[..., None], 0, gpus)
     lost = wrong | ((held + state.free != gpus) | (state.free < 0)).any((1, 2))
     rows = jnp.arange(jobs.arrival.shape[0])

@@ -10,13 +10,15 @@ from jaxtyping import Bool, Int8, Int32
 from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env.failures import next_changes
+from jaxsched.env.failures import intervals_to_change
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
 from jaxsched.env.knowledge import HISTORY, mask_unknown
-from jaxsched.env.load import Load, load_of, sharers_of
+from jaxsched.env.load import Load, load_of
 from jaxsched.env.pairs import as_is
+from jaxsched.env.preemption import add_restart
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
+from jaxsched.env.sharing import sharers_of
 from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State
 from jaxsched.workload.jobs import NEVER
 
@@ -52,9 +54,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
             quiet = jnp.minimum(quiet, waits)
             ahead = jnp.where(queued, ahead, jnp.minimum(ahead, waits))
         ahead = jnp.where(same, quiet, ahead)
-    if params.failures is not None and state.faults is not None:
-        ahead = jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
-    return jnp.maximum(ahead, 1).astype(jnp.int32)
+    return jnp.maximum(intervals_to_change(params, state, ahead), 1).astype(jnp.int32)
 
 
 def _something_possible(params: EnvParams, state: State) -> Bool[Array, ""]:
@@ -66,9 +66,7 @@ def _something_possible(params: EnvParams, state: State) -> Bool[Array, ""]:
 def intervals_to_completion(params: EnvParams, state: State) -> Int32[Array, ""]:
     """Whole intervals before the next completion, rather one too few than one too many, at most LONGEST_SKIP."""
     running = state.running
-    left = (running.remaining_s + running.remaining_low_s) * running.slowdown
-    if running.restart_s is not None:
-        left += running.restart_s
+    left = add_restart((running.remaining_s + running.remaining_low_s) * running.slowdown, running.restart_s)
     first = jnp.where(running.job >= 0, left, jnp.inf).min()
     return jnp.floor(jnp.minimum(first / params.interval_s * (1.0 - 1e-6), LONGEST_SKIP)).astype(jnp.int32)
 
@@ -82,27 +80,24 @@ def advance(
     Returns the state at the new boundary, with totals and slowdowns current, and what flowed on the way.
     """
     start, constants = interval_of(params, state, changed, intervals.astype(jnp.float32) * params.interval_s)
-    shared_gpus = 0 if state.shared is None else state.shared.shape[-1]
-    run = with_shared(functools.partial(_run, shared_gpus))
+    run = with_shared(functools.partial(_run, state.shared.shape[-1]))
     end, freed = run((state.running.footprint, state.running.workers), as_is(params, state), start, constants)
     return after_interval(params, state, end, freed, intervals), end.terms
 
 
 def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
     """The state with totals and slowdowns as of now, after the jobs in the slots `changed` have gone."""
-    running, shared = state.running, state.shared
-    shared_gpus = 0 if shared is None else shared.shape[-1]
+    running, shared_gpus = state.running, state.shared.shape[-1]
     old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)
 
     def run(
         footprints: Footprint | Callable, params: EnvParams, active: Array, changed: Array, old: Load,
-        sharers: Sharers | None,
+        sharers: Sharers,
     ) -> Load:  # fmt: skip
         return load_of(params, footprints, active, changed, old, sharers, shared_gpus)
 
-    sharers = None if shared is None else sharers_of(params, state)
     play = with_shared(run) if on_cpu() else run
-    load = play(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers)
+    load = play(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers_of(params, state))
     running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
     return state.replace(own=load.own, total=load.total, running=running)
 

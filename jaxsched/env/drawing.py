@@ -5,6 +5,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
+from jaxsched.env.sharing import whole_gpus
 from jaxsched.env.state import State
 
 
@@ -13,20 +14,18 @@ def state_svg(state: State) -> str | None:
     if state.clock.ndim or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state)):
         return None
     free, running = np.asarray(state.free), state.running
-    job, wide = np.asarray(running.job), np.asarray(running.gpus_per_worker)
-    held = np.asarray(running.workers, np.int64) * (wide * (job >= 0))[..., None, None]
-    if running.gpu is not None:
-        held = held * (np.asarray(running.gpu) < 0)[..., None, None]  # fractions hold no whole GPU
-    partly = np.zeros_like(free) if state.shared is None else (np.asarray(state.shared) > 0).sum(-1)
+    job, whole = np.asarray(running.job), np.asarray(whole_gpus(running))
+    held = np.asarray(running.workers, np.int64) * (whole * (job >= 0))[..., None, None]
+    partly = (np.asarray(state.shared) > 0).sum(-1)
 
     def fill(p: int, n: int, k: int) -> list[str]:
-        whole = [
+        whole_ones = [
             hue(int(job[p, slot])) for slot in np.flatnonzero(held[p, :, n, k]) for _ in range(held[p, slot, n, k])
         ]
-        return whole + [PARTLY] * int(partly[p, n, k]) + [FREE] * int(free[p, n, k])
+        return whole_ones + [PARTLY] * int(partly[p, n, k]) + [FREE] * int(free[p, n, k])
 
     queued = (np.asarray(state.queue) >= 0).sum(-1)
     titles = [f"scheduler {p}: {(job[p] >= 0).sum()} running, {queued[p]} queued" for p in range(len(free))]
     titles[0] = f"boundary {int(state.clock)}; {titles[0]}"
-    key = {"a job": hue(0), "free": FREE} | ({"shared": PARTLY} if state.shared is not None else {})
+    key = {"a job": hue(0), "free": FREE} | ({"shared": PARTLY} if state.shares else {})
     return servers_svg(free + held.sum(1) + partly, fill, titles, key)

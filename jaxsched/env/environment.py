@@ -1,31 +1,35 @@
-"""The environment: `reset` and `step` in the gymnax convention, pure and jit-able.
+"""The environment in the gymnax manner, and the state that it starts from; all pure and jit-able.
 
-`step` is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the
+A step is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the
 next boundary and admits the jobs that arrived. Environments that are vmapped with a fixed number of rounds stay in step
-with each other, so the clock's loop runs for no one in the other rounds.
+with each other, so the clock's loop runs for no one in the other rounds. With `in_turns` a step is a turn
+(`env.turns`).
 """
 
 import dataclasses
+from typing import Any
 
-import chex
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
+from jax import Array
+from jaxtyping import Bool, Float32, PRNGKeyArray
 
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.env.actions import admit, apply_actions
-from jaxsched.env.clock import advance, intervals_ahead, reloaded
+from jaxsched.env.actions import admit
+from jaxsched.env.clock import advance, reloaded
 from jaxsched.env.failures import change_servers, no_faults
 from jaxsched.env.history import no_history
-from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.observation import Observation, observe
+from jaxsched.env.pairs import no_pairs
+from jaxsched.env.pool import draw_start, start_if
+from jaxsched.env.preemption import no_service
 from jaxsched.env.queues import Discipline
-from jaxsched.env.reward import reward
+from jaxsched.env.sharing import with_fractions
+from jaxsched.env.stages import Pace, Passed, Playing, at_boundary, step
 from jaxsched.env.starts import no_starts
 from jaxsched.env.state import (
     ALWAYS,
+    FINISHED,
     Action,
     Asked,
     EnvConfig,
@@ -33,12 +37,14 @@ from jaxsched.env.state import (
     Pairs,
     Records,
     Running,
-    Service,
     State,
     assign_homes,
-    with_fractions,
 )
+from jaxsched.env.turns import TURNS
+from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
+
+Info = dict[str, Any]  # arrays, and an observation
 
 
 def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: Pairs | None = None) -> State:
@@ -46,90 +52,86 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
 
     With `pairs`, models that share a GPU have factors that the law of sharing does not know.
     """
-    cluster = params.cluster
-    (p, n, k), r = cluster.group_gpus.shape, config.running_slots
-    layout = layout_of(cluster)
-    count = jobs.arrival.shape[0]
-
-    def floats(*shape: int) -> Array:
-        return jnp.zeros(shape, jnp.float32)
-
-    def ints(*shape: int, dtype=jnp.int32, fill: int = 0) -> Array:
-        return jnp.full(shape, fill, dtype)
-
-    running = Running(
-        job=ints(p, r, fill=-1),
-        workers=ints(p, r, n, k, dtype=jnp.int8),
-        ps=ints(p, r, n, k, dtype=jnp.int16),
-        gpus_per_worker=ints(p, r),
-        duration_s=floats(p, r),
-        remaining_s=floats(p, r),
-        remaining_low_s=floats(p, r),
-        slowdown=floats(p, r) + 1.0,
-        footprint=Footprint(
-            layout=layout,
-            use=floats(p, layout.size, r),
-            base=floats(p, layout.size - layout.nk, r),
-            compute=floats(p, layout.nk, r),
-            ideal=floats(p, r),
-            least=floats(p, r) + 1.0,
-            sens_cpu=floats(p, r),
-            sens_pcie=floats(p, r),
-            model=ints(p, r),
-        ),
-        gpu=ints(p, r, fill=-1) if config.shared_gpus else None,
-        stretch=floats(p, r) + 1.0 if config.shared_gpus else None,
-        restart_s=None if params.preemption is None else floats(p, r),
-    )
-    records = Records(
-        status=ints(count, dtype=jnp.int8),
-        partition=ints(count, dtype=jnp.int16, fill=-1),
-        start=ints(count, fill=-1),
-        finish=ints(count, fill=-1),
-        finish_offset_s=floats(count),
-        forwards=ints(count, dtype=jnp.int8),
-        workers=ints(count, n * k, dtype=jnp.int8) if config.record_placements else None,
-        ps=ints(count, n * k, dtype=jnp.int16) if config.record_placements else None,
-        gpu=ints(count, fill=-1) if config.record_placements and config.shared_gpus else None,
-    )
-    service = Service(
-        left_s=jobs.duration_s,
-        left_low_s=floats(count),
-        since=ints(count),
-        ran=ints(count),
-        stops=ints(count),
-        restarting_s=floats(count),
-        lost_s=floats(count),
-    )
+    (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
     state = State(
-        jobs=assign_homes(cluster, with_fractions(config, jobs)),
-        clock=ints(),
-        round=ints(),
+        jobs=assign_homes(params.cluster, with_fractions(config.shared_gpus, jobs)),
+        clock=jnp.int32(0),
+        round=jnp.int32(0),
         waited=jnp.zeros(p, bool),
-        next_job=ints(),
-        free=jnp.array(cluster.group_gpus),  # a copy: states are donated, clusters are not
-        queue=ints(p, config.queue_slots, fill=-1),
-        running=running,
-        attained_s=floats(config.tenants),
-        attained_low_s=floats(config.tenants),
-        own=floats(p, layout.size),
-        total=floats(p, layout.size),
-        records=records,
-        backlogged=ints(),
-        peak_queue=ints(),
-        illegal=ints(),
-        shared=ints(p, n, k, config.shared_gpus, dtype=jnp.int16) if config.shared_gpus else None,
-        service=None if params.preemption is None else service,
-        faults=no_faults(params.failures, count),
-        history=no_history(config, params) if config.knows == HISTORY else None,
-        starts=no_starts(config.starts, n * k, shared=bool(config.shared_gpus)),
-        pairs=pairs,
+        next_job=jnp.int32(0),
+        free=jnp.array(params.cluster.group_gpus),  # a copy: states are donated, clusters are not
+        queue=_ints(p, config.queue_slots, fill=-1),
+        running=_none_running(config, params),
+        attained_s=_floats(config.tenants),
+        attained_low_s=_floats(config.tenants),
+        own=_floats(p, size),
+        total=_floats(p, size),
+        records=_no_records(config, jobs.arrival.shape[0], n * k),
+        backlogged=jnp.int32(0),
+        peak_queue=jnp.int32(0),
+        illegal=jnp.int32(0),
+        shared=_ints(p, n, k, config.shared_gpus, dtype=jnp.int16),
+        service=no_service(params, jobs),
+        faults=no_faults(params.failures, jobs.arrival.shape[0]),
+        history=no_history(config, params),
+        starts=no_starts(config, n * k),
+        pairs=pairs or no_pairs(),
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )
-    if params.failures is not None:
-        state, _ = change_servers(params, state)
-    return admit(state)
+    return admit(change_servers(params, state)[0])
+
+
+def _floats(*shape: int) -> Array:
+    return jnp.zeros(shape, jnp.float32)
+
+
+def _ints(*shape: int, dtype=jnp.int32, fill: int = 0) -> Array:
+    return jnp.full(shape, fill, dtype)
+
+
+def _none_running(config: EnvConfig, params: EnvParams) -> Running:
+    (p, n, k), r = params.cluster.group_gpus.shape, config.running_slots
+    layout, shares = layout_of(params.cluster), bool(config.shared_gpus)
+    return Running(
+        job=_ints(p, r, fill=-1),
+        workers=_ints(p, r, n, k, dtype=jnp.int8),
+        ps=_ints(p, r, n, k, dtype=jnp.int16),
+        gpus_per_worker=_ints(p, r),
+        duration_s=_floats(p, r),
+        remaining_s=_floats(p, r),
+        remaining_low_s=_floats(p, r),
+        slowdown=_floats(p, r) + 1.0,
+        footprint=Footprint(
+            layout=layout,
+            use=_floats(p, layout.size, r),
+            base=_floats(p, layout.size - layout.nk, r),
+            compute=_floats(p, layout.nk, r),
+            ideal=_floats(p, r),
+            least=_floats(p, r) + 1.0,
+            sens_cpu=_floats(p, r),
+            sens_pcie=_floats(p, r),
+            model=_ints(p, r),
+        ),
+        gpu=_ints(p, r if shares else 0, fill=-1),
+        stretch=_floats(p, r if shares else 0) + 1.0,
+        restart_s=_floats(p, r if params.preemption.there else 0),
+    )
+
+
+def _no_records(config: EnvConfig, jobs: int, groups: int) -> Records:
+    placed = jobs if config.record_placements else 0
+    return Records(
+        status=_ints(jobs, dtype=jnp.int8),
+        partition=_ints(jobs, dtype=jnp.int16, fill=-1),
+        start=_ints(jobs, fill=-1),
+        finish=_ints(jobs, fill=-1),
+        finish_offset_s=_floats(jobs),
+        forwards=_ints(jobs, dtype=jnp.int8),
+        workers=_ints(placed, groups, dtype=jnp.int8),
+        ps=_ints(placed, groups, dtype=jnp.int16),
+        gpu=_ints(placed if config.shared_gpus else 0, fill=-1),
+    )
 
 
 def transition(
@@ -139,17 +141,25 @@ def transition(
 
     With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
     """
-    state, changed = apply_actions(params, state, action)
-    over = state.round >= config.rounds
-    if config.early_stop:
-        over |= state.waited.all()
-    intervals = jnp.where(over, intervals_ahead(config, params, state, asked), 0)
-    state, terms = advance(params, state, changed, intervals)
-    if params.failures is not None:
-        state, gone = change_servers(params, state)
-        state = reloaded(params, state, gone)
-    state = state.replace(round=jnp.where(over, 0, state.round), waited=state.waited & ~over)
-    return admit(state, over), reward(params.reward, terms)
+    after, gain = step(config, params, at_boundary(state), action, asked, ROUNDS)
+    return after.state, gain
+
+
+def _to_next_boundary(params: EnvParams, playing: Playing, placed: Bool[Array, "P R"], over: Bool[Array, ""]) -> Passed:
+    state, terms = advance(params, playing.state, placed, playing.intervals)
+    return Passed(playing.replace(state=state, terms=terms), jnp.zeros_like(placed), over)
+
+
+def _reload_where_servers_fail(params: EnvParams, state: State, gone: Bool[Array, "P R"]) -> State:
+    return reloaded(params, state, gone) if params.failures.there else state  # time has passed up to now
+
+
+ROUNDS = Pace(
+    pass_time=_to_next_boundary,
+    update_load=_reload_where_servers_fail,
+    admit=lambda state, enabled: (admit(state, enabled), False),
+    waits=False,
+)
 
 
 def is_finished(state: State) -> Bool[Array, ""]:
@@ -159,71 +169,83 @@ def is_finished(state: State) -> Bool[Array, ""]:
     return arrived & ~(state.queue >= 0).any() & ~(state.running.job >= 0).any()
 
 
-def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
-    """Environments that are `done` start anew from random members of `pool`; both have a leading axis.
-
-    Only those are touched, and of them not the placements in free running slots, which nothing reads.
-    """
-    size = pool.clock.shape[0]
-    members = jax.random.randint(key, done.shape, 0, size)
-
-    def body(carry: tuple[State, Array]) -> tuple[State, Array]:
-        states, left = carry
-        one = jnp.argmax(left)
-        put = jax.tree.map(lambda old, new: old.at[one].set(new[members[one]]), states, small_parts(pool))
-        return put, left.at[one].set(False)
-
-    fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small_parts(states), done))
-    return with_large_parts(fresh, states.running)
-
-
-def small_parts(state: State) -> State:
-    """The state without the placements in its running slots."""
-    return state.replace(running=state.running.replace(footprint=None, workers=None, ps=None))
-
-
-def with_large_parts(state: State, placed: Running) -> State:
-    """`small_parts` of a state again with placements: those of `placed`."""
-    running = state.running.replace(footprint=placed.footprint, workers=placed.workers, ps=placed.ps)
-    return state.replace(running=running)
-
-
 SHOWN = Discipline(order="area", backfill=True, window=4)
+
+
+class Episodes(Pytree):
+    """The parameters of `ClusterEnv`: every leaf vmaps."""
+
+    env: EnvParams
+    starts: State  # of episodes, on a leading axis: see `env.pool`
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterEnv:
-    """The gymnax-style face: static configuration here, everything else in `params` and `state`."""
+    """The environment for learners: static configuration here, everything else in `params` and `state`.
+
+    When an episode ends the next one begins in the same step. `state` is a `State`, or in turns `Playing`.
+    """
 
     config: EnvConfig
     queue: Discipline = SHOWN  # what observations show
+    in_turns: bool = False
+    final_obs: bool = False  # `info` has the observation of the step's own end, too: two observations a step
 
-    def reset(self, key: PRNGKeyArray, params: EnvParams, pool: State) -> tuple[Observation, State]:
-        """Start from a random member of `pool`, states with a leading axis (see `initial_state`).
-
-        AssertionError if the leaves of `pool` have no such axis in common.
-        """
-        chex.assert_equal_shape_prefix(jax.tree.leaves(pool), 1)
-        size = pool.clock.shape[0]
-        index = jax.random.randint(key, (), 0, size)
-        state = jax.tree.map(lambda leaf: leaf[index], pool)
-        return observe(self.queue, params, state), state
+    def reset(self, key: PRNGKeyArray, params: Episodes) -> tuple[Observation, State | Playing]:
+        """The start of a random episode."""
+        start = draw_start(key, params.starts)
+        played = at_boundary(start) if self.in_turns else start
+        return self.observe(played, params), played
 
     def step(
-        self, key: PRNGKeyArray, state: State, action: Action, params: EnvParams
-    ) -> tuple[Observation, State, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], dict[str, Shaped[Array, ""]]]:
-        """One decision round: `(obs, state, reward, terminated, truncated, info)`. `key` goes unused."""
-        del key
-        state, gain = transition(self.config, params, state, action)
-        info = {"clock": state.clock, "illegal": state.illegal, "backlogged": state.backlogged}
-        return (
-            observe(self.queue, params, state),
-            state,
-            gain,
-            is_finished(state),
-            state.clock >= params.horizon,
-            info,
-        )
+        self, key: PRNGKeyArray, state: State | Playing, action: Action, params: Episodes
+    ) -> tuple[Observation, State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        """`(obs, state, reward, terminated, truncated, info)`; the first two are of the next episode if one has ended.
+
+        Rewards are float32[P], in intervals, and come when an interval ends; `terminated`: all jobs have finished;
+        `truncated`: at the horizon. `info`, of what was played: the boundary; jobs finished so far in the episode and
+        their mean completion time in seconds; actions that were not legal and boundaries at which a full queue held
+        arrivals back, so far.
+        """
+        after, reward, terminated, truncated, info = self.step_env(state, action, params)
+        if self.final_obs:
+            info["final_obs"] = self.observe(after, params)
+        after = start_if(key, after, terminated | truncated, params.starts)
+        return self.observe(after, params), after, reward, terminated, truncated, info
+
+    def step_env(
+        self, state: State | Playing, action: Action, params: Episodes
+    ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        """`step` that neither observes nor begins the next episode: `(state, reward, terminated, truncated, info)`."""
+        playing, pace = (state, TURNS) if isinstance(state, Playing) else (at_boundary(state), ROUNDS)
+        after, reward = step(self.config, params.env, playing, action, ALWAYS, pace)
+        reached = after.state
+        terminated = is_finished(reached) & (after.intervals == 0)
+        truncated = ~terminated & (reached.clock >= params.env.horizon)
+        info = _info(params.env, reached, playing.state.clock)
+        return after if self.in_turns else reached, reward, terminated, truncated, info
+
+    def observe(self, state: State | Playing, params: Episodes) -> Observation:
+        """What schedulers see of a state; nothing is worked out for those that do not decide."""
+        return observe(self.queue, params.env, state.to_decide if isinstance(state, Playing) else state)
 
 
-__all__ = ["ClusterEnv", "initial_state", "is_finished", "restart", "transition"]
+def _info(params: EnvParams, state: State, before: Array) -> Info:
+    """Args: `before`: the boundary of the step."""
+    jobs, records = state.jobs, state.records
+    done = records.status == FINISHED
+    jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
+    count = done.sum()
+    mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
+    ends = records.finish + jnp.ceil(records.finish_offset_s / params.interval_s).astype(jnp.int32)
+    last = jnp.maximum(jnp.where(done, ends, 0).max(), before)  # when nothing is left the clock runs on by itself
+    return {
+        "boundary": jnp.where(is_finished(state), last, state.clock),
+        "finished": count,
+        "jct_mean_s": mean_s,
+        "illegal": state.illegal,
+        "backlogged": state.backlogged,
+    }
+
+
+__all__ = ["ClusterEnv", "Episodes", "initial_state", "is_finished", "transition"]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int16, Int32, Int64
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
 from jaxsched.env.preemption import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
-from jaxsched.env.state import EnvParams, Failures, Faults, Preemption, Service, State
+from jaxsched.env.state import Action, EnvParams, Failures, Faults, Preemption, Service, State
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import NEVER, first_boundary
 
@@ -38,15 +38,29 @@ def _merged(down: Int64[np.ndarray, "O"], up: Int64[np.ndarray, "O"]) -> list[in
     return changes
 
 
-def no_faults(failures: Failures | None, jobs: int) -> Faults | None:
-    """All servers are there, and no job has been stopped; None where servers do not fail."""
-    if failures is None:
-        return None
+def no_faults(failures: Failures, jobs: int) -> Faults:
+    """All servers are there, and none of so many `jobs` has been stopped; of size 0 where servers do not fail."""
+    partitions, servers, _ = failures.changes.shape
+    servers, jobs = (servers, jobs) if failures.there else (0, 0)
     return Faults(
-        passed=jnp.zeros(failures.changes.shape[:2], jnp.int32),
+        passed=jnp.zeros((partitions, servers), jnp.int32),
         count=jnp.zeros(jobs, jnp.int32),
         lost_s=jnp.zeros(jobs, jnp.float32),
     )
+
+
+def allows(state: State, action: Action) -> Bool[Array, "P"]:
+    """Whether each scheduler's parameter servers go only where servers are there."""
+    if not state.faults.there:
+        return jnp.ones_like(state.waited)
+    return ((action.ps == 0) | ~state.faults.out[..., None]).all((1, 2))
+
+
+def intervals_to_change(params: EnvParams, state: State, ahead: Int32[Array, ""]) -> Int32[Array, ""]:
+    """So many intervals `ahead`, or fewer if a server goes out or comes back before."""
+    if not state.faults.there:
+        return ahead
+    return jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
 
 
 def next_changes(failures: Failures, faults: Faults) -> Int32[Array, "P N"]:
@@ -59,10 +73,10 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
 
     Returns the state, whose totals and slowdowns are still those before, and the running slots whose jobs have gone.
     """
-    failures, preemption = params.failures, params.preemption
-    assert failures is not None and preemption is not None and state.service is not None and state.faults is not None
-    service, faults = state.service, state.faults
+    failures, preemption, service, faults = params.failures, params.preemption, state.service, state.faults
     nobody = jnp.zeros_like(state.running.job, bool)
+    if not faults.there:
+        return state, nobody
     due = next_changes(failures, faults) <= state.clock
 
     def some() -> tuple[Left, Faults, Array]:
@@ -87,7 +101,7 @@ def _on(state: State, gone: Bool[Array, "P N"]) -> Bool[Array, "P R"]:
 
 def _free_gpus(
     params: EnvParams, state: State, hit: Bool[Array, "P R"], due: Bool[Array, "P N"], out: Bool[Array, "P N"]
-) -> tuple[Int32[Array, "P N K"], Int16[Array, "P N K S"] | None]:
+) -> tuple[Int32[Array, "P N K"], Int16[Array, "P N K S"]]:
     """`free` and `shared` without the jobs `hit`; servers that are out have none, those that are back have all."""
     free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(hit)), hit)
     free = jnp.where((due & ~out)[..., None], params.cluster.group_gpus, free)

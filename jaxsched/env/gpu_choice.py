@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.sharing import room_of
+from jaxsched.env.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
@@ -37,8 +37,9 @@ def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[
 
     def of_partition(p: Array) -> Array:
         at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
-        could = _fits(state, row, jnp.where(at_tier, params.cluster.group_gpus[p], 0), None)
-        tier = tier_in(params, state, p, row, free[p], None if room is None else room[p])
+        everything = jnp.where(at_tier, params.cluster.group_gpus[p], 0)
+        could = _fits(state, row, everything, jnp.where(everything > 0, WHOLE, 0))
+        tier = tier_in(params, state, p, row, free[p], room[p])
         wait_s = jax.vmap(_wait, in_axes=(None, 0, 0, None), out_axes=-1)(
             end_s[p], _held(state, p, at_tier), jnp.where(at_tier, free[p], 0).sum((1, 2)), need
         )
@@ -62,7 +63,7 @@ def tier_in(
     p: Int32[Array, ""],
     row: Int32[Array, "*jobs"],
     free: Int32[Array, "N K"],
-    room: Int32[Array, "N K"] | None,
+    room: Int32[Array, "N K"],
 ) -> Int32[Array, "*jobs"]:
     """The highest tier at which gangs fit the free GPUs of a partition; 0 for those that fit at none.
 
@@ -70,7 +71,7 @@ def tier_in(
     """
     speed, _ = tiers(params.cluster, state.gpu_speeds)
     at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
-    fits = _fits(state, row, jnp.where(at_tier, free, 0), None if room is None else room * at_tier)
+    fits = _fits(state, row, jnp.where(at_tier, free, 0), room * at_tier)
     return jnp.argmax(fits, -1).astype(jnp.int32)
 
 
@@ -93,9 +94,7 @@ def _held(state: State, p: Int32[Array, ""], at_tier: Bool[Array, "C N K"]) -> I
     """GPUs of each tier that each running job of a partition has; 0 for a fraction, since others may share its GPU."""
     running = state.running
     gpus = running.workers[p].astype(jnp.int32) * running.gpus_per_worker[p][:, None, None]
-    whole = running.job[p] >= 0
-    if state.jobs.milli is not None:
-        whole &= state.jobs.milli[jnp.maximum(running.job[p], 0)] >= WHOLE
+    whole = (running.job[p] >= 0) & ~is_fraction(state, jnp.maximum(running.job[p], 0))
     return jnp.where(whole, jnp.einsum("cnk,rnk->cr", at_tier.astype(jnp.int32), gpus), 0)
 
 
@@ -109,13 +108,9 @@ def _wait(
 
 
 def _fits(
-    state: State, row: Int32[Array, "*jobs"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"] | None
+    state: State, row: Int32[Array, "*jobs"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"]
 ) -> Bool[Array, "*jobs C"]:
-    """Whether the gang fits so many GPUs of each group, at each tier."""
-    jobs = state.jobs
+    """Whether the gang fits so many GPUs of each group, at each tier; a fraction, whether some `room` takes it."""
     workers = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
-    fits = jnp.moveaxis(workers[:, jobs.gpus_per_worker[row] - 1], 0, -1) >= jobs.workers[row][..., None]
-    if room is None or jobs.milli is None:
-        return fits
-    milli = jobs.milli[row][..., None]
-    return jnp.where(milli < WHOLE, room.max((1, 2)) >= milli, fits)
+    workers = jnp.moveaxis(workers[:, state.jobs.gpus_per_worker[row] - 1], 0, -1)
+    return fits_gpus(state, row[..., None], workers, room.max((1, 2)))

@@ -13,6 +13,7 @@ from jaxsched.env.state import RUNNING, EnvConfig, EnvParams, History, State
 from jaxsched.semantics import (
     BINS_AHEAD,
     FIRST_BIN_S,
+    HISTORY,
     MOST_STEPS,
     OUTLIVED,
     PARTS,
@@ -38,10 +39,11 @@ def class_counts(tenants: int, models: int) -> tuple[int, ...]:
 
 
 def no_history(config: EnvConfig, params: EnvParams) -> History:
-    """Of no job."""
-    classes = sum(class_counts(config.tenants, params.profiles.compute_s.shape[-1]))
+    """Of no job; of size 0 unless policies know it."""
+    known = config.knows == HISTORY
+    classes = sum(class_counts(config.tenants, params.profiles.compute_s.shape[-1])) if known else 0
     none = jnp.zeros(classes, jnp.int32)
-    return History(jobs=none, steps=none, served=jnp.zeros(SERVICE_BINS, jnp.int32))
+    return History(jobs=none, steps=none, served=jnp.zeros(SERVICE_BINS if known else 0, jnp.int32))
 
 
 def classes_of(
@@ -57,17 +59,19 @@ def classes_of(
     return tuple(int(begin) + index for begin, index in zip(begins, inside, strict=True))
 
 
-def noted(params: EnvParams, state: State, finished: Bool[Array, "P R"], row: Int32[Array, "P R"]) -> History:
-    """The history with the jobs in the running slots that have `finished`; `row` of the job table."""
-    history, jobs = state.history, state.jobs
-    assert history is not None
+def on_interval(params: EnvParams, state: State, finished: Bool[Array, "P R"]) -> State:
+    """The state whose history has the jobs in the running slots that have `finished`, too."""
+    history, jobs, row = state.history, state.jobs, jnp.maximum(state.running.job, 0)
+    if not history.there:
+        return state
     run_s = jobs.duration_s[row]
     once, steps = finished.astype(jnp.int32), jnp.where(finished, on_grid(run_s), 0)
     counts, sums = history.jobs, history.steps
     for index in classes_of(jobs, row, state.attained_s.shape[0], params.profiles.compute_s.shape[-1]):
         counts, sums = counts.at[index].add(once), sums.at[index].add(steps)
     service_s = run_s * gpus_of(jobs, row).astype(jnp.float32)
-    return History(jobs=counts, steps=sums, served=history.served.at[bin_of(service_s)].add(once))
+    served = history.served.at[bin_of(service_s)].add(once)
+    return state.replace(history=History(jobs=counts, steps=sums, served=served))
 
 
 def on_grid(x: Float32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
@@ -82,12 +86,11 @@ def bin_of(service_s: Float32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
 
 def estimates_s(params: EnvParams, state: State) -> Float32[Array, "J"]:
     """Run times that the history lets one expect of all jobs; of those that have run for long, at least twice that."""
-    assert state.history is not None
     rows = jnp.arange(state.jobs.arrival.shape[-1])
     tenants, models = state.attained_s.shape[0], params.profiles.compute_s.shape[-1]
     expected = expected_s(state.history, classes_of(state.jobs, rows, tenants, models))
     runs = state.records.status == RUNNING
-    if state.service is None:
+    if not state.service.there:
         ran = jnp.where(runs, state.clock - state.records.start, 0)
     else:
         ran = state.service.ran + jnp.where(runs, state.clock - state.service.since, 0)

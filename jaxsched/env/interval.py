@@ -5,14 +5,15 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env import sharing
-from jaxsched.env.history import noted
-from jaxsched.env.load import Load, sharers_of
-from jaxsched.env.pairs import observed
+from jaxsched.env import history, pairs, sharing
+from jaxsched.env.load import Load
+from jaxsched.env.preemption import add_restart, pass_restart
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
 from jaxsched.env.state import FINISHED, EnvParams, Pairs, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
+
+ON_INTERVAL = (sharing.on_interval, history.on_interval)  # of the extensions: what jobs leave that have finished
 
 
 class IntervalState(Pytree):
@@ -21,14 +22,14 @@ class IntervalState(Pytree):
     active: Bool[Array, "P R"]
     remaining_s: Float32[Array, "P R"]
     remaining_low_s: Float32[Array, "P R"]
-    restart_s: Float32[Array, "P R"] | None
+    restart_s: Float32[Array, "P Rp"]
     load: Load
     elapsed_s: Float32[Array, ""]  # since the boundary
     finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
     attained_s: Float32[Array, "V"]
     attained_low_s: Float32[Array, "V"]
     terms: RewardTerms
-    pairs: Pairs | None = None
+    pairs: Pairs
 
 
 class IntervalConstants(Pytree):
@@ -37,7 +38,7 @@ class IntervalConstants(Pytree):
     duration_s: Float32[Array, "P R"]
     gpus_per_worker: Int32[Array, "P R"]  # whole ones
     of_tenant: Num[Array, "P R V"]  # int32, or float32 with shared GPUs: GPUs that the job holds, in its tenant's place
-    sharers: Sharers | None  # leaves [P, R]
+    sharers: Sharers  # see `sharing.sharers_of`
     queued: Float32[Array, "P"]
     changed: Bool[Array, "P R"]  # jobs that have come or gone, of which the load does not know yet
     length_s: Float32[Array, ""]  # how long to run
@@ -63,11 +64,8 @@ def interval_of(
     """The jobs of a state in an interval of `length_s`, of which `elapsed_s` and the reward's `terms` are past."""
     running = state.running
     row = jnp.maximum(running.job, 0)
-    held, tenant = state.jobs.workers[row] * running.gpus_per_worker, state.jobs.tenant[row]
-    sharers, gpus_per_worker = None, running.gpus_per_worker
-    if state.shared is not None:
-        held, sharers = sharing.gpus_of(state.jobs, row), sharers_of(params, state)
-        gpus_per_worker = jnp.where(sharers.gpu >= 0, 0, gpus_per_worker)
+    held = sharing.gpus_of(state.jobs, row) if state.shares else state.jobs.workers[row] * running.gpus_per_worker
+    tenant = state.jobs.tenant[row]
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     now = IntervalState(
         active=running.job >= 0,
@@ -84,8 +82,8 @@ def interval_of(
     )
     constants = IntervalConstants(
         duration_s=running.duration_s,
-        gpus_per_worker=gpus_per_worker,
-        sharers=sharers,
+        gpus_per_worker=sharing.whole_gpus(running),
+        sharers=sharing.sharers_of(params, state),
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
         queued=queued,
         changed=changed,
@@ -97,24 +95,15 @@ def interval_of(
 def to_next_completion(params: EnvParams, now: IntervalState, constants: IntervalConstants) -> IntervalState:
     """The state at the next completion, or at the end of the interval; its load is the one before."""
     slow, length = now.load.slowdown, constants.length_s
-    left = (now.remaining_s + now.remaining_low_s) * slow
-    if now.restart_s is not None:
-        left += now.restart_s
+    left = add_restart((now.remaining_s + now.remaining_low_s) * slow, now.restart_s)
     step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
     elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
-    worked, restart_s, pace = step, now.restart_s, slow
-    if restart_s is not None:
-        restarting = jnp.minimum(restart_s, step)
-        worked, restart_s = step - restarting, restart_s - restarting
-        pace = jnp.where(worked > 0, slow * step / worked, jnp.inf)
+    restart_s, worked, pace = pass_restart(now.restart_s, step, slow)
     rate = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
     high, low = kahan_add(now.remaining_s, now.remaining_low_s, -worked / slow)
     finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
     holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
     attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
-    pairs = now.pairs
-    if pairs is not None and constants.sharers is not None:
-        pairs = observed(pairs, constants.sharers, now.active, step)
     return IntervalState(
         active=now.active & ~finished,
         remaining_s=high,
@@ -126,7 +115,7 @@ def to_next_completion(params: EnvParams, now: IntervalState, constants: Interva
         attained_s=attained,
         attained_low_s=attained_low,
         terms=accumulate(now.terms, rate, step, params.interval_s),
-        pairs=pairs,
+        pairs=pairs.on_completion(now.pairs, constants.sharers, now.active, step),
     )
 
 
@@ -139,12 +128,8 @@ def after_interval(
     """
     running = state.running
     finished = (running.job >= 0) & ~end.active
-    row = jnp.maximum(running.job, 0)
-    shared = state.shared
-    if shared is not None:
-        assert running.gpu is not None and state.jobs.milli is not None
-        shared, whole = sharing.take(shared, jnp.where(finished, running.gpu, -1), -state.jobs.milli[row])
-        freed += whole
+    for on_interval in ON_INTERVAL:
+        state = on_interval(params, state, finished)
     row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
     records = state.records.replace(
         status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
@@ -154,7 +139,6 @@ def after_interval(
     return state.replace(
         clock=state.clock + intervals,
         free=state.free + freed,
-        shared=shared,
         running=running.replace(
             job=jnp.where(finished, -1, running.job),
             remaining_s=end.remaining_s,
@@ -169,5 +153,4 @@ def after_interval(
         total=end.load.total,
         records=records,
         pairs=end.pairs,
-        history=None if state.history is None else noted(params, state, finished, jnp.maximum(running.job, 0)),
     )

@@ -37,7 +37,7 @@ def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "
     def in_slots(seconds: Array) -> Array:
         return jnp.where(there, seconds + more[row], 0.0)
 
-    if service is not None:
+    if service.there:
         # `lost_s` tells how long checkpoint intervals are, and no more.
         service = service.replace(
             left_s=service.left_s + more + service.left_low_s, left_low_s=jnp.zeros_like(service.left_low_s)

@@ -69,7 +69,7 @@ def of_queued(order: Ranking, quantum: float, params: EnvParams, state: State) -
         return _by_service(order, quantum, params, state, row, running=False)
     jobs, service = state.jobs, state.service
     left = jobs.estimate_s[row]
-    if service is not None:
+    if service.there:
         left = left_by_estimate_s(left, jobs.duration_s[row], service.left_s[row])
     return _level(left if order == SRTF else left * gpus_of(jobs, row))
 
@@ -105,7 +105,7 @@ def _by_service(
     if order == THEMIS:
         return _by_fairness(params, state, row, running=running)
     if order == GITTINS:
-        if state.history is None:
+        if not state.history.there:
             raise UserError(f"order {GITTINS}: needs what finished jobs tell, which is kept where knows = history only")
         return gittins_levels(state.history)[bin_of(attained_s(params, state, row, running=running))]
     if order == LAS:

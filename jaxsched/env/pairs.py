@@ -15,6 +15,12 @@ from jaxsched.dynamics.gpu_sharing import Sharers, mean_factor
 from jaxsched.env.state import EnvParams, Pairs, State
 
 
+def no_pairs() -> Pairs:
+    """The law of sharing is all there is."""
+    nothing = jnp.zeros((0, 0), jnp.float32)
+    return Pairs(factor=nothing, seen_s=nothing, mean=nothing)
+
+
 def draw_pairs(models: int, sigma: float, seed: int, *, known: bool = False) -> Pairs:
     """Lognormal factors of mean 1 for so many models, nothing seen of them.
 
@@ -28,16 +34,12 @@ def draw_pairs(models: int, sigma: float, seed: int, *, known: bool = False) -> 
 
 def as_is(params: EnvParams, state: State) -> EnvParams:
     """The parameters with the factors of the state."""
-    if state.pairs is None:
-        return params
-    return params.replace(interference=params.interference.replace(pairs=state.pairs.factor))
+    return _with_factors(params, state.pairs.factor) if state.pairs.there else params
 
 
 def as_known(params: EnvParams, state: State) -> tuple[EnvParams, State]:
     """Parameters and state as policies see them: without the factors, unless they are known."""
     pairs = state.pairs
-    if pairs is None:
-        return params, state
     if pairs.known:
         return as_is(params, state), state
     return params, state.replace(pairs=pairs.replace(factor=jnp.ones_like(pairs.factor)))
@@ -45,13 +47,17 @@ def as_known(params: EnvParams, state: State) -> tuple[EnvParams, State]:
 
 def as_seen(params: EnvParams, state: State) -> EnvParams:
     """The parameters with the factors that have been seen, 1 for all others; with the known ones if they are known."""
-    if state.pairs is None or state.pairs.known:
-        return params
-    return params.replace(interference=params.interference.replace(pairs=state.pairs.mean))
+    return _with_factors(params, state.pairs.mean) if state.pairs.there and not state.pairs.known else params
 
 
-def observed(pairs: Pairs, jobs: Sharers, active: Bool[Array, "P R"], seconds: Float32[Array, ""]) -> Pairs:
+def _with_factors(params: EnvParams, factors: Float32[Array, "models models"]) -> EnvParams:
+    return params.replace(interference=params.interference.replace(pairs=factors))
+
+
+def on_completion(pairs: Pairs, jobs: Sharers, active: Bool[Array, "P R"], seconds: Float32[Array, ""]) -> Pairs:
     """What is known after the `active` ones of `jobs` have run beside each other for so many `seconds`."""
+    if not (pairs.there and jobs.gpu.size):
+        return pairs
     models = pairs.factor.shape[0]
     there = active & (jobs.gpu >= 0)
     model = jax.nn.one_hot(jobs.model, models) * there[..., None]

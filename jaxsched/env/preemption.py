@@ -8,14 +8,71 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.env import sharing
+from jaxsched.env.starts import Placed
 from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
 from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
+from jaxsched.workload.jobs import JobTable
+
+
+def no_service(params: EnvParams, jobs: JobTable) -> Service:
+    """What jobs have had that have not run; of size 0 where nobody stops jobs."""
+    count = jobs.arrival.shape[0] if params.preemption.there else 0
+    floats, ints = jnp.zeros(count, jnp.float32), jnp.zeros(count, jnp.int32)
+    left = jobs.duration_s[:count]
+    return Service(left_s=left, left_low_s=floats, since=ints, ran=ints, stops=ints, restarting_s=floats, lost_s=floats)
+
+
+def on_start(params: EnvParams, state: State, placed: Placed) -> State:
+    """The state in which jobs that have run before restart."""
+    service, running, row = state.service, state.running, placed.row
+    if not service.there:
+        return state
+    entry = jnp.where(placed.legal, row, service.ran.shape[0])
+    restart = jnp.where(started_before(state, row), params.preemption.restart_s, 0.0)
+    service = service.replace(
+        since=placed.in_rows(service.since, jnp.full_like(row, state.clock)),
+        restarting_s=service.restarting_s.at[entry].add(restart, mode="drop"),
+    )
+    running = running.replace(restart_s=placed.in_slots(running.restart_s, restart))
+    return state.replace(service=service, running=running)
+
+
+def left_at_start(state: State, row: Int32[Array, "*jobs"]) -> tuple[Float32[Array, "*jobs"], Float32[Array, "*jobs"]]:
+    """Ideal seconds of work that queued jobs have left, and the part of it that float32 cannot hold."""
+    if not state.service.there:
+        duration = state.jobs.duration_s[row]
+        return duration, jnp.zeros_like(duration)
+    return state.service.left_s[row], state.service.left_low_s[row]
+
+
+def started_before(state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
+    """Whether jobs that do not run have been stopped, by a scheduler or by a failure."""
+    if not state.service.there:
+        return jnp.zeros(row.shape, bool)
+    stops = state.service.stops[row]
+    return (stops + state.faults.count[row] if state.faults.there else stops) > 0
+
+
+def add_restart(left_s: Float32[Array, "P R"], restart_s: Float32[Array, "P Rp"]) -> Float32[Array, "P R"]:
+    """Seconds until running jobs complete, with what is left of their restarts."""
+    return left_s + restart_s if restart_s.size else left_s
+
+
+def pass_restart(
+    restart_s: Float32[Array, "P Rp"], step_s: Float32[Array, ""], slowdown: Float32[Array, "P R"]
+) -> tuple[Float32[Array, "P Rp"], Float32[Array, "*work"], Float32[Array, "P R"]]:
+    """What is left of restarts after a step of time, its seconds of work, and the step over those, slowed down."""
+    if not restart_s.size:
+        return restart_s, step_s, slowdown
+    restarting = jnp.minimum(restart_s, step_s)
+    worked = step_s - restarting
+    return restart_s - restarting, worked, jnp.where(worked > 0, slowdown * step_s / worked, jnp.inf)
 
 
 def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
     """Which running jobs have run for long enough to be stopped, and would keep some of the work done since."""
     running, service, preemption = state.running, state.service, params.preemption
-    if preemption is None or service is None or not preemption.voluntary:
+    if not (service.there and preemption.voluntary):
         return jnp.zeros_like(running.job, bool)
     at = jnp.maximum(running.job, 0)
     enough = state.clock - service.since[at] >= preemption.min_run_s / params.interval_s - STOP_TOLERANCE
@@ -25,9 +82,9 @@ def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
 
 def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
     """Stop the jobs that `action` names, which go back to their queues; also for which schedulers that was legal."""
-    preemption, asked = params.preemption, action.stop
-    assert preemption is not None and state.service is not None and asked is not None
-    service: Service = state.service
+    preemption, service, asked = params.preemption, state.service, action.stop
+    if asked is None or not service.there:
+        return state, jnp.zeros_like(state.waited)
     legal = (action.kind == STOP) & ~state.waited & asked.any(-1) & (~asked | may_stop(params, state)).all(-1)
     legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
     stopped = asked & legal[:, None]
@@ -44,10 +101,10 @@ class Left(NamedTuple):
     """The parts of a state that are others once jobs have left their GPUs: all that a `lax.cond` has to carry."""
 
     free: Int32[Array, "P N K"]
-    shared: Int16[Array, "P N K S"] | None
+    shared: Int16[Array, "P N K S"]
     queue: Int32[Array, "P Q"]
     job: Int32[Array, "P R"]  # of the running slots
-    service: Service | None
+    service: Service
     status: Int8[Array, "J"]
 
 
@@ -73,7 +130,7 @@ def without(
     gone: Bool[Array, "P R"],
     row: Int32[Array, "P R"],
     free: Int32[Array, "P N K"],
-    shared: Int16[Array, "P N K S"] | None,
+    shared: Int16[Array, "P N K S"],
     service: Service,
 ) -> Left:
     """Jobs in the running slots `gone` back in their queues; `row` of the job table, out of range elsewhere."""
@@ -89,21 +146,11 @@ def without(
 
 def released(
     state: State, p: Int32[Array, ""], gone: Bool[Array, "R"]
-) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"] | None]:
+) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"]]:
     """`free` and `shared` of partition `p` without the jobs in these running slots."""
-    running, shared = state.running, state.shared
-    whole = running.gpus_per_worker[p]
-    if shared is not None:
-        assert running.gpu is not None
-        whole = jnp.where(running.gpu[p] >= 0, 0, whole)
-    gpus = jnp.where(gone, whole, 0)
-    free = state.free[p] + jnp.einsum("r,rnk->nk", gpus, running.workers[p].astype(jnp.int32))
-    if shared is None:
-        return free, None
-    assert running.gpu is not None and state.jobs.milli is not None
-    milli = state.jobs.milli[jnp.maximum(running.job[p], 0)]
-    after, more = sharing.take(shared[p][None], jnp.where(gone, running.gpu[p], -1)[None], -milli[None])
-    return free + more[0], after[0]
+    gpus = jnp.where(gone, sharing.whole_gpus(state.running)[p], 0)
+    free = state.free[p] + jnp.einsum("r,rnk->nk", gpus, state.running.workers[p].astype(jnp.int32))
+    return sharing.on_stop(state, p, gone, free)
 
 
 def _queued_again(
@@ -136,7 +183,6 @@ def halted(
 ) -> Service:
     """What jobs that leave their GPUs have had and have left, whoever stopped them; `row` as of `_kept`."""
     running, at = state.running, jnp.maximum(state.running.job, 0)
-    assert running.restart_s is not None
 
     def note(old: Array, new: Array) -> Array:
         return old.at[row].set(new.astype(old.dtype), mode="drop")
@@ -172,7 +218,7 @@ def left_at_checkpoint(
 def intervals_run(state: State, row: Int32[Array, "*jobs"], *, running: bool) -> Int32[Array, "*jobs"]:
     """Intervals in which jobs that are (or are not) `running` have held GPUs up to now; 0 without preemption."""
     at = jnp.maximum(row, 0)
-    if state.service is None:
+    if not state.service.there:
         return state.clock - state.records.start[at] if running else jnp.zeros_like(row)
     ran = state.service.ran[at]
     return ran + state.clock - state.service.since[at] if running else ran
@@ -181,7 +227,6 @@ def intervals_run(state: State, row: Int32[Array, "*jobs"], *, running: bool) ->
 def until_stoppable_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
     """At least so many seconds pass before running jobs that may not be stopped now may be."""
     running, service, preemption = state.running, state.service, params.preemption
-    assert preemption is not None and service is not None and running.restart_s is not None
     every = jnp.maximum(preemption.checkpoint_interval_s, 1e-9)
     at = jnp.maximum(running.job, 0)
     done, had = running.duration_s - running.remaining_s, running.duration_s - service.left_s[at]

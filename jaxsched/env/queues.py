@@ -12,10 +12,9 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
 from jaxsched.env.levels import LevelTable
-from jaxsched.env.sharing import gpus_of, room_of
+from jaxsched.env.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import WHOLE
 
 ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
 TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.THEMIS))
@@ -132,7 +131,7 @@ def feasible(state: State, cluster: Cluster | None = None) -> Bool[Array, "P Q"]
     row = jnp.maximum(state.queue, 0)
     workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
     room = room_of(state.free, state.shared)
-    fits = _fits(state, row, workers, None if room is None else room.max((1, 2))[:, None])
+    fits = fits_gpus(state, row, workers, room.max((1, 2))[:, None])
     if cluster is not None:
         fits &= jax.vmap(functools.partial(_consolidated, state))(cluster.group_gpus, state.free, row)
     return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
@@ -142,7 +141,7 @@ def feasible_at(state: State, row: Int32[Array, "*jobs"], cluster: Cluster | Non
     """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
     workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
     room = room_of(state.free, state.shared)
-    fits = _fits(state, row[..., None], workers, None if room is None else room.max((1, 2)))
+    fits = fits_gpus(state, row[..., None], workers, room.max((1, 2)))
     if cluster is not None:
         everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, None), -1)
         fits &= everywhere(cluster.group_gpus, state.free, row)
@@ -158,7 +157,7 @@ def movable(
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
-    room = (state.queue < 0).any(-1) if state.faults is None else queue_room(state) > 0
+    room = queue_room(state) > 0 if state.faults.there else (state.queue < 0).any(-1)
     open_to = feasible_at(state, row, cluster) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
@@ -176,7 +175,7 @@ def _consolidated(
     sizes = jnp.arange(1, state.largest_worker + 1)[:, None, None]
     wide = state.jobs.gpus_per_worker[row] - 1
     fits = fits_fewest(on_roomiest(gpus // sizes)[wide], on_roomiest(free // sizes)[wide], state.jobs.workers[row])
-    return fits if state.jobs.milli is None else fits | (state.jobs.milli[row] < WHOLE)
+    return fits | is_fraction(state, row)
 
 
 def fits_fewest(
@@ -192,17 +191,3 @@ def fits_fewest(
 def on_roomiest(capacity: Int32[Array, "*sizes N K"]) -> Int32[Array, "*sizes N"]:
     """Workers that fit the 1, 2, ... roomiest servers."""
     return jnp.cumsum(-jnp.sort(-capacity.sum(-1), axis=-1), -1)
-
-
-def _fits(
-    state: State,
-    row: Int32[Array, "*#jobs"],
-    workers: Int32[Array, "*#jobs"],
-    room: Int32[Array, "*#jobs"] | None,
-) -> Bool[Array, "*#jobs"]:
-    """Whether as many workers fit as the job `row` has, or, of a job that shares a GPU, the room is enough."""
-    fits = workers >= state.jobs.workers[row]
-    if room is None or state.jobs.milli is None:
-        return fits
-    milli = state.jobs.milli[row]
-    return jnp.where(milli < WHOLE, room >= milli, fits)

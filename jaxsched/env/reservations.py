@@ -9,9 +9,9 @@ from jaxsched.dynamics.batching import only_where
 from jaxsched.env.gpu_choice import suits
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.queues import Discipline, area_s, feasible, feasible_at, first, movable
+from jaxsched.env.sharing import is_fraction
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
-from jaxsched.workload.jobs import WHOLE
 
 
 def openings(
@@ -120,5 +120,4 @@ def gang_gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]
 
 def _freed(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """GPUs that are free when the jobs end; 0 for a fraction, since others may share its GPU."""
-    gpus = gang_gpus(state, row)
-    return gpus if state.jobs.milli is None else jnp.where(state.jobs.milli[row] < WHOLE, 0, gpus)
+    return jnp.where(is_fraction(state, row), 0, gang_gpus(state, row))

@@ -5,12 +5,14 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int32, Key, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.pairs import as_known
-from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
+from jaxsched.env.stages import Playing
+from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State, no_failures
+from jaxsched.env.turns import turn_with
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
 R = TypeVar("R")  # what a round leaves to be collected
@@ -43,9 +45,17 @@ def one_round(config: EnvConfig, params: EnvParams, policy: Decides, state: Stat
     return transition(config, params, state, action, policy.asks_at)[0]
 
 
+def one_turn(
+    config: EnvConfig, params: EnvParams, policy: Decides, playing: Playing, key: PRNGKeyArray
+) -> tuple[Playing, Float32[Array, "P"]]:
+    """The environment after one more turn, and the reward of the intervals that ended with it."""
+    action = action_of(config, params, policy, playing.to_decide, key)
+    return turn_with(config, params, playing, action, policy.asks_at)
+
+
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
     """What a policy does that sees only what it may know."""
-    hidden = params.replace(failures=None)  # nobody knows what will fail
+    hidden = params.replace(failures=no_failures(params.cluster))  # nobody knows what will fail
     hidden, state = as_known(hidden, mask_unknown(params, state, config.knows))
     return policy(key, state, hidden)
 

@@ -1,29 +1,122 @@
 """GPUs that several jobs share: what fits, which GPU a job gets, and when a GPU is whole again (docs/semantics.md, 2).
 
-`shared` holds thousandths in use, `S` GPUs per group; an entry of 0 is no shared GPU. Whoever sees no `shared` and no
-`room` (both None) has a cluster in which every job has whole GPUs.
+`shared` holds thousandths in use, `S` GPUs per group; an entry of 0 is no shared GPU. Where `S` is 0 every job has
+whole GPUs.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int16, Int32, Num
 
+from jaxsched.dynamics.footprint import JobSpec
+from jaxsched.dynamics.gpu_sharing import Sharers
+from jaxsched.env.starts import Placed
+from jaxsched.env.state import Action, EnvParams, Running, State
 from jaxsched.workload.jobs import MILLI, WHOLE, JobTable
 
 _NEVER = 2 * WHOLE  # more than any GPU has left
 
 
-def room_of(free: Int32[Array, "*groups"], shared: Int16[Array, "*groups S"] | None) -> Int32[Array, "*groups"] | None:
+def with_fractions(shared_gpus: int, jobs: JobTable) -> JobTable:
+    """`jobs` with fractions of GPUs exactly where so many GPUs of a group may be shared."""
+    if not shared_gpus:
+        return jobs.replace(milli=jnp.zeros((*jobs.milli.shape[:-1], 0), jnp.int32))
+    return jobs if jobs.milli.shape[-1] else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE))
+
+
+def choose_gpus(
+    state: State, action: Action, job: JobSpec
+) -> tuple[Int32[Array, "P"], Int32[Array, "P N K"], Bool[Array, "P"]]:
+    """The shared GPU that each placed job would lie on (-1: whole ones), the whole GPUs it would take, and if it fits.
+
+    Args: `job`: leaves [P].
+    """
+    taken, p = action.workers * job.gpus_per_worker[:, None, None], action.kind.shape[0]
+    if not state.shares:
+        return jnp.full(p, -1), taken, jnp.ones(p, bool)
+    assert job.milli is not None
+    free, used, workers = (x.reshape(p, -1, *x.shape[3:]) for x in (state.free, state.shared, action.workers))
+    in_axes = (0, 0, 0, 0, None if action.gpu is None else 0)
+    gpu, fits = jax.vmap(gpu_for, in_axes)(free, used, workers, job.milli, action.gpu)
+    return gpu, jnp.where(gpu[:, None, None] >= 0, 0, taken), fits
+
+
+def on_start(params: EnvParams, state: State, placed: Placed) -> State:
+    """The state in which fractions take their parts of GPUs."""
+    if not state.shares:
+        return state
+    milli = state.jobs.milli[placed.row]
+    shared, whole = take(state.shared, jnp.where(placed.legal, placed.gpu, -1), milli)
+    running = state.running.replace(gpu=placed.in_slots(state.running.gpu, placed.gpu))
+    return state.replace(shared=shared, free=state.free + whole, running=running)
+
+
+def on_stop(
+    state: State, p: Int32[Array, ""], gone: Bool[Array, "R"], free: Int32[Array, "N K"]
+) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"]]:
+    """`free` and `shared` of partition `p` once the fractions in the running slots `gone` have left their GPUs."""
+    shared = state.shared[p]
+    if not state.shares:
+        return free, shared
+    milli = state.jobs.milli[jnp.maximum(state.running.job[p], 0)]
+    after, whole = take(shared[None], jnp.where(gone, state.running.gpu[p], -1)[None], -milli[None])
+    return free + whole[0], after[0]
+
+
+def on_interval(params: EnvParams, state: State, finished: Bool[Array, "P R"]) -> State:
+    """The state once the fractions that have `finished` have left their GPUs."""
+    if not state.shares:
+        return state
+    milli = state.jobs.milli[jnp.maximum(state.running.job, 0)]
+    shared, whole = take(state.shared, jnp.where(finished, state.running.gpu, -1), -milli)
+    return state.replace(shared=shared, free=state.free + whole)
+
+
+def whole_gpus(running: Running) -> Int32[Array, "P R"]:
+    """Whole GPUs of each worker in the running slots: none where the job has a fraction of one."""
+    return jnp.where(running.gpu >= 0, 0, running.gpus_per_worker) if running.gpu.size else running.gpus_per_worker
+
+
+def sharers_of(params: EnvParams, state: State) -> Sharers:
+    """The jobs in the running slots, as those on the same GPU see them; leaves [P, R], or [P, 0] if nobody shares."""
+    gpu = state.running.gpu
+    if not state.shares:
+        return Sharers(gpu=gpu, model=gpu, gpu_type=gpu)
+    kinds = params.cluster.group_gpu_type.reshape(gpu.shape[0], -1)
+    group = jnp.maximum(gpu, 0) // state.shared.shape[-1]
+    model = state.jobs.model[jnp.maximum(state.running.job, 0)]
+    return Sharers(gpu=gpu, model=model, gpu_type=jnp.take_along_axis(kinds, group, -1))
+
+
+def fits_gpus(
+    state: State,
+    row: Int32[Array, "*#jobs"],
+    workers: Int32[Array, "*#jobs"],
+    room: Int32[Array, "*#jobs"],
+) -> Bool[Array, "*#jobs"]:
+    """Whether the jobs in these rows fit: where as many `workers` fit as a gang has, or the `room` takes a fraction."""
+    fits = workers >= state.jobs.workers[row]
+    if not state.shares:
+        return fits
+    milli = state.jobs.milli[row]
+    return jnp.where(milli < WHOLE, room >= milli, fits)
+
+
+def is_fraction(state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
+    """Whether the jobs in these rows want a fraction of a GPU."""
+    return state.jobs.milli[row] < WHOLE if state.shares else jnp.zeros(row.shape, bool)
+
+
+def room_of(free: Int32[Array, "*groups"], shared: Int16[Array, "*groups S"]) -> Int32[Array, "*groups"]:
     """The largest fraction of a GPU, in thousandths, that still fits each group; `free`: whole GPUs."""
-    if shared is None:
-        return None
-    left = jnp.where(shared > 0, WHOLE - shared.astype(jnp.int32), 0).max(-1)
+    left = jnp.where(shared > 0, WHOLE - shared.astype(jnp.int32), 0).max(-1, initial=0)
     return jnp.where((free > 0) & (shared == 0).any(-1), WHOLE, left)
 
 
 def capacity(
     free: Int32[Array, "*#groups"],
-    room: Int32[Array, "*#groups"] | None,
+    room: Int32[Array, "*#groups"],
     gpus_per_worker: Int32[Array, "*#groups"],
     milli: Int32[Array, "*#groups"] | None,
 ) -> Int32[Array, "*#groups"]:
@@ -32,7 +125,7 @@ def capacity(
     Args: `free` and `room`, see `room_of`; the job's `gpus_per_worker` and `milli` broadcast against them.
     """
     whole = free // gpus_per_worker
-    if room is None or milli is None:
+    if milli is None:
         return whole
     return jnp.where(milli < WHOLE, (room >= milli).astype(whole.dtype), whole)
 
@@ -95,4 +188,4 @@ def take(
 def gpus_of(jobs: JobTable, row: Int32[Array, "*jobs"]) -> Num[Array, "*jobs"]:
     """GPUs that the jobs in `row` reserve: int32, or float32 where there are fractions."""
     gpus = (jobs.workers * jobs.gpus_per_worker)[row]
-    return gpus if jobs.milli is None else gpus * (jobs.milli[row] * MILLI)
+    return gpus * (jobs.milli[row] * MILLI) if jobs.milli.shape[-1] else gpus

@@ -3,12 +3,18 @@
 Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots per partition, `J` jobs of the job table,
 `M` resources, `V` tenants, `S` GPUs per group that jobs may share; `NK` all groups of a partition on one
 axis.
+
+What only some worlds have is an extension: a part of the state that is always there, of size 0 where the world does
+without it. Each has a file, which says what happens to it when a job starts, leaves its GPUs, or an interval ends:
+`sharing`, `preemption`, `failures`, `history`, `pairs` and `starts`. Its axes are named by what they are of: `Js` is
+`J` with sharing, else 0; likewise `p` for preemption, `f` for failures and `r` for recorded placements.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
@@ -16,15 +22,15 @@ from jaxtyping import Bool, Float32, Int8, Int16, Int32
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.footprint import Footprint, JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
-from jaxsched.env.starts import Starts
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device, static
-from jaxsched.workload.jobs import WHOLE, JobTable
+from jaxsched.semantics import RUNTIMES
+from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD, STOP = range(4)
 ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # boundaries at which a policy is asked: `intervals_ahead`
-LONGEST_S = 1e9  # that a restart may take, and the like
+MOST_COST_S = 1e9  # that a restart may take, and the like
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -43,7 +49,7 @@ class EnvConfig:
     starts: int = 0  # rows of a log of starts, see `env.starts`; needs preemption and `record_placements`; 0: none
     gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
-    knows: str = "runtimes"  # what policies know of run times, one of `env.knowledge.KNOWLEDGE`
+    knows: str = RUNTIMES  # what policies know of run times, one of `semantics.KNOWLEDGE`
 
 
 LARGEST_HORIZON = 2**30  # intervals; clocks are int32
@@ -70,28 +76,53 @@ def reward_weights(
     )
 
 
+NOBODY, FAILURES, SCHEDULERS = STOPPERS = ("nobody", "failures", "schedulers")  # who may stop running jobs
+
+
 class Preemption(Pytree):
-    """What stopping a job costs (docs/semantics.md, section 8)."""
+    """What stopping a job costs (docs/semantics.md, section 8), and who may stop one."""
 
     restart_s: Float32[Array, ""]  # from the second start on GPUs are held so long before work goes on
     checkpoint_interval_s: Float32[Array, ""]  # of work, in ideal seconds; 0: at the stop
     min_run_s: Float32[Array, ""]  # a job may not be stopped earlier after a start
-    voluntary: bool = static(default=True)  # schedulers stop jobs; else only failures do
+    by: str = static(default=SCHEDULERS)  # one of `STOPPERS`; schedulers: failures stop jobs, too, if servers fail
+
+    @property
+    def there(self) -> bool:
+        """Jobs are stopped by somebody."""
+        return self.by != NOBODY
+
+    @property
+    def voluntary(self) -> bool:
+        """Schedulers stop jobs."""
+        return self.by == SCHEDULERS
 
 
-def preemption(restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0) -> Preemption:
-    """What stopping a job costs, from plain numbers. UserError if one is negative or not finite."""
+def preemption(
+    restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0, *, by: str = SCHEDULERS
+) -> Preemption:
+    """What stopping a job costs, from plain numbers in seconds. UserError if one is negative or not finite."""
     values = {"restart_s": restart_s, "checkpoint_interval_s": checkpoint_interval_s, "min_run_s": min_run_s}
     for name, value in values.items():
-        if not 0.0 <= value < LONGEST_S:
-            raise UserError(f"{name}: {value} should be a number of seconds from 0 to {LONGEST_S:g}")
-    return Preemption(**{name: jnp.float32(value) for name, value in values.items()})
+        if not 0.0 <= value < MOST_COST_S:
+            raise UserError(f"{name}: {value} should be a number of seconds from 0 to {MOST_COST_S:g}")
+    return Preemption(**{name: on_device(value, jnp.float32) for name, value in values.items()}, by=by)
 
 
 class Failures(Pytree):
     """When servers go out and come back (docs/semantics.md, section 11). Policies do not see it."""
 
     changes: Int32[Array, "P N C"]  # boundaries in ascending order, it goes out at the first; the last ones are NEVER
+
+    @property
+    def there(self) -> bool:
+        """Servers may fail; else `C` is 0."""
+        return self.changes.shape[-1] > 0
+
+
+def no_failures(cluster: Cluster) -> Failures:
+    """Servers do not fail."""
+    return Failures(changes=jnp.zeros((*cluster.shape[:2], 0), jnp.int32))
 
 
 class EnvParams(Pytree):
@@ -104,8 +135,8 @@ class EnvParams(Pytree):
     reward: RewardWeights
     max_forwards: Int32[Array, ""]
     horizon: Int32[Array, ""]  # intervals after which an episode is truncated
-    preemption: Preemption | None = None  # None: running jobs are not stopped
-    failures: Failures | None = None  # None: servers do not fail; else `preemption` says what that costs
+    preemption: Preemption
+    failures: Failures  # what they cost, `preemption` says
 
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes: Any) -> EnvParams:
@@ -118,6 +149,8 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
         reward=reward_weights(jobs=1.0),
         max_forwards=on_device(2, jnp.int32),
         horizon=on_device(horizon, jnp.int32),
+        preemption=preemption(by=NOBODY),
+        failures=no_failures(cluster),
     )
     return EnvParams(**(values | changes))
 
@@ -134,9 +167,9 @@ class Running(Pytree):
     remaining_low_s: Float32[Array, "P R"]  # the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Float32[Array, "P R"]  # current; 1 in free slots
     footprint: Footprint  # leaves [P, ..., R]
-    gpu: Int32[Array, "P R"] | None = None  # shared GPU, group * S + s, -1 = whole ones; None without shared GPUs
-    stretch: Float32[Array, "P R"] | None = None  # how much longer it computes for its co-runners there; likewise
-    restart_s: Float32[Array, "P R"] | None = None  # what is left of its restart; None without preemption
+    gpu: Int32[Array, "P Rs"]  # shared GPU, group * S + s, -1 = whole ones
+    stretch: Float32[Array, "P Rs"]  # how much longer it computes for its co-runners there; likewise
+    restart_s: Float32[Array, "P Rp"]  # what is left of its restart
 
 
 class Records(Pytree):
@@ -148,46 +181,77 @@ class Records(Pytree):
     finish: Int32[Array, "J"]  # boundary before the finish
     finish_offset_s: Float32[Array, "J"]  # seconds after that boundary
     forwards: Int8[Array, "J"]
-    workers: Int8[Array, "J NK"] | None = None  # None unless `record_placements`
-    ps: Int16[Array, "J NK"] | None = None  # likewise
-    gpu: Int32[Array, "J"] | None = None  # as in `Running`; likewise, and None without shared GPUs
+    workers: Int8[Array, "Jr NK"]  # of the last placement
+    ps: Int16[Array, "Jr NK"]  # likewise
+    gpu: Int32[Array, "Jrs"]  # as in `Running`; likewise
 
 
-class Service(Pytree):
-    """What every job has had, up to its last start or stop; per row of the job table."""
-
-    left_s: Float32[Array, "J"]  # ideal seconds of work
-    left_low_s: Float32[Array, "J"]  # the part of it that float32 cannot hold (Kahan)
-    since: Int32[Array, "J"]  # boundary of the last start
-    ran: Int32[Array, "J"]  # intervals in which it held GPUs before that
-    stops: Int32[Array, "J"]
-    restarting_s: Float32[Array, "J"]  # spent on restarts; of a run that goes on, the whole restart
-    lost_s: Float32[Array, "J"]  # ideal seconds of work that were not kept
-
-
-class Faults(Pytree):
-    """Which servers are out, and what failures have done to the jobs."""
-
-    passed: Int32[Array, "P N"]  # changes of each server so far; odd: it is out
-    count: Int32[Array, "J"]  # times that a failure has stopped the job
-    lost_s: Float32[Array, "J"]  # ideal seconds of work that were lost so
+class Extension(Pytree):
+    """A part of the state that not all worlds have: always there, of size 0 where there is nothing of it."""
 
     @property
-    def out(self) -> Bool[Array, "P N"]:
+    def there(self) -> bool:
+        """The world has it: the first of its arrays is not of size 0."""
+        return jax.tree.leaves(self)[0].shape[-1] > 0
+
+
+class Service(Extension):
+    """What every job has had, up to its last start or stop; per row of the job table. There if jobs may be stopped."""
+
+    left_s: Float32[Array, "Jp"]  # ideal seconds of work
+    left_low_s: Float32[Array, "Jp"]  # the part of it that float32 cannot hold (Kahan)
+    since: Int32[Array, "Jp"]  # boundary of the last start
+    ran: Int32[Array, "Jp"]  # intervals in which it held GPUs before that
+    stops: Int32[Array, "Jp"]
+    restarting_s: Float32[Array, "Jp"]  # spent on restarts; of a run that goes on, the whole restart
+    lost_s: Float32[Array, "Jp"]  # ideal seconds of work that were not kept
+
+
+class Faults(Extension):
+    """Which servers are out, and what failures have done to the jobs. There if servers may fail."""
+
+    passed: Int32[Array, "P Nf"]  # changes of each server so far; odd: it is out
+    count: Int32[Array, "Jf"]  # times that a failure has stopped the job
+    lost_s: Float32[Array, "Jf"]  # ideal seconds of work that were lost so
+
+    @property
+    def out(self) -> Bool[Array, "P Nf"]:
         """Which servers are out."""
         return self.passed % 2 == 1
 
 
-class History(Pytree):
-    """What the jobs that have finished tell: see `env.history`."""
+class History(Extension):
+    """What the jobs that have finished tell: see `env.history`. There if policies know it."""
 
     jobs: Int32[Array, "classes"]
     steps: Int32[Array, "classes"]  # sum of their run times on the grid
     served: Int32[Array, "bins"]  # jobs by the service that they took
 
 
-class Pairs(Pytree):
-    """What models do to each other on a shared GPU beside what the law says: see `env.pairs`."""
+class Starts(Extension):
+    """A log of starts, in order of time; rows from `count` on are stale. See `env.starts`. There if it is kept.
+
+    It has what a job has had by each start (`Service`), and so says how long each of its attempts was, and whether a
+    scheduler or a failure ended it.
+    """
+
+    job: Int32[Array, "A"]  # row of the job table
+    partition: Int32[Array, "A"]
+    boundary: Int32[Array, "A"]
+    ran: Int32[Array, "A"]  # intervals in which the job had held GPUs before
+    stops: Int32[Array, "A"]  # by schedulers, before
+    falls: Int32[Array, "A"]  # by failures, before
+    workers: Int8[Array, "A NK"]
+    ps: Int16[Array, "A NK"]
+    gpu: Int32[Array, "As"]  # as in `Running`
+    count: Int32[Array, ""]  # what comes after the last row is only counted
+
+
+class Pairs(Extension):
+    """What models do to each other on a shared GPU beside what the law says: see `env.pairs`.
+
+    Of 0 models where the law of sharing is all there is.
+    """
 
     factor: Float32[Array, "models models"]  # of a model and a co-runner's model
     seen_s: Float32[Array, "models models"]  # for how long the two have been seen together
@@ -214,14 +278,19 @@ class State(Pytree):
     backlogged: Int32[Array, ""]  # boundaries at which a full queue held arrivals back
     peak_queue: Int32[Array, ""]  # longest queue of any partition so far
     illegal: Int32[Array, ""]  # actions that were not legal and counted as waiting
-    shared: Int16[Array, "P N K S"] | None = None  # thousandths in use of shared GPUs; None if there are none
-    service: Service | None = None  # None without preemption
-    faults: Faults | None = None  # None where servers do not fail
-    history: History | None = None  # None unless policies know it
-    starts: Starts | None = None  # None unless they are logged
-    pairs: Pairs | None = None  # None where the law of sharing is all there is
+    shared: Int16[Array, "P N K S"]  # thousandths in use of shared GPUs
+    service: Service
+    faults: Faults
+    history: History
+    starts: Starts  # the log of them
+    pairs: Pairs
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
+
+    @property
+    def shares(self) -> bool:
+        """Jobs may share GPUs."""
+        return self.shared.shape[-1] > 0
 
     def _repr_html_(self) -> str | None:
         """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
@@ -257,21 +326,14 @@ def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
         gpus_per_worker=jobs.gpus_per_worker[row],
         ps=jobs.ps[row],
         model=jobs.model[row],
-        milli=None if jobs.milli is None else jobs.milli[row],
+        milli=jobs.milli[row] if jobs.milli.shape[-1] else None,
     )
 
 
 def queue_room(state: State) -> Int32[Array, "P"]:
     """Free slots of each queue; where servers fail, less those that are kept for the jobs that run."""
     room = (state.queue < 0).sum(-1)
-    return room if state.faults is None else room - (state.running.job >= 0).sum(-1)
-
-
-def with_fractions(config: EnvConfig, jobs: JobTable) -> JobTable:
-    """`jobs` with fractions of GPUs exactly where the configuration has shared GPUs."""
-    if not config.shared_gpus:
-        return jobs.replace(milli=None)
-    return jobs if jobs.milli is not None else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE))
+    return room - (state.running.job >= 0).sum(-1) if state.faults.there else room
 
 
 def could_hold(

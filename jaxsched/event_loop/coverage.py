@@ -35,7 +35,7 @@ def why_not_whole_run(policy: Policy, config: EnvConfig, params: EnvParams) -> s
         return why_not(policy, config, params)
     if config.knows == HISTORY:
         return "it searches by estimates that stay as they are, not by those of the history"
-    if params.failures is not None:
+    if params.failures.there:
         return "it does not search where servers fail"
     return why_not(rule_of(policy), config, params)
 

@@ -79,7 +79,7 @@ class Run:
         cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
         assert isinstance(of.rule, str) and not callable(queue.order)
         timed = policy.asks_at == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
-        stops = queue.preempt and params.preemption is not None and params.preemption.voluntary
+        stops = queue.preempt and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
         self.world = World(
             **site_of(cluster),
@@ -114,10 +114,10 @@ class Run:
             consolidate=queue.consolidate,
             preempts=stops,
             faster=stops and queue.faster and distinct_speeds(cluster) > 1,
-            restart_s=0.0 if params.preemption is None else float(params.preemption.restart_s),
-            checkpoint_s=0.0 if params.preemption is None else float(params.preemption.checkpoint_interval_s),
-            min_run_s=0.0 if params.preemption is None else float(params.preemption.min_run_s),
-            fails=params.failures is not None,
+            restart_s=float(params.preemption.restart_s) if params.preemption.there else 0.0,
+            checkpoint_s=float(params.preemption.checkpoint_interval_s) if params.preemption.there else 0.0,
+            min_run_s=float(params.preemption.min_run_s) if params.preemption.there else 0.0,
+            fails=params.failures.there,
             changes=_changes(params),
             history=history,
             past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
@@ -272,7 +272,7 @@ def _seek_numbers(seek: SeekWeights | None) -> Float64[np.ndarray, "numbers"]:
 
 
 def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:
-    if params.failures is None:
+    if not params.failures.there:
         return np.full((*params.cluster.shape[:2], 1), NEVER)
     return np.asarray(params.failures.changes, np.int64)
 

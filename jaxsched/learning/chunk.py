@@ -9,8 +9,8 @@ from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree, Shaped
 
 from jaxsched.dynamics.batching import ACCELERATOR
 from jaxsched.env.observation import observe
+from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import State
-from jaxsched.env.turns import Playing, at_boundary
 from jaxsched.learning import rollout
 from jaxsched.learning.devices import map_shards, mean_over_shards, place, shard_key, sum_over_shards
 from jaxsched.learning.draws import Draw, draw_worlds

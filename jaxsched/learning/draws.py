@@ -35,7 +35,7 @@ def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
         interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
         interference=model.replace(weights=model.weights.replace(kappa=model.weights.kappa * draw.strength)),
-        failures=draw.failures,
+        failures=worlds.params.failures if draw.failures is None else draw.failures,
     )
 
 

@@ -19,8 +19,9 @@ from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
+from jaxsched.env.stages import Playing
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, RewardWeights, State, reward_weights
-from jaxsched.env.turns import Playing, turn_with
+from jaxsched.env.turns import turn_with
 from jaxsched.io.schema import Positive, Share
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.faults import fault_code

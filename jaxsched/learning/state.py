@@ -21,8 +21,8 @@ import orbax.checkpoint as ocp
 from jax import Array
 from jaxtyping import Float32, Int32, PyTree, UInt32
 
+from jaxsched.env.stages import Playing
 from jaxsched.env.state import State
-from jaxsched.env.turns import Playing
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shortened
 from jaxsched.io.schema import converted
@@ -82,7 +82,7 @@ def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | Non
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, a step needs {needed / 2**20:,.0f} MiB")
     about = {"schema": SCHEMA, "config": to_dict(config), "versions": versions()}
     with _signals_later(), _plain_errors(), _manager(folder) as manager:
-        args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        args = ocp.args.Composite(state=ocp.args.StandardSave(_without_empty(state)), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)
 
 
@@ -131,10 +131,16 @@ def restore(folder: Path, like: TrainState) -> TrainState:
     """The newest whole step, in the shapes of `like`; UserError if there is none."""
     if not has_step(folder):
         raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
-    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_empty(like))
     restored = _read(folder, state=ocp.args.StandardRestore(shapes)).state
     # by way of NumPy: what Orbax returns is committed to a device, which would compile to another program
-    return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), restored)
+    take = lambda leaf, saved: leaf if saved is None else jnp.array(np.asarray(saved))
+    return jax.tree.map(take, like, restored, is_leaf=lambda leaf: leaf is None)
+
+
+def _without_empty(state: TrainState) -> TrainState:
+    """The state without arrays of size 0, which Orbax does not take."""
+    return jax.tree.map(lambda leaf: leaf if leaf.size else None, state)
 
 
 def _read(folder: Path, **items: Any) -> Any:

@@ -10,9 +10,9 @@ from jaxtyping import Float32, Int32, PyTree
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import is_finished
 from jaxsched.env.queues import Discipline
-from jaxsched.env.rollout import one_round, play_while
+from jaxsched.env.rollout import one_round, one_turn, play_while
+from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.io.schema import Positive
 from jaxsched.learning.devices import map_shards
 from jaxsched.learning.draws import Draw, draw_some, draw_state, params_axes, params_of_all
@@ -54,7 +54,7 @@ def mean_jct_s(
 
     def turns(states: State) -> State:
         def play(playing: Playing, key: Array) -> tuple[Playing, None]:
-            move = jax.vmap(lambda params, one: turn(static, params, policy, one, key)[0], in_axes=(axes, 0))
+            move = jax.vmap(lambda params, one: one_turn(static, params, policy, one, key)[0], in_axes=(axes, 0))
             return move(params, playing), None
 
         going = lambda playing: ~jax.vmap(is_finished)(playing.state).all()

@@ -17,11 +17,15 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.knowledge import KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.state import (
+    FAILURES,
+    NOBODY,
+    SCHEDULERS,
     EnvConfig,
     EnvParams,
     Failures,
     RewardWeights,
     make_params,
+    no_failures,
     preemption,
 )
 from jaxsched.io.schema import NotNegative, Positive
@@ -153,15 +157,15 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
 def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
     fails = env.failures != ""
-    costs = preemption(env.restart_s, env.checkpoint_s, env.min_run_s)
+    stopping = SCHEDULERS if env.preemption else FAILURES if fails else NOBODY
     return make_params(
         cluster,
         interval_s=env.interval_s,
         reward=reward,
         interference=interference_model(env.interference),
         max_forwards=jnp.int32(env.max_forwards),
-        preemption=costs.replace(voluntary=env.preemption) if env.preemption or fails else None,
-        failures=no_outages(cluster.group_gpus.shape[:2]) if fails else None,
+        preemption=preemption(env.restart_s, env.checkpoint_s, env.min_run_s, by=stopping),
+        failures=no_outages(cluster.group_gpus.shape[:2]) if fails else no_failures(cluster),
     )
 
 

@@ -54,7 +54,7 @@ class Appraisal(Pytree):
     best: Float32[Array, "P H"]  # of all of them, by feature
 
 
-class Pass(nn.Module):
+class MessagePassing(nn.Module):
     """One round of messages on a weighted graph: a jraph GraphNetwork with a residual update of those that listen."""
 
     width: int
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
             scheduler = self._up("rack_to_scheduler", high, rack, scheduler)
         for i in range(self.exchange_rounds):
             between = functools.partial(exchange, obs.group_mask.any((-2, -1)))
-            scheduler = Pass(self.width, name=f"exchange_{i}")(between, scheduler, scheduler)
+            scheduler = MessagePassing(self.width, name=f"exchange_{i}")(between, scheduler, scheduler)
         if self.hierarchy:
             rack = self._down("scheduler_to_rack", high, rack, scheduler)
             server = self._down("rack_to_server", middle, server, rack)
@@ -107,12 +107,12 @@ class Encoder(nn.Module):
     def _up(
         self, name: str, level: Level, children: Float32[Array, "children H"], parents: Float32[Array, "parents H"]
     ) -> Float32[Array, "parents H"]:
-        return Pass(self.width, name=name)(functools.partial(upward, level), children, parents)
+        return MessagePassing(self.width, name=name)(functools.partial(upward, level), children, parents)
 
     def _down(
         self, name: str, level: Level, children: Float32[Array, "children H"], parents: Float32[Array, "parents H"]
     ) -> Float32[Array, "children H"]:
-        return Pass(self.width, name=name)(functools.partial(downward, level), parents, children)
+        return MessagePassing(self.width, name=name)(functools.partial(downward, level), parents, children)
 
 
 class FlatEncoder(nn.Module):

@@ -27,7 +27,7 @@ def views(state: State, params: EnvParams) -> tuple[View, View]:
         free=state.free.reshape(p, -1),
         total=state.total,
         profiles=params.profiles,
-        room=None if room is None else room.reshape(p, -1),
+        room=room.reshape(p, -1),
     )
     axes = jax.tree.map(lambda _: 0, view)
     return view, axes.replace(cluster=partition_axes(params.cluster), profiles=None)

@@ -71,7 +71,6 @@ def single_gpus(
 
     First shared ones with enough left, by index, then a free one of each of the groups with the fewest.
     """
-    assert view.room is not None
     used = shared.astype(jnp.int32)
     fits = view.room >= milli
     enough = ((used > 0) & (used + milli <= WHOLE) & fits[:, None]).reshape(-1)

@@ -14,10 +14,10 @@ from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.levels import LevelTable, run_bin, run_limits_s
 from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
-from jaxsched.env.sharing import gpus_of
+from jaxsched.env.sharing import gpus_of, is_fraction
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import OUTLIVED
-from jaxsched.workload.jobs import NEVER, WHOLE
+from jaxsched.workload.jobs import NEVER
 
 
 def displaced(
@@ -105,13 +105,13 @@ def _feasible_without(
     """Whether the gang of job `row` would be feasible in partition `p` without some of the jobs that run there."""
     jobs = state.jobs
     free, shared = released(state, p, gone)
-    milli = None if jobs.milli is None else jobs.milli[row]
+    milli = jobs.milli[row] if state.shares else None
     capacity = sharing.capacity(free, sharing.room_of(free, shared), jobs.gpus_per_worker[row], milli)
     fits = capacity.sum() >= jobs.workers[row]
     if queue.consolidate:
         empty = on_roomiest(params.cluster.group_gpus[p] // jobs.gpus_per_worker[row])
         together = fits_fewest(empty, on_roomiest(capacity), jobs.workers[row])
-        fits &= together if milli is None else together | (milli < WHOLE)
+        fits &= together | is_fraction(state, row)
     return fits & ((state.running.job[p] < 0) | gone).any()
 
 
@@ -168,7 +168,7 @@ def _until_it_grows_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
     estimate = state.jobs.estimate_s[jnp.maximum(running.job, 0)]
     overdue = running.remaining_s + (estimate - running.duration_s) <= 0
     seconds = jnp.where(overdue, 0.0, left * running.slowdown)
-    if state.history is None:
+    if not state.history.there:
         return seconds
     ran_s = levels.run_s(params, state, jnp.maximum(running.job, 0), running=True)
     return jnp.minimum(seconds, estimate / OUTLIVED - ran_s)

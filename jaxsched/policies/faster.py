@@ -28,7 +28,7 @@ def preempting(
     queue: Discipline, forward: str, params: EnvParams, state: State, keys: Float32[Array, "P Q"], action: Action
 ) -> Action:
     """What a preemptive policy does where without preemption it would do `action`; `keys`: levels of queued jobs."""
-    moves = queue.faster and state.gpu_speeds > 1 and params.preemption is not None
+    moves = queue.faster and state.gpu_speeds > 1 and params.preemption.there
     if moves:
         leaves, target = _before_start(queue, forward, params, state, keys, action)
         action = action.replace(
@@ -50,7 +50,6 @@ def quiet_intervals(queue: Discipline, forward: str, params: EnvParams, state: S
     if not queue.faster or state.gpu_speeds == 1:
         return quiet
     gain = _largest_gains(queue, forward, params, state, jnp.ones(state.queue.shape[0], bool))
-    assert params.preemption is not None
     needed_s = RESTARTS * params.preemption.restart_s * gain / jnp.maximum(gain - GRID, 1.0)
     seconds = needed_s * (1.0 - 1e-6) - levels.run_s(params, state, jnp.maximum(state.running.job, 0), running=True)
     stoppable_s = jnp.maximum(seconds, until_stoppable_s(params, state))
@@ -80,7 +79,6 @@ def _moved(
     queue: Discipline, forward: str, params: EnvParams, state: State, wanted: Bool[Array, "P"]
 ) -> Bool[Array, "P R"]:
     """The running job that each scheduler under `wanted` stops so that it goes on on faster GPUs, if there is one."""
-    assert params.preemption is not None
     ran_s = levels.run_s(params, state, jnp.maximum(state.running.job, 0), running=True)
     wanted &= (state.queue < 0).any(-1)
     gain = _largest_gains(queue, forward, params, state, wanted)
@@ -130,7 +128,7 @@ def _tiers_now(params: EnvParams, state: State, row: Int32[Array, "jobs"]) -> In
     """The tiers that jobs would get in each partition."""
     room = room_of(state.free, state.shared)
     of_partition = functools.partial(tier_in, params, state)
-    axes = (0, None, 0, None if room is None else 0)
+    axes = (0, None, 0, 0)
     return jax.vmap(of_partition, axes, -1)(jnp.arange(len(state.free)), row, state.free, room)
 
 

@@ -19,7 +19,6 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
 from jaxsched.env import sharing
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.load import sharers_of
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates, single_gpus
 from jaxsched.policies.filling import place_ps, quantise
@@ -111,7 +110,7 @@ def scene_of(
         crowd=crowd_of(state, params),
         exit_s=_exits(state, end) if lifetimes else None,
         gpu_speeds=state.gpu_speeds,
-        every_gpu=every_gpu and state.shared is not None,
+        every_gpu=every_gpu and state.shares,
     )
 
 
@@ -124,12 +123,11 @@ def _exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P N"]:
 def crowd_of(state: State, params: EnvParams) -> Crowd | None:
     """The shared GPUs of a state, if it has some."""
     shared, stretch = state.shared, state.running.stretch
-    if shared is None:
+    if not state.shares:
         return None
-    assert stretch is not None
-    running, (p, n, k, _) = sharers_of(params, state), shared.shape
+    running, (p, n, k, _) = sharing.sharers_of(params, state), shared.shape
     running = running.replace(gpu=jnp.where(state.running.job >= 0, running.gpu, -1))
-    if state.pairs is not None:  # how slow they are is seen; what changes follows from what is believed
+    if state.pairs.there:  # how slow they are is seen; what changes follows from what is believed
         believed = lambda jobs: stretch_of(params.interference, n * k * shared.shape[-1], jobs, jobs.gpu >= 0)
         stretch = jax.vmap(believed)(running)
     return Crowd(shared=shared.reshape(p, n * k, -1), running=running, stretch=stretch)
@@ -165,7 +163,7 @@ def offers(
     now = here.now or step_time(params.interference, scene.footprint, scene.total[:, None])
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
     rows, crowd = scene.footprint, scene.crowd
-    room = None if crowd is None else sharing.room_of(scene.free, crowd.shared)
+    room = jnp.zeros_like(scene.free) if crowd is None else sharing.room_of(scene.free, crowd.shared)
     view = View(cluster=cluster, free=scene.free, total=scene.total, profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[w], scene.job)
     if scene.gpu_speeds > 1:
@@ -308,7 +306,7 @@ def what_if(
         now: their present step times, leaves [R].
         prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
-    before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (None, None, None)
+    before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (1.0, 1.0, 1.0)
     own = slowdown(interference, prints, total[:, None] + prints.use, alone, at_once=not on_cpu())
     after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows, beside)
     return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows, before), 0.0)).sum(-1)

@@ -25,7 +25,7 @@ class View(Pytree):
     free: Int32[Array, "NK"]  # whole GPUs
     total: Float32[Array, "M"]  # utilisation of every resource
     profiles: Profiles
-    room: Int32[Array, "NK"] | None = None  # thousandths that fit one GPU of the group, see `sharing.room_of`
+    room: Int32[Array, "NK"]  # thousandths that fit one GPU of the group, see `sharing.room_of`
 
 
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
@@ -41,8 +41,7 @@ def fastest(view: View, job: JobSpec) -> View:
     speed, fits = view.cluster.group_speed.reshape(-1), capacity(view, job)
     enough = jnp.where(speed >= speed[:, None], fits, 0).sum(-1) >= job.workers
     fast = speed >= jnp.where(enough, speed, -jnp.inf).max()
-    room = None if view.room is None else jnp.where(fast, view.room, 0)
-    return view.replace(free=jnp.where(fast, view.free, 0), room=room)
+    return view.replace(free=jnp.where(fast, view.free, 0), room=jnp.where(fast, view.room, 0))
 
 
 def per_server(layout: Layout, values: Num[Array, "NK"]) -> Num[Array, "N"]:

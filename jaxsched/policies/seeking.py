@@ -147,7 +147,7 @@ def _inputs(params: EnvParams, state: State, looked: Looked) -> Float32[Array, "
 
 def _doubt(state: State) -> Float32[Array, ""]:
     """How little the estimates are to be trusted."""
-    if state.history is not None:
+    if state.history.there:
         return jnp.float32(SEEK_MOST_DOUBT)
     held = held_gpus(state)
     late = jnp.where(outlived(state), held, 0).sum() / jnp.maximum(held.sum(), 1)

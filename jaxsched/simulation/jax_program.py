@@ -21,7 +21,7 @@ from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
 from jaxsched.env.failures import next_changes
 from jaxsched.env.rollout import Collector, one_round, play_while
-from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, Failures, State
+from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
@@ -47,7 +47,7 @@ class ChunkSummary(Pytree):
     peak_running: Int32[Array, "*seeds"]  # most jobs that ran at once in a partition during this chunk
     peak_queue: Int32[Array, "*seeds"]  # the longest queue of a partition during this chunk
     illegal: Int32[Array, "*seeds"]  # illegal actions so far
-    changing: Bool[Array, "*seeds"] | None  # servers will go out or come back; None where none does
+    changing: Bool[Array, "*seeds"]  # servers will go out or come back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +111,8 @@ class Program:
 
         def begin(state: State) -> State:  # arrivals that a smaller queue held back
             state = state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0))
-            if state.starts is not None:  # the host has read them
-                state = state.replace(starts=state.starts.replace(count=jnp.int32(0)))
-            return admit(state)
+            # The host has read the log of starts.
+            return admit(state.replace(starts=state.starts.replace(count=jnp.int32(0))))
 
         def running_now(state: State) -> Int32[Array, "P"]:
             return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
@@ -121,7 +120,7 @@ class Program:
         def signals(state: State, params: EnvParams) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
             over = is_finished(state) | (state.clock >= params.horizon)
             free = (state.queue < 0).sum(-1)
-            if params.preemption is not None:
+            if params.preemption.there:
                 free -= running_now(state)  # each may be stopped
             room = free.min()  # every scheduler may forward a job to the same queue
             queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
@@ -129,12 +128,12 @@ class Program:
             return over, queue_full, running_full
 
         def log_full(state: State) -> Bool[Array, ""]:
-            assert state.starts is not None
             return state.starts.count + state.queue.shape[0] > state.starts.job.shape[0]  # each scheduler may start one
 
-        def changing(state: State, failures: Failures) -> Bool[Array, ""]:
-            assert state.faults is not None
-            return (next_changes(failures, state.faults) < NEVER).any()
+        def changing(state: State, params: EnvParams) -> Bool[Array, ""]:
+            if not params.failures.there:
+                return jnp.array(False)
+            return (next_changes(params.failures, state.faults) < NEVER).any()
 
         over_batch = jax.vmap if self.batched else lambda function, *_: function
         signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
@@ -150,7 +149,7 @@ class Program:
             def going(state: State) -> Bool[Array, ""]:
                 done, queue_full, running_full = signals(state, params)
                 on = ~done.all() & ~(queue_full | running_full).any()
-                return on if state.starts is None else on & ~log_full(state).any()
+                return on & ~log_full(state).any() if state.starts.there else on
 
             def play(state: State, key: Key[Array, "..."]) -> tuple[State, Int32[Array, "*seeds"]]:
                 state = step(state, key)
@@ -183,7 +182,7 @@ class Program:
                 peak_running=peak_running,
                 peak_queue=state.peak_queue,
                 illegal=state.illegal,
-                changing=None if params.failures is None else changing(state, params.failures),
+                changing=changing(state, params),
             )
 
         return chunk

@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import initial_state
-from jaxsched.env.starts import Starts
-from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.env.state import EnvConfig, EnvParams, Starts, State
 from jaxsched.errors import UserError
 from jaxsched.options import JAX
 from jaxsched.policies.policy import Policy
@@ -145,7 +144,7 @@ class _Run:
         self._state, summary = result
         summary: ChunkSummary = jax.tree.map(np.asarray, summary)
         self._steps += int(summary.steps.max())
-        if self._state.starts is not None:
+        if self._state.starts.there:
             self._read_starts(self._state.starts)
         resized = self._fitting.note(
             int(summary.peak_running.max()),
@@ -159,13 +158,12 @@ class _Run:
 
     def _read_starts(self, starts: Starts) -> None:
         """Take the starts of a chunk from its log."""
-        columns = {field.name: getattr(starts, field.name) for field in dataclasses.fields(starts)}
-        count, *rest = (None if leaf is None else np.asarray(leaf) for leaf in columns.values())
-        assert count is not None
+        columns = {field.name: np.asarray(getattr(starts, field.name)) for field in dataclasses.fields(starts)}
+        kept = {name: leaf for name, leaf in columns.items() if leaf.size and name != "count"}
         for i, log in enumerate(self._logs):
-            own = (None if leaf is None else leaf[i] if self._program.batched else leaf for leaf in rest)
-            until = int(count[i] if self._program.batched else count)
-            log.append({name: leaf[:until].copy() for name, leaf in zip([*columns][1:], own) if leaf is not None})
+            own = {name: leaf[i] if self._program.batched else leaf for name, leaf in kept.items()}
+            until = int(columns["count"][i] if self._program.batched else columns["count"])
+            log.append({name: leaf[:until].copy() for name, leaf in own.items()})
 
     def progress(self, summary: ChunkSummary | None, *, over: bool) -> Progress:
         """How far the run is; `summary` None: it has not begun."""
@@ -234,7 +232,6 @@ def _stalled(before: ChunkSummary, now: ChunkSummary) -> bool:
     """
     waiting = now.arrived - now.rejected > now.started
     idle = (now.running == 0) & (before.running == 0) & (now.steps >= CHUNK_STEPS) & waiting
-    if now.changing is not None:
-        idle &= ~now.changing
+    idle &= ~now.changing
     same = (now.started == before.started) & (now.arrived == before.arrived)
     return bool((now.done | (idle & same)).all() & ~now.done.all())

@@ -93,6 +93,8 @@ def _fit(
 ) -> Shaped[np.ndarray, "..."]:
     """`leaf[*batch, S, ...]` in the given order of slots, filled up to `size` of them."""
     axis = order.ndim - 1
+    if not leaf.shape[axis]:  # of an extension that the world does without
+        return leaf
     rest = (1,) * (leaf.ndim - order.ndim)
     kept = np.take_along_axis(leaf, order.reshape(order.shape + rest), axis)
     padding = [(0, 0)] * leaf.ndim

@@ -166,16 +166,16 @@ def outcome(
         cut_off=None,
         stats=dataclasses.replace(stats, illegal=int(state.illegal), simulated_s=simulated_s),
         ps=records.ps[:count] if settings.record_placements else None,
-        gpu=records.gpu[:count] if settings.record_placements and records.gpu is not None else None,
+        gpu=records.gpu[:count] if settings.record_placements and records.gpu.size else None,
         forwards=np.asarray(records.forwards[:count], np.int8),
     )
     service: Any = state.service
-    if service is None:
+    if not service.there:
         return found
     faults: Any = state.faults
     columns = {name: getattr(service, name)[:count] for name in ("ran", "since", "stops", "restarting_s", "lost_s")}
-    columns["falls"] = np.zeros(count) if faults is None else faults.count[:count]
-    columns["fallen_s"] = np.zeros(count) if faults is None else faults.lost_s[:count]
+    columns["falls"] = faults.count[:count] if faults.there else np.zeros(count)
+    columns["fallen_s"] = faults.lost_s[:count] if faults.there else np.zeros(count)
     return interrupted(found, columns, settings, log)
 
 

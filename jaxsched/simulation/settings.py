@@ -13,7 +13,18 @@ from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.failures import failures_of
 from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, Pairs, make_params, preemption
+from jaxsched.env.state import (
+    FAILURES,
+    LARGEST_HORIZON,
+    NOBODY,
+    SCHEDULERS,
+    EnvConfig,
+    EnvParams,
+    Pairs,
+    make_params,
+    no_failures,
+    preemption,
+)
 from jaxsched.errors import UserError
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.pytree import on_device
@@ -142,7 +153,10 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
         horizon = min(horizon, int(np.ceil(span_s / settings.interval_s)))
         servers = int(np.asarray(cluster.server_id).max()) + 1
         outages = draw_outages(servers, parse_rates(settings.failures), span_s, settings.failure_seed)
-    costs = preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s)
+    failing = no_failures(cluster)
+    if outages is not None:
+        failing = failures_of(cluster, outages, settings.interval_s, horizon)
+    stopping = SCHEDULERS if settings.preemption else FAILURES if settings.fails else NOBODY
     return make_params(
         cluster,
         interval_s=settings.interval_s,
@@ -150,8 +164,8 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
         interference=interference,
         profiles=profiles_on(cluster, models),
         max_forwards=on_device(settings.max_forwards, np.int32),
-        preemption=costs.replace(voluntary=settings.preemption) if settings.stops else None,
-        failures=None if outages is None else failures_of(cluster, outages, settings.interval_s, horizon),
+        preemption=preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s, by=stopping),
+        failures=failing,
     )
 
 

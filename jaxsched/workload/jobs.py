@@ -77,7 +77,8 @@ class JobTable(Pytree):
     model: Int32[Array, "J"]
     tenant: Int32[Array, "J"]
     home: Int32[Array, "J"]  # partition of first arrival; -1: rejected, fits nowhere
-    milli: Int32[Array, "J"] | None = None  # thousandths of a GPU per worker; None: all jobs have whole GPUs
+    milli: Int32[Array, "Js"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
+    """Thousandths of a GPU per worker; of size 0 where all jobs have whole GPUs."""
 
 
 NEVER = np.int32(2**31 - 1)
@@ -301,4 +302,5 @@ def pad_table(table: JobTable, size: int) -> JobTable:
         return jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, missing)], constant_values=_PADDING.get(name, 0))
 
     leaves = {field.name: getattr(table, field.name) for field in dataclasses.fields(JobTable)}
-    return JobTable(**{name: pad(name, leaf) for name, leaf in leaves.items() if leaf is not None})
+    here = table.arrival.shape[-1]
+    return JobTable(**{name: pad(name, leaf) if leaf.shape[-1] == here else leaf for name, leaf in leaves.items()})

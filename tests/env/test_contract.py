@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Strengths
-from jaxsched.env.environment import ClusterEnv, initial_state, restart, transition
+from jaxsched.env.environment import ClusterEnv, Episodes, initial_state, transition
 from jaxsched.env.observation import observe
+from jaxsched.env.pool import restart
 from jaxsched.env.reward import RewardTerms, reward
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import parse
@@ -61,14 +63,14 @@ def close(a, b, rtol: float) -> None:
             np.testing.assert_array_equal(x, y, err_msg=str(path))
 
 
-def rollout(key, params, pool):
+def rollout(key, params, pool) -> Any:
     """`ROUNDS` steps of the policy from a random member of the pool; the final state and everything on the way."""
-    obs, state = ENV.reset(key, params, pool)
+    obs, state = ENV.reset(key, Episodes(env=params, starts=pool))
 
     def step(carry, key):
         obs, state = carry
         action = POLICY(key, state, params)
-        obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, params)
+        obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, Episodes(env=params, starts=pool))
         return (obs, state), (gain, terminated, truncated)
 
     (obs, state), seen = jax.lax.scan(step, (obs, state), jax.random.split(key, ROUNDS))
@@ -76,9 +78,9 @@ def rollout(key, params, pool):
 
 
 def test_signature(pool):
-    obs, state = jax.jit(ENV.reset)(jax.random.key(0), PARAMS, pool)
-    p = CLUSTER.shape[0]
-    result = jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), PARAMS)
+    params, p = Episodes(env=PARAMS, starts=pool), CLUSTER.shape[0]
+    obs, state = jax.jit(ENV.reset)(jax.random.key(0), params)
+    result = jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), params)
     assert len(result) == 6
     obs_after, after, gain, terminated, truncated, info = result
     assert jax.tree.structure(after) == jax.tree.structure(state)
@@ -88,16 +90,16 @@ def test_signature(pool):
     assert gain.shape == (p,) and gain.dtype == jnp.float32
     assert terminated.shape == truncated.shape == () and terminated.dtype == truncated.dtype == bool
     assert all(leaf.shape[0] == p for leaf in jax.tree.leaves(obs))
-    assert set(info) >= {"clock", "illegal", "backlogged"}
+    assert set(info) >= {"boundary", "illegal", "backlogged"}
     # Nothing is kept on the environment: the same call gives the same answer, and it hashes by its configuration.
-    same(jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), PARAMS), result)
+    same(jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), params), result)
     assert hash(ClusterEnv(CONFIG)) == hash(ENV) and ClusterEnv(CONFIG) == ENV
     assert ClusterEnv(dataclasses.replace(CONFIG, rounds=4)) != ENV
 
 
 def test_reset_draws_from_the_whole_pool(pool):
-    reset = jax.jit(jax.vmap(ENV.reset, in_axes=(0, None, None)))
-    obs, states = reset(jax.random.split(jax.random.key(0), 200), PARAMS, pool)
+    reset = jax.jit(jax.vmap(ENV.reset, in_axes=(0, None)))
+    obs, states = reset(jax.random.split(jax.random.key(0), 200), Episodes(env=PARAMS, starts=pool))
     rows = [np.asarray(states.jobs.duration_s[i]).tobytes() for i in range(200)]
     members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
     counts = [rows.count(member) for member in members]
@@ -336,18 +338,41 @@ def test_a_state_survives_the_host(pool):
 
 
 def test_terminated_and_truncated(pool):
-    params = PARAMS.replace(horizon=jnp.int32(2))
+    params = Episodes(env=PARAMS.replace(horizon=jnp.int32(2)), starts=pool)
     step = jax.jit(ENV.step)
     state = jax.tree.map(lambda leaf: leaf[0], pool)
     ends = []
     for _ in range(2 * CONFIG.rounds):
         _, state, _, terminated, truncated, info = step(jax.random.key(0), state, wait_action(CLUSTER), params)
-        ends.append((bool(terminated), bool(truncated), int(info["clock"])))
+        ends.append((bool(terminated), bool(truncated), int(info["boundary"])))
     assert ends == [(False, False, 0)] * 2 + [(False, False, 1)] * 3 + [(False, True, 2)]
     # With nothing to come and nothing to do an episode is over.
     empty = pad_table(to_table(take(strategies.random_jobs(np.random.default_rng(0), 1), slice(0)), 60.0), 24)
     done = initial_state(CONFIG, PARAMS, empty)
-    assert bool(step(jax.random.key(0), done, wait_action(CLUSTER), PARAMS)[3])
+    _, after, _, terminated, truncated, _ = step(jax.random.key(0), done, wait_action(CLUSTER), params)
+    assert bool(terminated) and not bool(truncated) and int(after.clock) == 0
+    members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
+    assert np.asarray(after.jobs.duration_s).tobytes() in members  # the next episode has begun
+
+
+def test_the_end_of_an_episode_is_observed_if_asked_for(pool):
+    """`final_obs` is the observation of the state that was reached, and not of that which the next step starts from."""
+    params = Episodes(env=PARAMS.replace(horizon=jnp.int32(1)), starts=pool)
+    env = ClusterEnv(CONFIG, final_obs=True)
+    state = jax.tree.map(lambda leaf: leaf[0], pool)
+
+    def both(state):
+        reached, *_ = env.step_env(state, wait_action(CLUSTER), params)
+        obs, after, _, _, truncated, info = env.step(jax.random.key(0), state, wait_action(CLUSTER), params)
+        assert isinstance(after, State)
+        return env.observe(reached, params), info["final_obs"], env.observe(after, params), obs, truncated, after.clock
+
+    for truncates in (False, False, True):
+        end, final, begin, obs, truncated, clock = jax.jit(both)(state)
+        close(final, end, rtol=1e-6)
+        close(obs, begin, rtol=1e-6)
+        assert bool(truncated) == truncates and int(clock) == 0
+        state, *_ = jax.jit(lambda state: env.step_env(state, wait_action(CLUSTER), params))(state)
 
 
 @pytest.mark.slow

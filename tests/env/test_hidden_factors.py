@@ -13,7 +13,7 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.gpu_sharing import Sharers, pressure_of, stretch_under
 from jaxsched.dynamics.interference import default_interference
 from jaxsched.env.environment import initial_state
-from jaxsched.env.pairs import draw_pairs, observed
+from jaxsched.env.pairs import draw_pairs, on_completion
 from jaxsched.env.rollout import action_of
 from jaxsched.env.state import EnvConfig, Pairs, make_params, wait_action
 from jaxsched.errors import UserError
@@ -49,10 +49,10 @@ def test_what_is_added_has_the_mean_factor_of_the_co_runners():
 def test_a_pair_is_seen_while_its_jobs_run_beside_each_other():
     """0 and 1 for 60 s, then 2 comes to them for 30 s; one of model 2 is elsewhere, alone."""
     jobs = sharers([5, 5, 5, 7, -1], [0, 1, 2, 2, 0])
-    two = observed(nothing_seen(), jobs, jnp.array([[True, True, False, True, True]]), jnp.float32(60))
+    two = on_completion(nothing_seen(), jobs, jnp.array([[True, True, False, True, True]]), jnp.float32(60))
     assert two.seen_s.tolist() == [[0, 60, 0], [60, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(two.mean, [[1, 3, 1], [2, 1, 1], [1, 1, 1]])
-    three = observed(two, jobs, jnp.array([[True, True, True, True, True]]), jnp.float32(30))
+    three = on_completion(two, jobs, jnp.array([[True, True, True, True, True]]), jnp.float32(30))
     assert three.seen_s.tolist() == [[0, 75, 15], [75, 0, 15], [15, 15, 0]]
     beside_both = {0: (3 + 0.5) / 2, 1: (2 + 0.25) / 2, 2: (4 + 5) / 2}
     expected = np.ones((3, 3))
@@ -65,7 +65,7 @@ def test_a_pair_is_seen_while_its_jobs_run_beside_each_other():
 
 def test_a_job_sees_another_of_its_own_model_but_not_itself():
     jobs = sharers([0, 0], [2, 2])
-    seen = observed(nothing_seen(FACTORS * 2), jobs, jnp.array([[True, True]]), jnp.float32(10))
+    seen = on_completion(nothing_seen(FACTORS * 2), jobs, jnp.array([[True, True]]), jnp.float32(10))
     assert float(seen.seen_s[2, 2]) == 20 and float(seen.seen_s.sum()) == 20
     np.testing.assert_allclose(seen.mean[2, 2], 2.0)
 

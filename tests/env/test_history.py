@@ -100,7 +100,7 @@ def test_run_times_of_unfinished_jobs_are_nowhere():
 def test_a_class_without_jobs_is_that_above_it():
     """An hour if nothing is known, then what the jobs of all classes took, then those of the own one."""
     case = strategies.random_case(3, "one")
-    none = no_history(case.config(), case.params)
+    none = no_history(case.config(knows="history"), case.params)
     classes = tuple(np.array(index) for index in (0, 1, 20, 100))
     assert float(expected_s(none, classes)) == pytest.approx(3600, rel=0.03)
     some = none.replace(jobs=none.jobs.at[0].set(10_000), steps=none.steps.at[0].set(10_000 * 16 * 5))

@@ -39,7 +39,7 @@ def test_every_policy_keeps_the_invariants(shape, data):
     state = strategies.watched_run(case, spec, config, watcher(config, case.params))
     assert (np.asarray(state.queue) < 0).all() and (np.asarray(state.running.job) < 0).all()
     np.testing.assert_array_equal(np.asarray(state.free), np.asarray(case.cluster.group_gpus))
-    assert state.shared is None or not np.asarray(state.shared).any()
+    assert not np.asarray(state.shared).any()
     # Run time, and so JCT, is at least the ideal duration on the fastest GPUs.
     done = strategies.outcome(case, state)
     run_s = done.finish_s - done.start_s

@@ -84,7 +84,7 @@ def assert_same(
     assert ours.ps == theirs.ps
     if case.preemption is not None:
         assert_same_service(case, state, theirs)
-    if state.pairs is not None:
+    if state.pairs.there:
         assert_same_seen(state.pairs, theirs)
     # Stricter than finish times that agree: run times do. With stops there are restarts of up to 900 s, and what a long
     # run is rounded by reaches a short one beside it; so it does where some pairs of models are many times as slow.
@@ -96,12 +96,12 @@ def assert_same(
 
 def assert_same_service(case: strategies.Case, state: State, theirs: simulator.Result) -> None:
     """Both stopped the same jobs as often, and what that cost is the same."""
-    assert state.service is not None
+    assert state.service.there
     count = len(case.jobs)
     for name in ("stops", "ran"):
         ours = np.asarray(getattr(state.service, name))[:count]
         np.testing.assert_array_equal(ours, getattr(theirs, name), err_msg=name)
-    if state.faults is not None:
+    if state.faults.there:
         np.testing.assert_array_equal(np.asarray(state.faults.count)[:count], theirs.falls, err_msg="falls")
         ours = np.asarray(state.faults.lost_s)[:count]
         np.testing.assert_allclose(ours, theirs.fallen_s, rtol=1e-5, atol=1e-2, err_msg="fallen_s")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env import load
 from jaxsched.env.environment import initial_state, is_finished
-from jaxsched.env.turns import at_boundary, turn
+from jaxsched.env.rollout import one_turn
+from jaxsched.env.stages import at_boundary
 from jaxsched.policies.registry import parse
 from tests.env.test_failures import failing
 from tests.env.test_oracle import assert_same
@@ -70,14 +71,14 @@ def test_side_by_side_as_alone(monkeypatch):
 
     @jax.jit
     @jax.vmap
-    def one_turn(playing, params):
+    def after_one(playing, params):
         with traced_for(ACCELERATOR):
-            return turn(config, params, policy, playing, jax.random.key(0))[0]
+            return one_turn(config, params, policy, playing, jax.random.key(0))[0]
 
     playing = jax.vmap(lambda params, table: at_boundary(initial_state(config, params, table)))(params, table)
     ended = []
     while not bool(jax.vmap(is_finished)(playing.state).all()):
-        playing = one_turn(playing, params)
+        playing = after_one(playing, params)
         ended.append(int(jax.vmap(lambda one: one.decides)(playing).sum()))
     assert set(ended) >= {0, 1, 2, 3}  # they were not all at the same point
     for index, case in enumerate(drawn):

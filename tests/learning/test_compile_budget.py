@@ -11,7 +11,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxsched.env.environment import ClusterEnv
+from jaxsched.env.environment import ClusterEnv, Episodes
 from jaxsched.env.state import wait_action
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.config import quickstart_config
@@ -41,11 +41,12 @@ def cpu_seconds_to_compile(function, *args) -> float:
 def test_step_and_chunk_compile_within_their_budgets(uncached):
     setting = make_setting(quickstart_config())
     state = jax.eval_shape(lambda: initial(setting))
-    params, env = setting.worlds.params, ClusterEnv(setting.static)
+    env = ClusterEnv(setting.static)
     one = jax.eval_shape(lambda worlds: jax.tree.map(lambda leaf: leaf[0], worlds), state.worlds)
-    action = jax.eval_shape(lambda: wait_action(params.cluster))
+    params = Episodes(env=setting.worlds.params, starts=one)  # of which none is begun
+    action = jax.eval_shape(lambda: wait_action(params.env.cluster))
     step_s = cpu_seconds_to_compile(
-        lambda state, action: env.step(jax.random.key(0), state, action, params), one, action
+        lambda state, action: (after := env.step_env(state, action, params), env.observe(after[0], params)), one, action
     )
     chunk_s = cpu_seconds_to_compile(lambda state: chunk(setting, state), state)
     assert step_s < STEP_S and chunk_s < CHUNK_S, (step_s, chunk_s)

@@ -31,12 +31,12 @@ def test_servers_fail_in_every_environment_at_times_of_its_own(config):
     setting = make_setting(replace_values(config, {"env.failures": "100,4"}))
     plain = make_setting(config)
     costs = setting.worlds.params.preemption
-    assert costs is not None and not costs.voluntary and plain.worlds.params.failures is None
+    assert costs.there and not costs.voluntary and not plain.worlds.params.failures.there
     draws, same = (draw_some(jax.random.key(1), one.worlds, 3) for one in (setting, plain))
     assert draws.failures is not None and len({leaf.tobytes() for leaf in np.asarray(draws.failures.changes)}) == 3
     jax.tree.map(np.testing.assert_array_equal, draws.replace(failures=None), same)
     start = jax.eval_shape(lambda: initial(setting))
-    assert start.worlds.faults is not None
+    assert start.worlds.faults.there
     after, _ = jax.eval_shape(lambda state: chunk(setting, state), start)  # the whole of a chunk can be traced
     assert jax.tree.structure(after) == jax.tree.structure(start)
 

@@ -68,7 +68,7 @@ def test_what_schedulers_know_and_that_jobs_stop_are_in_the_environment(config):
     costs = setting.worlds.params.preemption
     assert setting.static.knows == HISTORY and costs is not None and float(costs.restart_s) == 30.0
     start = jax.eval_shape(lambda: initial(setting))
-    assert start.worlds.history is not None and start.worlds.service is not None
+    assert start.worlds.history.there and start.worlds.service.there
     after, _ = jax.eval_shape(lambda state: chunk(setting, state), start)  # the whole of a chunk can be traced
     assert jax.tree.structure(after) == jax.tree.structure(start)
 

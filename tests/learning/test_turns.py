@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.turns import Playing
+from jaxsched.env.stages import Playing
 from jaxsched.learning import rollout
 from jaxsched.learning.chunk import chunk, initial, validate
 from jaxsched.learning.config import MachineConfig

@@ -8,7 +8,7 @@ import jraph
 import numpy as np
 
 from jaxsched.networks.graphs import containment, downward, exchange, upward
-from jaxsched.networks.hierarchy import Pass
+from jaxsched.networks.hierarchy import MessagePassing
 from tests.support.network_cases import SIZES, make
 
 
@@ -40,7 +40,7 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
     children = jnp.asarray(rng.normal(size=(level.parent.shape[0], 8)), jnp.float32)
     parents = jnp.asarray(rng.normal(size=(level.parents, 8)), jnp.float32)
     up, down = functools.partial(upward, level), functools.partial(downward, level)
-    module = Pass(8)
+    module = MessagePassing(8)
     weights = module.init(jax.random.key(0), up, children, parents)
     dense = weights["params"]
 

@@ -35,6 +35,7 @@ def view(free=None, **use) -> View:
         free=jnp.asarray(FULL if free is None else free, jnp.int32),
         total=jnp.asarray(total),
         profiles=profiles(),
+        room=jnp.zeros(len(FULL), jnp.int32),
     )
 
 
@@ -247,7 +248,8 @@ def test_small_partitions_have_fewer_anchors():
     small = build([Server()] * 2, leaf_spine(2), 1)
     one = one_partition(small, 0)
     size = layout_of(small).size
-    seen = View(cluster=one, free=jnp.array([4, 4, 4, 4]), total=jnp.zeros(size), profiles=profiles())
+    free, full = jnp.array([4, 4, 4, 4]), jnp.zeros(4, jnp.int32)
+    seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full)
     workers, valid = map(np.asarray, jax.jit(candidates)(seen, job(2)))
     expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
     assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected

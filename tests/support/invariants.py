@@ -30,7 +30,7 @@ def check_state(config, params, state) -> None:
     workers = running.workers.astype(int) * active[..., None, None]
     whole = active
     taken = np.zeros(cluster.group_gpus.shape, int)
-    if s.shared is not None:
+    if s.shares:
         whole = active & (running.gpu < 0)
         used = np.zeros(s.shared.shape, int).reshape(len(s.shared), -1)
         p, r = np.nonzero(active & (running.gpu >= 0))
@@ -45,7 +45,7 @@ def check_state(config, params, state) -> None:
         assert (running.stretch >= 1).all() and (running.stretch[~(active & (running.gpu >= 0))] == 1).all()
     held = np.einsum("pr,prnk->pnk", running.gpus_per_worker * whole, workers)
     there = cluster.group_gpus
-    if s.faults is not None:
+    if s.faults.there:
         there = np.where((s.faults.passed % 2 == 1)[..., None], 0, there)
     np.testing.assert_array_equal(s.free, there - held - taken)
     assert (s.free >= 0).all()
@@ -74,13 +74,13 @@ def check_state(config, params, state) -> None:
     due = table[~arrived & (jobs.arrival <= s.clock) & (jobs.arrival != NEVER)]
     if len(due) and s.round == 0:
         home = jobs.home[due[0]]
-        kept = 0 if s.faults is None else (running.job[home] >= 0).sum()  # for the jobs that run
+        kept = (running.job[home] >= 0).sum() if s.faults.there else 0  # for the jobs that run
         assert due[0] == s.next_job and (s.queue[home] < 0).sum() <= kept
 
     # Records.
     started = records.start >= 0
-    stopped = np.zeros(len(started), bool) if s.service is None else s.service.stops > 0
-    if s.faults is not None:
+    stopped = s.service.stops > 0 if s.service.there else np.zeros(len(started), bool)
+    if s.faults.there:
         stopped |= s.faults.count > 0
     np.testing.assert_array_equal(started & ~(stopped & (records.status == WAITING)), records.status != WAITING)
     np.testing.assert_array_equal(records.finish >= 0, finished)
@@ -100,7 +100,7 @@ def fastest(params) -> float:
 
 def capacity(state, p: int, row: int) -> np.ndarray:
     """int[N, K], section 7: workers that fit each group now."""
-    if state.shared is not None and state.jobs.milli[row] < 1000:
+    if state.shares and state.jobs.milli[row] < 1000:
         some = ((state.shared[p] > 0) & (state.shared[p] + state.jobs.milli[row] <= 1000)).any(-1)
         return (some | (state.free[p] > 0)).astype(int)
     return state.free[p] // state.jobs.gpus_per_worker[row]

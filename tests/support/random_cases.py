@@ -22,7 +22,7 @@ from jaxsched.env.failures import failures_of
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
 from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import EnvConfig, EnvParams, Failures, Pairs, make_params, preemption
+from jaxsched.env.state import NOBODY, EnvConfig, EnvParams, Failures, Pairs, make_params, no_failures, preemption
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.load import with_estimates
 from jaxsched.workload.models import MODEL_NAMES
@@ -200,9 +200,10 @@ class Case:
     @property
     def params(self) -> EnvParams:
         """As the environment takes it."""
-        costs = self.preemption
-        if costs is not None:
-            costs = preemption(costs.restart_s, costs.checkpoint_interval_s, costs.min_run_s)
+        costs = preemption(by=NOBODY)
+        if self.preemption is not None:
+            of = self.preemption
+            costs = preemption(of.restart_s, of.checkpoint_interval_s, of.min_run_s)
         weights = Strengths(kappa=jnp.asarray(self.kappa, jnp.float32))
         return make_params(
             self.cluster,
@@ -210,7 +211,7 @@ class Case:
             interference=Interference(law=LAWS[self.law], weights=weights, sharing=self.sharing),
             max_forwards=jnp.int32(self.max_forwards),
             preemption=costs,
-            failures=None if self.outages is None else self.failures,
+            failures=no_failures(self.cluster) if self.outages is None else self.failures,
         )
 
     def config(self, **changes) -> EnvConfig:

@@ -13,9 +13,9 @@ from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.levels import LevelTable
-from jaxsched.env.rollout import one_round, play_while
+from jaxsched.env.rollout import one_round, one_turn, play_while
+from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
-from jaxsched.env.turns import Playing, at_boundary, turn
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.policies.spec import BY_HAND, MATCH, SeekWeights, parse_spec
@@ -274,7 +274,7 @@ class OneOf:
     def __call__(self, key, state: State, params: EnvParams) -> Action:
         """What that one does: nothing is stopped, and no GPU is named, by those that never do so."""
         specs = [policy.spec for policy in self.policies if policy.spec is not None]
-        names = any(of.rule == MATCH for of in specs) and state.shared is not None
+        names = any(of.rule == MATCH for of in specs) and state.shares
         stops = any(of.queue.preempt for of in specs)
 
         def full(policy: Policy, *seen) -> Action:
@@ -311,7 +311,7 @@ def jit_run_in_turns(config: EnvConfig, specs: tuple[str, ...]):
 
     def run(params: EnvParams, table: JobTable, index, most_turns=MOST_ROUNDS, pairs: Pairs | None = None):
         def play(playing: Playing, key):
-            return turn(config, params, OneOf(specs, index), playing, key)[0], None
+            return one_turn(config, params, OneOf(specs, index), playing, key)[0], None
 
         def going(playing: Playing):
             return ~is_finished(playing.state) | ~playing.decides

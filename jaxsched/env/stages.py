@@ -1,0 +1,112 @@
+"""The stages of a step, in the one order in which they come (docs/semantics.md, section 6).
+
+All schedulers act. When the rounds of a boundary are over, time passes. Then servers go out and come back, and what
+has arrived is queued. A step may go on to the next boundary at once (`env.environment`, in rounds) or to the next
+completion (`env.turns`): that is its `Pace`, and all that differs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float32, Int32
+
+from jaxsched.env.actions import apply_actions
+from jaxsched.env.clock import intervals_ahead
+from jaxsched.env.failures import change_servers
+from jaxsched.env.reward import RewardTerms, reward, zero_terms
+from jaxsched.env.state import WAIT, Action, Asked, EnvConfig, EnvParams, State
+from jaxsched.pytree import Pytree
+
+
+class Playing(Pytree):
+    """An environment between steps."""
+
+    state: State
+    intervals: Int32[Array, ""]  # whole intervals that it is on its way through; 0 at a boundary
+    elapsed_s: Float32[Array, ""]  # since the boundary
+    terms: RewardTerms  # since the boundary
+    admitting: Bool[Array, ""]  # jobs that have arrived are still to be queued
+
+    @property
+    def decides(self) -> Bool[Array, ""]:
+        """Whether its schedulers decide in the next step."""
+        return (self.intervals == 0) & ~self.admitting
+
+    @property
+    def to_decide(self) -> State:
+        """What its schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
+        return self.state.replace(waited=self.state.waited | ~self.decides)
+
+
+def at_boundary(state: State) -> Playing:
+    """The state of an environment at a boundary, as `initial_state` and `transition` leave it."""
+    return Playing(
+        state=state,
+        intervals=jnp.int32(0),
+        elapsed_s=jnp.float32(0.0),
+        terms=zero_terms(jnp.zeros(state.queue.shape[0], jnp.float32)),
+        admitting=jnp.array(False),
+    )
+
+
+class Passed(NamedTuple):
+    """What the time that passes in a step leaves."""
+
+    playing: Playing
+    changed: Bool[Array, "P R"]  # running slots whose jobs have come or gone, of which the load does not know yet
+    ends: Bool[Array, ""]  # it ends at a boundary
+
+
+class Pace(NamedTuple):
+    """How far a step goes."""
+
+    pass_time: Callable[[EnvParams, Playing, Bool[Array, "P R"], Bool[Array, ""]], Passed]
+    """Of an environment, the jobs that have come or gone, and whether the rounds of its boundary are over."""
+    update_load: Callable[[EnvParams, State, Bool[Array, "P R"]], State]
+    admit: Callable[[State, Bool[Array, ""]], tuple[State, Bool[Array, ""] | bool]]
+    """The state with arrivals queued, if there are to be any; and whether more are to come."""
+    waits: bool  # time may pass over several steps, in which no scheduler decides
+
+
+def step(
+    config: EnvConfig, params: EnvParams, playing: Playing, action: Action, asked: Asked, pace: Pace
+) -> tuple[Playing, Float32[Array, "P"]]:
+    """The environment after one more step, and the reward of the intervals that ended with it.
+
+    What the schedulers do counts where they decide. Args: `asked`: when they want to be, see `intervals_ahead`.
+    """
+    decides = playing.decides if pace.waits else jnp.array(True)
+    state, changed = _act(params, playing.state, action, decides)
+    over = state.round >= config.rounds
+    if config.early_stop:
+        over |= state.waited.all()
+    over &= decides
+    intervals = jnp.where(over, intervals_ahead(config, params, state, asked), playing.intervals)
+    playing, changed, ends = pace.pass_time(params, playing.replace(state=state, intervals=intervals), changed, over)
+    state, gone = change_servers(params, playing.state)
+    state = pace.update_load(params, state, changed | gone)
+    state = state.replace(round=jnp.where(ends, 0, state.round), waited=state.waited & ~ends)
+    state, admitting = pace.admit(state, ends | playing.admitting)
+    gain = jnp.where(ends, reward(params.reward, playing.terms), 0.0)
+    after = Playing(
+        state=state,
+        intervals=jnp.where(ends, 0, playing.intervals),
+        elapsed_s=jnp.where(ends, 0.0, playing.elapsed_s),
+        terms=jax.tree.map(lambda term: jnp.where(ends, 0.0, term), playing.terms),
+        admitting=jnp.asarray(admitting),
+    )
+    return after, gain
+
+
+def _act(params: EnvParams, state: State, action: Action, decides: Bool[Array, ""]) -> tuple[State, Bool[Array, "P R"]]:
+    """`apply_actions` where the schedulers decide; elsewhere they have not even waited."""
+    action = action.replace(
+        kind=jnp.where(decides, action.kind, WAIT), stop=None if action.stop is None else action.stop & decides
+    )
+    after, changed = apply_actions(params, state, action)
+    return after.replace(
+        waited=jnp.where(decides, after.waited, state.waited), round=jnp.where(decides, after.round, state.round)
+    ), changed
