@@ -52,7 +52,7 @@ class GymEnv(gymnasium.Env):
             self._key = jax.random.key(seed)
         self._key, key = jax.random.split(self._key)
         seen, self._turn = self._reset(key)
-        return self._noted(_shown(seen)), {}
+        return self._note_mask(_shown(seen)), {}
 
     def step(self, action: np.ndarray):
         """One decision round of all schedulers."""
@@ -60,13 +60,13 @@ class GymEnv(gymnasium.Env):
         self._key, key = jax.random.split(self._key)
         seen, self._turn, reward, terminated, truncated, info = self._step(key, self._turn, jnp.asarray(action))
         told = {name: np.asarray(value).item() for name, value in info.items()}
-        return self._noted(_shown(seen)), float(reward.mean()), bool(terminated), bool(truncated), told
+        return self._note_mask(_shown(seen)), float(reward.mean()), bool(terminated), bool(truncated), told
 
     def action_masks(self) -> np.ndarray:
         """Which options are legal now, bool[P * A], one scheduler after the other: for `MaskablePPO` of sb3-contrib."""
         return self._mask.reshape(-1)
 
-    def _noted(self, shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _note_mask(self, shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         self._mask = shown["mask"].astype(bool)
         return shown
 

@@ -48,7 +48,7 @@ class JaxMarlEnv(MultiAgentEnv):
     def reset(self, key: PRNGKeyArray) -> tuple[ByAgent, Turn]:
         """The start of a random episode."""
         seen, turn = self.inner.reset(key)
-        return self._named(seen["features"]), turn
+        return self._name_rows(seen["features"]), turn
 
     @functools.partial(jax.jit, static_argnums=0)
     def step(
@@ -66,16 +66,16 @@ class JaxMarlEnv(MultiAgentEnv):
             seen = self.inner.seen(turn)
         dones: ByAgent = {name: ended for name in [*self.agents, "__all__"]}
         told = {name: jnp.full(self.num_agents, value) for name, value in info.items()}
-        return self._named(seen["features"]), turn, self._named(reward), dones, told
+        return self._name_rows(seen["features"]), turn, self._name_rows(reward), dones, told
 
     def get_obs(self, state: Turn) -> ByAgent:
         """What the agents see."""
-        return self._named(self.inner.seen(state)["features"])
+        return self._name_rows(self.inner.seen(state)["features"])
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_avail_actions(self, state: Turn) -> ByAgent:
         """bool[A] for each agent: the legal lines of its menu, of which the last, to wait, always is one."""
-        return self._named(self.inner.seen(state)["mask"])
+        return self._name_rows(self.inner.seen(state)["mask"])
 
-    def _named(self, rows: Shaped[Array, "P ..."]) -> ByAgent:
+    def _name_rows(self, rows: Shaped[Array, "P ..."]) -> ByAgent:
         return dict(zip(self.agents, rows))

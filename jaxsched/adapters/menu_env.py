@@ -93,7 +93,7 @@ class MenuEnv:
 
     def seen(self, turn: Turn) -> Seen:
         """What the schedulers are shown in a turn."""
-        return seen_of(turn.observation, turn.menu, self.may_wait)
+        return show_menu(turn.observation, turn.menu, self.may_wait)
 
     def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
         """What was learned here as a policy, for `compare`, for FILE.py:NAME on the command line, on any cluster.
@@ -105,7 +105,7 @@ class MenuEnv:
         """
 
         def choose(key: PRNGKeyArray, observation: Observation, menu: Menu, weights: PyTree) -> Choice:
-            return _choice(observation, menu, act(key, seen_of(observation, menu, self.may_wait), weights))
+            return _choice(observation, menu, act(key, show_menu(observation, menu, self.may_wait), weights))
 
         return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))
 
@@ -142,7 +142,7 @@ def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> 
     return Choice(act=legal, option=within)
 
 
-def seen_of(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:
+def show_menu(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:
     """Of every scheduler all features in a row, its options, and which of them are legal.
 
     The length of a row of features depends on the cluster's size. That of an option does not. Who may not wait has that

@@ -9,7 +9,7 @@ from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io import cards, csv_file
 from jaxsched.io.csv_file import MOST_BYTES
-from jaxsched.io.inputs import read_bytes, shortened
+from jaxsched.io.inputs import read_bytes, shorten
 from jaxsched.workload.datasets import DATASETS
 from jaxsched.workload.rows import Row, rows_of
 
@@ -31,7 +31,7 @@ def read_table(path: Path, formats: Sequence[Format]) -> tuple[Format, list[Any]
     for known in formats:
         if sorted(table.header) == sorted(known.columns):
             return known, some(path, map(known.parse, rows_of(table)))
-    header = shortened(",".join(table.header), 200)
+    header = shorten(",".join(table.header), 200)
     raise UserError(f"{path}, line 1: the header {header!r} should be {' or '.join(map(str, formats))}")
 
 

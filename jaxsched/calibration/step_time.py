@@ -30,7 +30,7 @@ from jaxsched.dynamics.traffic import ring_bytes
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
-from jaxsched.io.schema import Count, Size, Text, converted
+from jaxsched.io.schema import Count, Size, Text, convert
 from jaxsched.workload.rows import Row
 
 WHAT = "placement"  # on the cards of fitted ones
@@ -275,7 +275,7 @@ def save_model(folder: Path, fitted: StepTimeModel, means: dict[str, float], car
 def load_model(name: str | Path) -> tuple[StepTimeModel, dict[str, float], dict[str, Any]]:
     """Model, reference means and card of a folder, or of the shipped one (`fitted`). UserError if there is none."""
     parameters, card = read_folder(name, WHAT)
-    read: Card = converted(Card, card, f"{WHAT} {name}: {CARD_FILE}")
+    read: Card = convert(Card, card, f"{WHAT} {name}: {CARD_FILE}")
     rows = {parameter: len(read.models) for parameter in START} | {"compute": len(read.batches)}
     found = {name: np.shape(leaf) for name, leaf in parameters.items()} if isinstance(parameters, dict) else {}
     if found != {parameter: (count,) for parameter, count in rows.items()}:

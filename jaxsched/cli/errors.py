@@ -146,7 +146,7 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def parsed(parse: Callable[[], T]) -> T:
+def parse_command(parse: Callable[[], T]) -> T:
     """What `parse` returns; what tyro has to say about a wrong command line, a box of text, becomes one line."""
     said = io.StringIO()
     try:

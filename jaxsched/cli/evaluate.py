@@ -148,9 +148,9 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         import time
 
         from jaxsched.cli.output import Display
-        from jaxsched.evaluation.decisions import decisions_of, most_lost
+        from jaxsched.evaluation.decisions import decisions_of, find_most_lost
         from jaxsched.policies.registry import parse_all
-        from jaxsched.simulation.device import played_on
+        from jaxsched.simulation.device import play_on
         from jaxsched.simulation.jax_run import COMPILING
 
         cluster, settings = self.scenario(1).cluster, self.settings(record_placements=True)
@@ -159,8 +159,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             for policy, row in zip(parse_all(self.policies), comparison.rows, strict=True):
                 result, name, begin = row.outcomes[0], row.name, time.monotonic()
                 display.compiling(name, COMPILING)
-                with played_on(settings.device):
-                    found[name] = decisions_of(policy, result, cluster, settings, most_lost(result, self.explain))
+                with play_on(settings.device):
+                    found[name] = decisions_of(policy, result, cluster, settings, find_most_lost(result, self.explain))
                 display.update(name, len(found[name]), time.monotonic() - begin, over=True)
         return found
 
@@ -253,7 +253,7 @@ class Report:
         """Read, join, write. UserError on any mistake."""
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
-        from jaxsched.evaluation.saved import read_result, saved_page
+        from jaxsched.evaluation.saved import make_saved_page, read_result
         from jaxsched.io.files import check_ending, check_outputs
 
         if not self.results:
@@ -263,6 +263,6 @@ class Report:
         names = [path.stem for path in self.results]
         if len(set(names)) < len(names):
             names = [str(path) for path in self.results]
-        page = saved_page({name: read_result(path) for name, path in zip(names, self.results)})
+        page = make_saved_page({name: read_result(path) for name, path in zip(names, self.results)})
         with results() as write:
             write(self.out, text(page))

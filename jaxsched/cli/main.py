@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxsched import __version__
-from jaxsched.cli.errors import fail, mistakes, parsed
+from jaxsched.cli.errors import fail, mistakes, parse_command
 from jaxsched.compile_cache import enable_cache
 from jaxsched.machine import allow_whole_loops
 
@@ -89,7 +89,7 @@ def _run(arguments: list[str]) -> None:
     kind, said = command_of(name)
     import tyro
 
-    command = parsed(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=said, args=rest))
+    command = parse_command(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=said, args=rest))
     allow_whole_loops()
     enable_cache()
     command.run()

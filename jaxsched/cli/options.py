@@ -26,7 +26,7 @@ def file_of(policy: str) -> str:
     return policy.rpartition(":")[0] if ".py:" in policy else policy
 
 
-def switched_on(preemption: str) -> bool:
+def read_switch(preemption: str) -> bool:
     """What `--preemption` says. UserError if it says neither on nor off."""
     from jaxsched.errors import UserError
 

@@ -96,14 +96,14 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     from jaxsched.cli.output import Display
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
-    from jaxsched.io.schema import converted
+    from jaxsched.io.schema import convert
     from jaxsched.learning.evolved.config import EvolvedConfig
     from jaxsched.learning.evolved.loop import train_evolved
     from jaxsched.learning.evolved.state import STATE_FILE
     from jaxsched.policies import evolved
 
     card = evolved.read_card(folder, what)
-    config: EvolvedConfig = converted(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
+    config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:

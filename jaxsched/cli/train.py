@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import INTERFERENCE, optional, switched_on
+from jaxsched.cli.options import INTERFERENCE, optional, read_switch
 from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Train:
 
         world = given(*ENVIRONMENT)
         if self.preemption is not None:
-            world["preemption"] = switched_on(self.preemption)
+            world["preemption"] = read_switch(self.preemption)
         env = dataclasses.replace(config.env, **world)
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"))

@@ -28,7 +28,7 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_spee
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
-from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, converted
+from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
 
 Positive = Annotated[float, Meta(ge=1e-9, le=1e9)]
@@ -69,14 +69,14 @@ def _load(path: str | Path) -> File:
     content = read_yaml(path, __name__)
     if content is None:
         raise UserError(f"{path}: the file is empty; it must have at least the key servers")
-    return converted(File, check_mapping(content, str(path), File.__struct_fields__), str(path))
+    return convert(File, check_mapping(content, str(path), File.__struct_fields__), str(path))
 
 
 def _servers(entries: Sequence[Any], where: str, speeds: Mapping[str, float]) -> tuple[Server, ...]:
     servers: list[Server] = []
     for place, entry in enumerate(entries):
         here = f"{where}[{place}]"
-        fields = msgspec.structs.asdict(converted(ENTRY, check_mapping(entry, here, ENTRY.__struct_fields__), here))
+        fields = msgspec.structs.asdict(convert(ENTRY, check_mapping(entry, here, ENTRY.__struct_fields__), here))
         count = check_whole(fields.pop("count"), here, "count", 1, MAX_SERVERS - len(servers))
         try:
             server = Server(**fields)

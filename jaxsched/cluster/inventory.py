@@ -20,7 +20,7 @@ from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Se
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import Table, read_table
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import bad_field, parse_whole
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_csv(path: str | Path) -> Inventory:
     if set(NODE_COLUMNS) <= set(table.header):
         return read_node_list(table)
     raise UserError(
-        f"{path}:1: header is {shortened(','.join(table.header), 200)}; it must have the columns of a node list "
+        f"{path}:1: header is {shorten(','.join(table.header), 200)}; it must have the columns of a node list "
         f"({','.join(NODE_COLUMNS)}) or of a host map ({','.join(HOST_COLUMNS)})"
     )
 

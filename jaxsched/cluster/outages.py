@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import read_table
-from jaxsched.io.inputs import plain_number, shortened
+from jaxsched.io.inputs import plain_number, shorten
 
 COLUMNS = ("server", "from_s", "to_s")
 MOST = 1_000_000  # outages in all
@@ -52,7 +52,7 @@ def parse_rates(text: str) -> Rates:
     found = [plain_number(part.strip()) for part in text.split(",")]
     if len(found) != 2 or any(map(math.isnan, found)):
         raise UserError(
-            f"failures: {shortened(text)!r} should be MTBF,MTTR: mean hours up and mean hours out, such as 1000,4"
+            f"failures: {shorten(text)!r} should be MTBF,MTTR: mean hours up and mean hours out, such as 1000,4"
         )
     mtbf_h, mttr_h = found
     for name, value in (("mean hours up", mtbf_h), ("mean hours out", mttr_h)):
@@ -95,7 +95,7 @@ def read_outages(path: str | Path, names: Sequence[str]) -> Outages:
     """The outages of a file, of servers with these names. UserError with file, line and field on a mistake."""
     table = read_table(path)
     if set(table.header) != set(COLUMNS):
-        found = shortened(",".join(table.header), 200)
+        found = shorten(",".join(table.header), 200)
         raise UserError(f"{path}, line 1: the columns {found!r} should be {','.join(COLUMNS)}")
     if len(table.rows) > MOST:
         raise UserError(f"{path}: {len(table.rows):,} outages, at most {MOST:,} are simulated")
@@ -106,7 +106,7 @@ def read_outages(path: str | Path, names: Sequence[str]) -> Outages:
         where = f"{path}, line {line}"
         if row["server"] not in number:
             raise UserError(
-                f"{where}, server: {shortened(row['server'])!r} should be a server of the cluster, such as {names[0]!r}"
+                f"{where}, server: {shorten(row['server'])!r} should be a server of the cluster, such as {names[0]!r}"
             )
         from_s, to_s = (_seconds(where, field, row[field]) for field in COLUMNS[1:])
         if to_s <= from_s:
@@ -121,5 +121,5 @@ def _seconds(where: str, field: str, text: str) -> float:
     """A number of seconds."""
     value = plain_number(text)
     if not 0.0 <= value <= LONGEST_S:
-        raise UserError(f"{where}, {field}: {shortened(text)!r} should be a number of seconds from 0 to {LONGEST_S:g}")
+        raise UserError(f"{where}, {field}: {shorten(text)!r} should be a number of seconds from 0 to {LONGEST_S:g}")
     return value

@@ -16,12 +16,21 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import CPU
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
-from jaxsched.evaluation.metrics import JobCounts, Metrics, by_end, job_counts, mean_of, metrics, notes, tenant_shares
+from jaxsched.evaluation.metrics import (
+    JobCounts,
+    Metrics,
+    group_by_end,
+    job_counts,
+    mean_of,
+    metrics,
+    notes,
+    tenant_shares,
+)
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
-from jaxsched.simulation.device import on_accelerator
+from jaxsched.simulation.device import uses_accelerator
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.scenario import check_options, load_scenario
@@ -94,7 +103,7 @@ class Comparison:
             }
             for row in self.rows
         }
-        return _plain(
+        return _make_plain(
             {
                 "jobs": dataclasses.asdict(self.jobs),
                 "bound_s": self.bound_s,
@@ -135,7 +144,7 @@ def compare(
     UserError on an unknown policy or option, or if no job fits the cluster.
     """
     check_options("compare", options, _OF_SETTINGS)
-    settings, options = _settled(settings or Settings(), options)
+    settings, options = _split_settings(settings or Settings(), options)
     policies = parse_all([policies] if isinstance(policies, str) else policies)
     if isinstance(jobs, str):
         if not isinstance(cluster, str):
@@ -148,7 +157,7 @@ def compare(
         cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
         jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
     models = profiles_on(cluster, get_catalogue(settings.models).models)
-    job_lists = compact_tenants([_on_reference(cluster, models, jobs) for jobs in jobs_by_seed])
+    job_lists = compact_tenants([_convert_to_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = play(policies, cluster, job_lists, settings, report)
     gpus = total_gpus(cluster)
     bounds = np.array(
@@ -160,20 +169,20 @@ def compare(
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
-    played = {} if on_accelerator(settings.device) else {"device": CPU}
-    return Comparison(_with_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions() | played)
+    played = {} if uses_accelerator(settings.device) else {"device": CPU}
+    return Comparison(_add_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions() | played)
 
 
 _OF_SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]  # which is that of lists
 
 
-def _settled(settings: Settings, options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+def _split_settings(settings: Settings, options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     """The settings with the options that are theirs, and the others."""
     changes = {name: value for name, value in options.items() if name in _OF_SETTINGS}
     return dataclasses.replace(settings, **changes), {name: options[name] for name in options if name not in changes}
 
 
-def _on_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> JobList:
+def _convert_to_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> JobList:
     """The jobs with run times on the cluster's reference GPU type."""
     return on_reference(cluster, models, jobs) if (jobs.gpu_type != "").any() else jobs
 
@@ -202,7 +211,7 @@ def _row(
         for reason, count in rejections(result).items():
             lost[reason] = lost.get(reason, 0) + count
     cut = math.isnan(figures.jct_mean_s)
-    ends = [] if cut else [by_end(result) for result in outcomes]
+    ends = [] if cut else [group_by_end(result) for result in outcomes]
     total = counts[0]
     for count in counts[1:]:
         total = total + count
@@ -223,7 +232,7 @@ def _row(
     )
 
 
-def _with_ratios(rows: list[PolicyResult]) -> list[PolicyResult]:
+def _add_ratios(rows: list[PolicyResult]) -> list[PolicyResult]:
     best = best_baseline(rows)
     if best is None:
         return rows
@@ -261,14 +270,14 @@ def _known(interval: Interval) -> list[float] | None:
     return None if math.isnan(interval[0]) else list(interval)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     """The same with NaN and infinities as None, which JSON has."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _make_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_make_plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return _make_plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -101,7 +101,7 @@ def decisions_of(
     return found
 
 
-def most_lost(result: Outcome, count: int) -> Int[np.ndarray, "D"]:
+def find_most_lost(result: Outcome, count: int) -> Int[np.ndarray, "D"]:
     """The jobs whose run took longest over their run time alone."""
     lost_s = np.nan_to_num(result.run_s - result.jobs.duration_s, nan=-np.inf)
     return np.argsort(-lost_s, kind="stable")[: min(count, int(result.finished.sum()))]

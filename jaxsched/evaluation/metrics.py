@@ -47,8 +47,8 @@ class FinishedJobs:
 
     @functools.cached_property
     def over_arrivals(self) -> tuple[float, float, float]:
-        """See the function of this name."""
-        return over_arrivals(self.result, self.total_gpus)
+        """See `measure_arrivals`."""
+        return measure_arrivals(self.result, self.total_gpus)
 
     @functools.cached_property
     def fairness(self) -> Float64[np.ndarray, "J"]:
@@ -144,7 +144,7 @@ def goodput(result: Outcome) -> float:
     return float(jobs.gpu_demand[useful] @ jobs.duration_s[useful] / (jobs.gpu_demand[done] @ result.run_s[done]))
 
 
-def over_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
+def measure_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:
     """From the first to the last submission: the share of GPU time held, and the mean and the most jobs queued.
 
     NaN where all jobs are submitted at once.
@@ -183,7 +183,7 @@ def tenant_shares(result: Outcome) -> dict[str, float]:
     return {str(tenant): float(held[tenant] / held.sum()) for tenant in np.unique(jobs.tenant[done])}
 
 
-def by_end(result: Outcome) -> dict[str, dict[str, float]]:
+def group_by_end(result: Outcome) -> dict[str, dict[str, float]]:
     """Jobs, mean JCT and GPU hours held of those that completed, were cancelled and failed, as the trace says."""
     jobs, figures = result.jobs, {}
     for code, name in enumerate(ENDS):
@@ -223,7 +223,7 @@ def job_counts(result: Outcome) -> JobCounts:
     return JobCounts(finished + running + queued + rejected, finished, running, queued, rejected)
 
 
-def waiting_at(result: Outcome, time_s: float) -> int:
+def count_waiting(result: Outcome, time_s: float) -> int:
     """Jobs that were submitted by `time_s` and had not started then."""
     submitted = (result.jobs.submit_s <= time_s) & (result.status != REJECTED)
     return int((submitted & ~(result.start_s <= time_s)).sum())
@@ -237,7 +237,7 @@ def unstable(result: Outcome) -> str | None:
     than 1.5 times as many as when half of them had.
     """
     submit = result.jobs.submit_s
-    last, half = waiting_at(result, submit[-1]), waiting_at(result, submit[(len(submit) - 1) // 2])
+    last, half = count_waiting(result, submit[-1]), count_waiting(result, submit[(len(submit) - 1) // 2])
     if last <= max(UNSTABLE_SHARE * len(submit), UNSTABLE_JOBS) or last <= 1.5 * half:
         return None
     return f"{last:,} of {len(submit):,} jobs were waiting when the last one arrived ({half:,} at half time)"

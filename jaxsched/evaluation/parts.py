@@ -132,7 +132,7 @@ def _stretches(
     for number in range(GPU):
         here = np.flatnonzero((channel == number) & (others > 0))
         if here.size:
-            columns = (_padded(model[here], np.int32), _padded(own[here]), _padded(others[here]))
+            columns = (_pad(model[here], np.int32), _pad(own[here]), _pad(others[here]))
             found[here] = np.asarray(_stretch(number, interference, *columns))[: here.size]
     return found
 
@@ -148,16 +148,16 @@ def _on_gpu(block: Readings, prints: Footprints, interference: Interference) -> 
     here = np.flatnonzero((prints.gpu[attempt] >= 0) & (block.pressure[:, 0] > 0))
     if here.size:
         columns = (prints.gpu, prints.model, prints.gpu_type)
-        gpu, models, kinds = (_padded(values[attempt[here]], np.int32) for values in columns)
+        gpu, models, kinds = (_pad(values[attempt[here]], np.int32) for values in columns)
         jobs = Sharers(gpu=jnp.asarray(gpu), model=jnp.asarray(models), gpu_type=jnp.asarray(kinds))
-        found[here] = np.asarray(_stretch_under(interference, jobs, _padded(block.pressure[here])))[: here.size]
+        found[here] = np.asarray(_stretch_under(interference, jobs, _pad(block.pressure[here])))[: here.size]
     return found
 
 
 _stretch_under = jax.jit(stretch_under)
 
 
-def _padded(values: np.ndarray, kind: type = np.float32) -> np.ndarray:
+def _pad(values: np.ndarray, kind: type = np.float32) -> np.ndarray:
     """With zeros at the end, to a power of two: few programs are compiled."""
     size = max(1024, 1 << (len(values) - 1).bit_length())
     return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]))]).astype(kind)

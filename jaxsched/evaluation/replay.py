@@ -254,9 +254,9 @@ class _Walk:
             if one not in ended:
                 entry = self.entries[one]
                 others = np.maximum(self.total[self.prints.resource[entry]] - self.prints.own[entry], 0.0)
-                self.open[one] = now_s, others, self._beside(one)
+                self.open[one] = now_s, others, self._press_beside(one)
 
-    def _beside(self, one: int) -> np.ndarray:
+    def _press_beside(self, one: int) -> np.ndarray:
         gpu = int(self.prints.gpu[one])
         beside = [other for other in self.on_gpu.get(gpu, ()) if other != one] if gpu >= 0 else []
         return self.prints.pressure[beside].sum(0)

@@ -88,11 +88,11 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
         ],
         "jobs": {
             "id": jobs.job_id.tolist(),
-            "submit_s": packed(jobs.submit_s, np.float64),
-            "ideal_s": packed(jobs.duration_s, np.float64),
-            "gpus": packed(jobs.gpu_demand, np.float32),
-            "model": packed(jobs.model, np.uint8),
-            "user": packed(jobs.tenant, np.uint16),
+            "submit_s": pack_column(jobs.submit_s, np.float64),
+            "ideal_s": pack_column(jobs.duration_s, np.float64),
+            "gpus": pack_column(jobs.gpu_demand, np.float32),
+            "model": pack_column(jobs.model, np.uint8),
+            "user": pack_column(jobs.tenant, np.uint16),
         },
         "models": list(first.models),
         "servers": servers,
@@ -116,7 +116,7 @@ def page(title: str, summaries: Sequence[tuple[str, Mapping[str, Any]]], data: M
         "TITLE": escape(title),
         "SUMMARY": "".join(_section(name if several else "", found) for name, found in summaries),
         "UNPACK": SCRIPT.read_text(encoding="utf-8"),
-        "DATA": "" if data is None else embedded(data),
+        "DATA": "" if data is None else embed(data),
         "RUNS": "",
         "END": "",
     }
@@ -161,12 +161,16 @@ def _run(
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
     return {
         "name": row.name,
-        "start_s": packed(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
-        "finish_s": packed(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
+        "start_s": pack_column(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
+        "finish_s": pack_column(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
         "attempts": None if result.logged is None else _attempts(attempts, settings),
-        "gpu": packed(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
-        "parts": {name: packed(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
-        "links": {"names": links.names[:MOST_LINKS], "end_s": end_s, "percent": packed(percent.reshape(-1), np.uint8)},
+        "gpu": pack_column(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
+        "parts": {name: pack_column(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
+        "links": {
+            "names": links.names[:MOST_LINKS],
+            "end_s": end_s,
+            "percent": pack_column(percent.reshape(-1), np.uint8),
+        },
     }
 
 
@@ -176,11 +180,11 @@ def _attempts(attempts: Attempts, settings: Settings) -> dict[str, Any]:
     Of an attempt that ends its job only the start stands here; the end is the job's `finish_s`.
     """
     return {
-        "job": packed(attempts.job, np.int32),
-        "start": packed(np.rint(attempts.start_s / settings.interval_s), np.int32),
+        "job": pack_column(attempts.job, np.int32),
+        "start": pack_column(np.rint(attempts.start_s / settings.interval_s), np.int32),
         "interval_s": settings.interval_s,
-        "held_s": packed(np.where(attempts.ended == DONE, 0.0, attempts.end_s - attempts.start_s), np.float32),
-        "ended": packed(attempts.ended, np.uint8),
+        "held_s": pack_column(np.where(attempts.ended == DONE, 0.0, attempts.end_s - attempts.start_s), np.float32),
+        "ended": pack_column(attempts.ended, np.uint8),
         "restart_s": settings.restart_s,
     }
 
@@ -228,15 +232,15 @@ KINDS = ("float64", "float32", "int32", "uint16", "uint8")
 _LEVEL = 9  # zlib's most thorough; 3 s for 15 MB
 
 
-def packed(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int]:
+def pack_column(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int]:
     """A column as plain values, as results keep it: bytes as text, little-endian; of nothing but zeros their number."""
     if not values.any():
         return {"kind": np.dtype(kind).name, "zeros": len(values)}
     return {"kind": np.dtype(kind).name, "base64": base64.b64encode(values.astype(kind).tobytes()).decode("ascii")}
 
 
-def embedded(data: Mapping[str, Any]) -> str:
-    """`data` with its `packed` columns, as `report_data.js` reads it. UserError for a column that is none.
+def embed(data: Mapping[str, Any]) -> str:
+    """`data` with its `pack_column` columns, as `report_data.js` reads it. UserError for a column that is none.
 
     Base64 of a deflated stream (RFC 1951). Its first 8 bytes are the sizes of all and of the JSON that follows; then
     come the columns. In the JSON, `at` of a column is where it begins; columns that are alike stand there once.

@@ -13,7 +13,7 @@ from jaxsched.evaluation import tables
 from jaxsched.evaluation.metrics import COLUMNS, JobCounts
 from jaxsched.evaluation.report import check_number, page
 from jaxsched.io.json_file import read_json
-from jaxsched.io.schema import Count, Text, converted
+from jaxsched.io.schema import Count, Text, convert
 
 Figure = float | None
 SAME = ("jobs", "models", "servers", "gpus")  # of runs, where they are of the same jobs on the same cluster
@@ -136,22 +136,22 @@ def read_result(path: str | Path) -> Saved:
     """A result from a file. UserError for what is none."""
     wanted = "a result that `jaxsched evaluate --json` wrote"
     none = f"{path}: is no result of `jaxsched evaluate --json`"
-    found = converted(Saved, read_json(path, wanted), none)
-    found = dataclasses.replace(found, said=converted(SavedConfig, found.config, none).runs)
+    found = convert(Saved, read_json(path, wanted), none)
+    found = dataclasses.replace(found, said=convert(SavedConfig, found.config, none).runs)
     if not found.policies:
         raise UserError(f"{path}: has no policies, should be {wanted}")
     if found.runs is not None:
-        converted(SavedRuns, found.runs, f"{path}: its runs are not those of `jaxsched evaluate --keep-runs`")
+        convert(SavedRuns, found.runs, f"{path}: its runs are not those of `jaxsched evaluate --keep-runs`")
     return found
 
 
-def saved_page(results: Mapping[str, Saved]) -> str:
+def make_saved_page(results: Mapping[str, Saved]) -> str:
     """The page of results by name.
 
     UserError if the runs of two of them are not of the same jobs on the same cluster, or too many for a page.
     """
     several = len(results) > 1
-    differing = _differing([result.config for result in results.values()])
+    differing = _find_differing([result.config for result in results.values()])
     summaries = [(name, _summary(result, differing)) for name, result in results.items()]
     kept = {name: result.runs for name, result in results.items() if result.runs is not None}
     joined: dict[str, Any] | None = None
@@ -219,7 +219,7 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _find_differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Entries in which the configurations differ, apart from what says nothing of the world."""
     names = dict.fromkeys(name for config in configs for name in config if name not in ("runs", "record_placements"))
     return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]

@@ -125,10 +125,10 @@ def rich_table(comparison: Comparison) -> Table:
 
 def plain_text(comparison: Comparison) -> str:
     """Aligned columns, whatever the width of the terminal."""
-    return aligned(*cells(comparison))
+    return align(*cells(comparison))
 
 
-def aligned(names: list[str], lines: list[list[str]]) -> str:
+def align(names: list[str], lines: list[list[str]]) -> str:
     """Columns of text under their names, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in [names, *lines]) for i in range(len(names))]
 

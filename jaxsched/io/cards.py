@@ -14,9 +14,9 @@ import numpy as np
 
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_bytes, write_text
-from jaxsched.io.inputs import read_bytes, read_text, shortened
+from jaxsched.io.inputs import read_bytes, read_text, shorten
 from jaxsched.io.json_file import parse_json
-from jaxsched.io.schema import converted
+from jaxsched.io.schema import convert
 from jaxsched.versions import versions
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
@@ -66,7 +66,7 @@ def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
     try:
         content = read_bytes(folder / WEIGHTS_FILE, MOST_WEIGHTS_BYTES)
     except UserError as error:
-        raise _missing(folder, what, WEIGHTS_FILE, error) from None
+        raise _find_missing(folder, what, WEIGHTS_FILE, error) from None
     try:
         weights = serialization.msgpack_restore(content)
         leaves = jax.tree.leaves(weights)
@@ -102,14 +102,14 @@ def read_card(folder: Path, what: str) -> dict[str, Any]:
     try:
         content = read_text(folder / CARD_FILE, MOST_CARD_BYTES)
     except UserError as error:
-        raise _missing(folder, what, CARD_FILE, error) from None
+        raise _find_missing(folder, what, CARD_FILE, error) from None
     try:
         card = parse_json(content, f"{what} {folder}: {CARD_FILE}")
     except UserError as error:
         raise UserError(f"{error}; this is not a readable card") from None
-    head = converted(_Head, card, f"{what} {folder}: {CARD_FILE} is not a readable card")
+    head = convert(_Head, card, f"{what} {folder}: {CARD_FILE} is not a readable card")
     if head.what != what:
-        raise UserError(f"{what} {folder}: {CARD_FILE} is of {shortened(head.what)!r}, should be of {what!r}")
+        raise UserError(f"{what} {folder}: {CARD_FILE} is of {shorten(head.what)!r}, should be of {what!r}")
     if head.schema != SCHEMA:
         raise UserError(f"{what} {folder}: schema {head.schema}, this version reads schema {SCHEMA}")
     return card
@@ -123,7 +123,7 @@ def _unwritable(folder: Path, what: str, error: OSError) -> UserError:
     return UserError(f"{what} {folder}: cannot be written: {error.strerror}")
 
 
-def _missing(folder: Path, what: str, name: str, error: UserError) -> UserError:
+def _find_missing(folder: Path, what: str, name: str, error: UserError) -> UserError:
     if "no such file" not in str(error) and "Not a directory" not in str(error):
         return UserError(f"{what} {error}")
     return UserError(f"{what} {folder}: no file {name}; name a folder that has one")

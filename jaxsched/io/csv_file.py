@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.inputs import read_text, shortened
+from jaxsched.io.inputs import read_text, shorten
 
 MOST_BYTES = 1 << 30
 LONGEST_CELL = 4096  # characters
@@ -52,7 +52,7 @@ def read_table(path: str | Path, most_rows: int | None = None) -> Table:
     check_header(path, line, header)
     for line, cells in rows:
         if len(cells) != len(header):
-            columns = shortened(",".join(header), 200)
+            columns = shorten(",".join(header), 200)
             raise UserError(f"{path}, line {line}: {len(cells)} cells, should be {len(header)} ({columns})")
     if not whole and rows:
         warnings.warn(
@@ -69,13 +69,13 @@ def split_line(path: Path, number: int, line: str, separator: str = ",", *, quot
     if hidden := _HIDDEN.search(line):
         place = f"{path}, line {number}, character {hidden.start() + 1}"
         raise UserError(f"{place}: is the control character U+{ord(hidden[0]):04X}, should be text")
-    cells = _quoted(path, number, line, separator) if quotes and '"' in line else line.split(separator)
+    cells = _quote(path, number, line, separator) if quotes and '"' in line else line.split(separator)
     if len(line) > LONGEST_CELL and any(len(cell) > LONGEST_CELL for cell in cells):
         raise UserError(f"{path}, line {number}: a cell of more than {LONGEST_CELL} characters, the most that is read")
     return cells
 
 
-def _quoted(path: Path, number: int, line: str, separator: str) -> list[str]:
+def _quote(path: Path, number: int, line: str, separator: str) -> list[str]:
     cells, place = [], 0
     while True:
         found = _CELL[separator].match(line, place)
@@ -99,5 +99,5 @@ def check_header(path: Path, line: int, header: tuple[str, ...]) -> None:
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
         raise UserError(
-            f"{path}, line {line}: the column {shortened(twice)!r} stands there twice, every name may only once"
+            f"{path}, line {line}: the column {shorten(twice)!r} stands there twice, every name may only once"
         )

@@ -56,11 +56,11 @@ def read_text(path: str | Path, most_bytes: int, wanted: str = "a text file") ->
 def unreadable(path: str | Path, error: Exception, what: str = "read") -> UserError:
     """The error for a file that the system does not let us read, or do what else is `what`."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    name = shortened(str(path), 200)
+    name = shorten(str(path), 200)
     return UserError(f"{name if name.isprintable() else repr(name)}: cannot be {what}: {reason}")
 
 
-def shortened(text: str, most: int = 60) -> str:
+def shorten(text: str, most: int = 60) -> str:
     """`text`, cut in its middle if it is longer than `most` characters: what a message shows of a user's file."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2 - 3) :]}"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import read_text, shortened
+from jaxsched.io.inputs import read_text, shorten
 
 MOST_BYTES = 1 << 26
 DEEPEST = 64  # levels
@@ -43,21 +43,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {shortened(key)!r} stands twice in one object, every key may only once")
+                raise ValueError(f"the key {shorten(key)!r} stands twice in one object, every key may only once")
             seen.add(key)
     return made
 
 
 def _whole(text: str) -> int:
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
-        raise ValueError(f"the number {shortened(text)} is too large, should have 64 bits at most")
+        raise ValueError(f"the number {shorten(text)} is too large, should have 64 bits at most")
     return int(text)
 
 
 def _number(text: str) -> float:
     value = float(text) if len(text) <= _MOST_DIGITS else math.inf
     if not math.isfinite(value):
-        raise ValueError(f"the number {shortened(text)} should be finite, with at most {_MOST_DIGITS} digits")
+        raise ValueError(f"the number {shorten(text)} should be finite, with at most {_MOST_DIGITS} digits")
     return value
 
 

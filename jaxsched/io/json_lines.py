@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
-from jaxsched.io.inputs import read_text, shortened
+from jaxsched.io.inputs import read_text, shorten
 
 MOST_BYTES = 1 << 30
 
@@ -28,7 +28,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        raise UserError(f"{where}: {shortened(line)!r} should be a row, one object of JSON")
+        raise UserError(f"{where}: {shorten(line)!r} should be a row, one object of JSON")
     return row
 
 

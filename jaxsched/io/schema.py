@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 
 T = TypeVar("T")
 
@@ -33,25 +33,25 @@ _EXPECTED = re.compile(r"Expected `(?P<kind>[^`]+)`(?:, got `[^`]+`)?(?P<limit>.
 _NAMES = {"array": "list", "object": "mapping", "null": "None"}
 
 
-def converted(kind: type[T] | Any, value: Any, where: str) -> T:
+def convert(kind: type[T] | Any, value: Any, where: str) -> T:
     """`value`, plain ones as JSON and YAML have them, as a `kind`. UserError with `where` and the place in it."""
     try:
         made = msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise UserError(f"{where}{_explained(str(error), value)}") from None
+        raise UserError(f"{where}{_explain(str(error), value)}") from None
     except (OverflowError, RecursionError) as error:
-        raise UserError(f"{where}: {shortened(repr(value))} cannot be read ({error})") from None
-    for place, bad in _not_finite(value):
+        raise UserError(f"{where}: {shorten(repr(value))} cannot be read ({error})") from None
+    for place, bad in _find_not_finite(value):
         raise UserError(f"{where}{place}: {'NaN' if math.isnan(bad) else bad} should be a finite number")
     return made
 
 
-def _explained(message: str, value: Any) -> str:
+def _explain(message: str, value: Any) -> str:
     """What msgspec says, with the value that it is about."""
     found = _PLACE.fullmatch(message)
     assert found is not None
     steps = [index or name for name, index in _STEP.findall(found["place"] or "") if index != "..."]
-    shown = [shortened(step if step.isprintable() else repr(step)) for step in steps]
+    shown = [shorten(step if step.isprintable() else repr(step)) for step in steps]
     place = f": {'.'.join(shown)}" if steps else ""
     expected = _EXPECTED.fullmatch(found["what"])
     if expected is None:
@@ -66,21 +66,21 @@ def _shown(value: Any, steps: list[str]) -> str:
             value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, ValueError, TypeError):
             break
-    return shortened(repr(value))
+    return shorten(repr(value))
 
 
-def _not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+def _find_not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
     """Places and numbers in `value` that are not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         yield place and f": {place}", value
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, one in inner:
-        yield from _not_finite(one, f"{place}.{key}" if place else shortened(str(key)))
+        yield from _find_not_finite(one, f"{place}.{key}" if place else shorten(str(key)))
 
 
 def bad_field(where: str, field: str, value: Any, right: str) -> UserError:
     """The error for a field whose `value` is wrong; `right` says what would be right."""
-    return UserError(f"{where}: {field} is {_of_field(value)}; it must be {right}")
+    return UserError(f"{where}: {field} is {_show_field(value)}; it must be {right}")
 
 
 def parse_whole(text: str, where: str, field: str, minimum: int, maximum: int, meaning: str) -> int:
@@ -108,13 +108,13 @@ def check_mapping(value: Any, where: str, valid: Iterable[str]) -> Mapping[str, 
     """A YAML mapping whose keys are all in `valid`; an unknown key is refused by name, with the valid ones."""
     valid = tuple(valid)
     if not isinstance(value, Mapping):
-        raise UserError(f"{where}: found {_of_field(value)}; expected a mapping with the keys {', '.join(valid)}")
+        raise UserError(f"{where}: found {_show_field(value)}; expected a mapping with the keys {', '.join(valid)}")
     for key in value:
         if key not in valid:
-            raise UserError(f"{where}: unknown key {_of_field(key)}; valid keys: {', '.join(valid)}")
+            raise UserError(f"{where}: unknown key {_show_field(key)}; valid keys: {', '.join(valid)}")
     return value
 
 
-def _of_field(value: Any) -> str:
+def _show_field(value: Any) -> str:
     shown = "empty" if value is None or value == "" else repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."

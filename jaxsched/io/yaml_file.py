@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import read_text, shortened
+from jaxsched.io.inputs import read_text, shorten
 
 MOST_BYTES = 1 << 15
 DEEPEST = 32  # levels
@@ -31,11 +31,11 @@ class _Loader(yaml.SafeLoader):
         """Composes one node, which may hold others; this is where the parser goes deeper."""
         event: Any = self.peek_event()
         if self.check_event(yaml.AliasEvent):
-            _refuse(event, f"the alias *{shortened(event.anchor)}, write its value out")
+            _refuse(event, f"the alias *{shorten(event.anchor)}, write its value out")
         if event.anchor is not None:
-            _refuse(event, f"the anchor &{shortened(event.anchor)}, which is not read")
+            _refuse(event, f"the anchor &{shorten(event.anchor)}, which is not read")
         if getattr(event, "tag", None) is not None:
-            _refuse(event, f"the tag {shortened(event.tag)}, which is not read")
+            _refuse(event, f"the tag {shorten(event.tag)}, which is not read")
         self._depth += 1
         if self._depth > DEEPEST:
             _refuse(event, f"lists and mappings more than {DEEPEST} levels deep")
@@ -55,31 +55,31 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             _refuse(key_node, "a key should be one word or number")
         key: Any = loader.construct_object(key_node)
         if key in seen:
-            _refuse(key_node, f"the key {shortened(repr(key))} stands twice")
+            _refuse(key_node, f"the key {shorten(repr(key))} stands twice")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
 
 def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
     if not _WHOLE.fullmatch(node.value):
-        _refuse(node, f"the number {shortened(node.value)} should be written in digits, without a leading 0")
+        _refuse(node, f"the number {shorten(node.value)} should be written in digits, without a leading 0")
     if len(node.value) > 20 or abs(int(node.value)) >= 2**63:
-        _refuse(node, f"the number {shortened(node.value)} is too large, should be less than 2^63")
+        _refuse(node, f"the number {shorten(node.value)} is too large, should be less than 2^63")
     return int(node.value)
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
     if ":" in node.value or len(node.value) > 400:
-        _refuse(node, f"the number {shortened(node.value)} should be written in digits with a point")
+        _refuse(node, f"the number {shorten(node.value)} should be written in digits with a point")
     value = float(loader.construct_yaml_float(node))
     if math.isinf(value) and "inf" not in node.value.lower():
-        _refuse(node, f"the number {shortened(node.value)} is too large")
+        _refuse(node, f"the number {shorten(node.value)} is too large")
     return value
 
 
 def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
     if hidden := _HIDDEN.search(node.value):
-        _refuse(node, f"the text {shortened(repr(node.value))} has the character U+{ord(hidden[0]):04X}")
+        _refuse(node, f"the text {shorten(repr(node.value))} has the character U+{ord(hidden[0]):04X}")
     return node.value
 
 
@@ -115,4 +115,4 @@ def read_yaml(path: str | Path, example: str) -> Any:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: not YAML: {error.problem}; see {example} for an example") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not YAML: {shortened(' '.join(str(error).split()), 200)}") from None
+        raise UserError(f"{path}: not YAML: {shorten(' '.join(str(error).split()), 200)}") from None

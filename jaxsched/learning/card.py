@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxsched.evaluation.compare import Comparison
-from jaxsched.evaluation.tables import aligned
+from jaxsched.evaluation.tables import align
 from jaxsched.io import cards
 from jaxsched.io.locks import locked
 from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
@@ -71,4 +71,4 @@ def table_beside_card(lines: Sequence[tuple[str, float | None, float | None]]) -
 
     names = ["mean JCT (s)", "card", "now", "now / card"]
     rows = [[name, text(then, ",.1f"), text(now, ",.1f"), text(ratio(then, now), ".4f")] for name, then, now in lines]
-    return aligned(names, rows)
+    return align(names, rows)

@@ -17,8 +17,8 @@ from jaxsched.dynamics.batching import PATHS
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
-from jaxsched.io.schema import converted
+from jaxsched.io.inputs import shorten
+from jaxsched.io.schema import convert
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.ppo import PPOConfig
 from jaxsched.learning.rollout import RewardConfig
@@ -89,14 +89,14 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
     UserError on an unknown key or a value of the wrong kind.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{where}: {shortened(repr(values))} should be a mapping of keys to values")
+        raise UserError(f"{where}: {shorten(repr(values))} should be a mapping of keys to values")
     hints, base = typing.get_type_hints(kind, include_extras=True), kind() if default is None else default
     made = {}
     for key, value in values.items():
         if key not in hints:
             near = difflib.get_close_matches(str(key)[:60], hints, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(hints)}"
-            raise UserError(f"{where}: unknown key {shortened(repr(key))}; {hint}")
+            raise UserError(f"{where}: unknown key {shorten(repr(key))}; {hint}")
         place = f"{where}: {key}"
         if dataclasses.is_dataclass(hints[key]):
             made[key] = from_dict(typing.cast(type, hints[key]), value, place, getattr(base, key))
@@ -111,7 +111,7 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
 def _check_value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = str  # a name or a function: a file can only hold the name
-    return converted(hint, value, where)
+    return convert(hint, value, where)
 
 
 def load_config(path: str | Path) -> TrainConfig:

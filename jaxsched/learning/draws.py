@@ -12,7 +12,7 @@ from jaxsched.env.state import EnvParams, Failures, State
 from jaxsched.learning.worlds import Worlds
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
-from jaxsched.workload.sampler import mean_area, sample_table, tilted
+from jaxsched.workload.sampler import mean_area, sample_table, tilt
 
 MOST_OUTAGES = 32  # of a server in the life of one environment; after them it stays up
 Limits = tuple[float | Array, float | Array]  # numbers of a configuration, or what a shared program has in their place
@@ -61,7 +61,7 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
     """A fresh environment with `count` jobs at offered load `load`, its mix of jobs drawn from the config's ranges."""
     rule, base = worlds.workload, worlds.jobs
     tilt_key, skew_key, job_key = jax.random.split(key, 3)
-    jobs = tilted(base, _uniform(tilt_key, rule.gang_tilt, ()))
+    jobs = tilt(base, _uniform(tilt_key, rule.gang_tilt, ()))
     gpus = worlds.gpus[draw.cluster] / worlds.gpus[0]
     rate = base.jobs_per_interval * draw.interval_factor
     jobs = jobs.replace(

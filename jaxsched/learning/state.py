@@ -24,8 +24,8 @@ from jaxtyping import Float32, Int32, PyTree, UInt32
 from jaxsched.env.stages import Playing
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
-from jaxsched.io.schema import converted
+from jaxsched.io.inputs import shorten
+from jaxsched.io.schema import convert
 from jaxsched.learning.config import TrainConfig, from_dict, to_dict, validate
 from jaxsched.learning.draws import Draw
 from jaxsched.pytree import Pytree
@@ -101,7 +101,7 @@ def _plain_errors() -> Iterator[None]:
     except (ValueError, RuntimeError) as error:
         said = " ".join(str(error).split())
         full = "RESOURCE_EXHAUSTED" in said or "No space left" in said
-        failed = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else OSError(errno.EIO, shortened(said, 300))
+        failed = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else OSError(errno.EIO, shorten(said, 300))
         raise failed from None
     for log, disabled in zip(logs, before):
         log.disabled = disabled
@@ -149,7 +149,7 @@ def _read(folder: Path, **items: Any) -> Any:
         with _manager(folder) as manager:
             return manager.restore(manager.latest_step(), args=ocp.args.Composite(**items))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        said = shortened(" ".join(str(error).split()), 300)
+        said = shorten(" ".join(str(error).split()), 300)
         raise UserError(
             f"run {folder.parent}: its newest step in {folder} cannot be read ({said}); delete that step to go on from "
             "the one before, if there is one, or start again"
@@ -164,7 +164,7 @@ def read_saved_config(folder: Path) -> TrainConfig:
         step = manager.latest_step()
         if step is None:
             raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
-    about = converted(_About, _read(folder, about=ocp.args.JsonRestore()).about, f"run {folder.parent}: about")
+    about = convert(_About, _read(folder, about=ocp.args.JsonRestore()).about, f"run {folder.parent}: about")
     if about.schema != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.schema}, this version reads schema {SCHEMA}")
     where = f"run {folder.parent}"

@@ -21,7 +21,7 @@ from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
-from jaxsched.io.schema import Count, Size, Text, converted
+from jaxsched.io.schema import Count, Size, Text, convert
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.learned import Sizes, learned_policy
@@ -109,7 +109,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
 def check_card(path: str, card: dict[str, Any]) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:
     """Network, queue discipline, forwards per job and cluster sizes of a card. UserError on what is not as `Card`."""
     where = f"checkpoint {path}: {CARD_FILE}"
-    read: Card = converted(Card, card, where)
+    read: Card = convert(Card, card, where)
     flat = read.network.kind == "flat"
     if flat and read.sizes is None:
         raise UserError(f"{where}: sizes of a flat network must be four whole numbers")

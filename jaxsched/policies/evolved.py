@@ -13,7 +13,7 @@ from msgspec import Meta
 from jaxsched.env.levels import LevelTable
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.io.schema import Count, Text, converted
+from jaxsched.io.schema import Count, Text, convert
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.spec import LARGEST_SEEK, PolicySpec, SeekWeights, parse_spec
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, SEEK_INPUTS, WIDTH_CLASSES
@@ -87,7 +87,7 @@ def read_card(folder: str | Path, what: str) -> LevelsCard | SeekingCard:
     Raises:
         UserError: there is none, or one that is not as it should be.
     """
-    return converted(_CARDS[what], cards.read_card(Path(folder), what), f"{what} {folder}: {CARD_FILE}")
+    return convert(_CARDS[what], cards.read_card(Path(folder), what), f"{what} {folder}: {CARD_FILE}")
 
 
 def load_policy(folder: str | Path, what: str, name: str | None = None) -> Policy:

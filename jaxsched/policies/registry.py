@@ -19,7 +19,7 @@ from jaxsched.env.queues import Discipline, Order
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.io.cards import what_of
-from jaxsched.io.inputs import shortened, unreadable
+from jaxsched.io.inputs import shorten, unreadable
 from jaxsched.policies.base import Act
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import Rule
@@ -64,13 +64,13 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     if folder is not None:
         return _from_folder(folder, spec)
     if spec.endswith(".py"):
-        raise UserError(f"policy {shortened(spec)!r}: say which rule of the file, as in {shortened(spec)}:NAME")
+        raise UserError(f"policy {shorten(spec)!r}: say which rule of the file, as in {shorten(spec)}:NAME")
     if "/" in spec:
         raise UserError(
-            f"policy {shortened(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
+            f"policy {shorten(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
     known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
-    raise UserError(f"unknown policy {shortened(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+    raise UserError(f"unknown policy {shorten(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
 
 
 def _load_from_file(spec: str) -> Any:
@@ -122,7 +122,7 @@ def _from_folder(folder: Path, name: str) -> Policy:
 
     what = what_of(folder)
     if what is None and what_of(folder / "policy") is not None:
-        raise UserError(f"policy {shortened(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
+        raise UserError(f"policy {shorten(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
     if what in evolved.KINDS:
         return evolved.load_policy(folder, what, name)
     from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
@@ -183,7 +183,7 @@ def policy(
     if isinstance(rule, str | Path) and str(rule) not in NAMES:
         if given:
             raise UserError(
-                f"policy {shortened(str(rule))!r}: takes no {next(iter(given))!r} here; with one the rule should be a "
+                f"policy {shorten(str(rule))!r}: takes no {next(iter(given))!r} here; with one the rule should be a "
                 f"function or one of {', '.join(NAMES)}"
             )
         found = parse(rule)
@@ -208,7 +208,7 @@ def _check_name(policy: Policy) -> Policy:
         return policy  # nobody has this name
     if not _are_same(policy, other):
         raise UserError(
-            f"policy {shortened(policy.name)!r}: does something else than the policy of this name; give it another name"
+            f"policy {shorten(policy.name)!r}: does something else than the policy of this name; give it another name"
         )
     return policy
 

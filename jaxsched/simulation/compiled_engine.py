@@ -13,9 +13,9 @@ from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.event_loop import Run, SearchedRun, compiling, why_not_whole_run
 from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
-from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
-from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, interrupted
-from jaxsched.simulation.settings import Settings, at_horizon, env_config, env_params, most_running
+from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
+from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, add_interruptions
+from jaxsched.simulation.settings import Settings, env_config, env_params, explain_horizon, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -87,10 +87,10 @@ class CompiledPlayer:
                 raise _Spent
             took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
             rounds = max(fewest, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))
-            why = None if over else overdue(self.settings, wall_s)
+            why = None if over else explain_overdue(self.settings, wall_s)
             if report is not None:
                 report(_progress(self.policy.name, run, len(jobs), seed, wall_s, over=over or why is not None))
-        why = why or at_horizon(self.params, self.settings)
+        why = why or explain_horizon(self.params, self.settings)
         return _outcome(self.policy.name, run, jobs, self.settings, wall_s, compile_s, why)
 
     def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> Run:
@@ -174,4 +174,4 @@ def _outcome(
         stats=stats,
         forwards=run.tables.records["forwards"].astype(np.int8),
     )
-    return interrupted(found, run.tables.service, settings, run.log) if settings.stops else found
+    return add_interruptions(found, run.tables.service, settings, run.log) if settings.stops else found

@@ -18,7 +18,7 @@ from jaxsched.errors import UserError
 _here: contextvars.ContextVar[Any] = contextvars.ContextVar("here", default=None)  # a `jax.Device`
 
 
-def on_accelerator(device: str) -> bool:
+def uses_accelerator(device: str) -> bool:
     """Whether runs are on an accelerator: there is one, and it was asked for or JAX may not use CPUs."""
     return jax.default_backend() != CPU and _cpu(device) is None
 
@@ -30,7 +30,7 @@ def check_device(device: str) -> None:
 
 
 @contextlib.contextmanager
-def played_on(device: str) -> Iterator[None]:
+def play_on(device: str) -> Iterator[None]:
     """What is computed within this thread is so on a CPU; with `ACCELERATOR` where JAX itself would."""
     cpu = _cpu(device)
     if cpu is None:
@@ -44,8 +44,8 @@ def played_on(device: str) -> Iterator[None]:
         _here.reset(before)
 
 
-def brought_here(tree: PyTree) -> PyTree:
-    """Arrays where `played_on` plays: weights that were learned on an accelerator lie there."""
+def bring_here(tree: PyTree) -> PyTree:
+    """Arrays where `play_on` plays: weights that were learned on an accelerator lie there."""
     here = _here.get()
     return tree if here is None else jax.device_put(tree, here)
 

@@ -65,7 +65,7 @@ class Engine(Protocol):
         ...
 
 
-def overdue(settings: Settings, wall_s: float) -> str | None:
+def explain_overdue(settings: Settings, wall_s: float) -> str | None:
     """Why a run ends that has taken so long, None if it may go on."""
     late = settings.wall_limit_s is not None and wall_s > settings.wall_limit_s
     return f"after {wall_s:,.0f} s on the wall" if late else None

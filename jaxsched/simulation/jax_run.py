@@ -16,12 +16,12 @@ from jaxsched.env.state import EnvConfig, EnvParams, Starts, State
 from jaxsched.errors import UserError
 from jaxsched.options import JAX
 from jaxsched.policies.policy import Policy
-from jaxsched.simulation.device import brought_here
-from jaxsched.simulation.engine import Progress, Report, Stopped, overdue
+from jaxsched.simulation.device import bring_here
+from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
 from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.jax_slots import Fitting, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import Settings, at_horizon, env_config, env_params, most_running, pairs_of
+from jaxsched.simulation.settings import Settings, env_config, env_params, explain_horizon, most_running, pairs_of
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
@@ -49,7 +49,7 @@ class JaxEngine:
         """The program and the parameters that play each of `job_lists`. UserError: see `env_config`."""
         config = env_config(cluster, job_lists, settings)
         batched = settings.seeds_in_a_batch(len(job_lists))
-        policy = dataclasses.replace(policy, weights=brought_here(policy.weights))
+        policy = dataclasses.replace(policy, weights=bring_here(policy.weights))
         alike = (id(policy.function), policy.asks_at, str(jax.eval_shape(lambda: policy.weights)))
         if alike not in self._programs:
             most = most_running(cluster, job_lists)
@@ -86,7 +86,7 @@ class JaxPlayer:
         while True:
             over = bool(summary.done.all())
             if not over:
-                why = why or overdue(self.settings, run.wall_s)
+                why = why or explain_overdue(self.settings, run.wall_s)
             if report is not None:
                 report(run.progress(summary, over=over or why is not None))
             if over or why is not None:
@@ -197,7 +197,7 @@ class _Run:
         if not self._program.batched:
             kept = jax.tree.map(lambda leaf: leaf[None], kept)
         kept = jax.tree.map(np.asarray, kept)
-        why = why or at_horizon(self._player.params, settings)
+        why = why or explain_horizon(self._player.params, settings)
 
         def outcome_of(index: int, jobs: JobList) -> Outcome:
             own = jax.tree.map(lambda leaf: leaf[index], kept)

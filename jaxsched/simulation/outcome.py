@@ -176,10 +176,10 @@ def outcome(
     columns = {name: getattr(service, name)[:count] for name in ("ran", "since", "stops", "restarting_s", "lost_s")}
     columns["falls"] = faults.count[:count] if faults.there else np.zeros(count)
     columns["fallen_s"] = faults.lost_s[:count] if faults.there else np.zeros(count)
-    return interrupted(found, columns, settings, log)
+    return add_interruptions(found, columns, settings, log)
 
 
-def interrupted(result: Outcome, service: Any, settings: Settings, log: Log | None) -> Outcome:
+def add_interruptions(result: Outcome, service: Any, settings: Settings, log: Log | None) -> Outcome:
     """The outcome of a run in which jobs may be stopped.
 
     Args:

@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.options import MOST_JOBS, ClusterOptions, JobOptions, list_names
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import JobList, offered_load, rescale_to_load
-from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload, with_estimates
+from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, add_estimates, get_workload
 
 MOST_SEEDS = 10_000
 SAID_OTHERWISE = ("num_jobs", "trace_gpu", "duration_error", "seed")  # in the report
@@ -67,8 +67,8 @@ def make_scenario(
     for number in numbers:
         made = WorkloadOptions.taken_from(of, seed=number, total_gpus=gpus, schedulers=partitions, catalogue=catalogue)
         jobs, skipped = get_workload(workload, made)
-        jobs = _converted(cluster, jobs, catalogue, of.trace_gpu, of.load)
-        lists.append(with_estimates(jobs, of.duration_error, number))
+        jobs = _convert_times(cluster, jobs, catalogue, of.trace_gpu, of.load)
+        lists.append(add_estimates(jobs, of.duration_error, number))
     config = {
         "cluster": on.cluster,
         "gpus": gpus,
@@ -80,7 +80,7 @@ def make_scenario(
         "run_times_on": of.trace_gpu or reference_type(cluster),
         "reference_gpu": reference_type(cluster),
         "duration_error": of.duration_error,
-        "offered_load": _offered(lists[0], gpus),
+        "offered_load": _measure_load(lists[0], gpus),
         "skipped_rows": skipped,
     }
     return Scenario(cluster, lists, numbers, skipped, config)
@@ -95,7 +95,7 @@ def check_options(who: str, given: Iterable[str], further: Iterable[str] = (), b
             raise UserError(f"{who}: unknown option {name!r}; known ones: {', '.join(known)}")
 
 
-def _converted(
+def _convert_times(
     cluster: Cluster, jobs: JobList, catalogue: Catalogue, trace_gpu: str | None, load: float | None
 ) -> JobList:
     """The jobs with run times on the cluster's reference type, at the offered load that was asked for."""
@@ -105,6 +105,6 @@ def _converted(
     return jobs if load is None else rescale_to_load(jobs, total_gpus(cluster), load)
 
 
-def _offered(jobs: JobList, gpus: int) -> float | None:
+def _measure_load(jobs: JobList, gpus: int) -> float | None:
     """The offered load of the jobs as they are run; None where all are submitted at once."""
     return offered_load(jobs, gpus) if jobs.submit_s[-1] > jobs.submit_s[0] else None

@@ -29,7 +29,7 @@ from jaxsched.errors import UserError
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.pytree import on_device
 from jaxsched.semantics import HISTORY
-from jaxsched.simulation.device import on_accelerator
+from jaxsched.simulation.device import uses_accelerator
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList
 
@@ -71,7 +71,7 @@ class Settings(EvaluatedWorld, RunOptions):
 
     def seeds_in_a_batch(self, seeds: int) -> bool:
         """Whether so many seeds are played as one vmapped program."""
-        return (seeds > 1 and on_accelerator(self.device)) if self.batched is None else self.batched
+        return (seeds > 1 and uses_accelerator(self.device)) if self.batched is None else self.batched
 
     def described(self) -> dict[str, Any]:
         """All values, as a report has them."""
@@ -214,7 +214,7 @@ def _check_outages(cluster: Cluster, job_lists: Sequence[JobList], settings: Set
         )
 
 
-def at_horizon(params: EnvParams, settings: Settings) -> str:
+def explain_horizon(params: EnvParams, settings: Settings) -> str:
     """Why a run ended there."""
     seconds = int(params.horizon) * settings.interval_s
     asked = settings.horizon_s is not None and seconds > settings.horizon_s

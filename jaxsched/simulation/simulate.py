@@ -16,7 +16,7 @@ from jaxsched.options import AUTO, COMPILED, JAX
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.compiled_engine import CompiledEngine
-from jaxsched.simulation.device import brought_here, check_device, on_accelerator, played_on
+from jaxsched.simulation.device import bring_here, check_device, play_on, uses_accelerator
 from jaxsched.simulation.engine import Engine, Report
 from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
@@ -82,7 +82,7 @@ def simulate(
     cannot be played, see `engine_for` and `env_config`.
     """
     check_device(settings.device)
-    usual = 1 if on_accelerator(settings.device) else side_by_side()
+    usual = 1 if uses_accelerator(settings.device) else side_by_side()
     threads = usual if settings.threads is None else settings.threads
     lists = range(len(job_lists))
     whole = only is None and settings.seeds_in_a_batch(len(job_lists))
@@ -90,8 +90,8 @@ def simulate(
     for policy in policies:
         check_world(policy, settings)
     names = get_catalogue(settings.models).names
-    with played_on(settings.device):
-        cluster = brought_here(cluster)
+    with play_on(settings.device):
+        cluster = bring_here(cluster)
         config = env_config(cluster, job_lists, settings)
         params = env_params(cluster, config, settings, job_lists)
         engines = CompiledEngine(), JaxEngine()
@@ -102,7 +102,7 @@ def simulate(
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:
-        with played_on(settings.device):  # of this thread
+        with play_on(settings.device):  # of this thread
             outcomes = players[name].play([job_lists[seed] for seed in part], part[0], report=report, stop=stop)
         return [dataclasses.replace(outcome, models=names) for outcome in outcomes]
 

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, mean_interval
-from jaxsched.evaluation.tables import aligned, markdown_table, plus_minus
+from jaxsched.evaluation.tables import align, markdown_table, plus_minus
 from jaxsched.sweeps.records import Record, figures_of
 
 
@@ -135,7 +135,7 @@ LEGEND = [
 
 def plain_text(records: Sequence[Record], figure: str) -> str:
     """For a terminal."""
-    return "\n".join([aligned(*cells(records, figure)), *LEGEND])
+    return "\n".join([align(*cells(records, figure)), *LEGEND])
 
 
 def markdown(records: Sequence[Record], figure: str) -> str:

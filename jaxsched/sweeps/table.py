@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.evaluation.statistics import mean_interval
-from jaxsched.evaluation.tables import aligned, markdown_table, plus_minus
+from jaxsched.evaluation.tables import align, markdown_table, plus_minus
 
 _MISSING = math.nan
 
@@ -55,7 +55,7 @@ def legend(rows: list[dict[str, Any]]) -> list[str]:
 
 def plain_text(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
-    return "\n".join([aligned(*cells(rows)), *legend(rows)])
+    return "\n".join([align(*cells(rows)), *legend(rows)])
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

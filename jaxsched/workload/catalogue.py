@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.workload.llm import MODELS as LLM
@@ -54,7 +54,7 @@ class Catalogue:
     def index(self, name: str) -> int:
         """Place of a model; takes aliases, ignores case. UserError if there is no such model."""
         if name not in self:
-            raise UserError(f"model: unknown model {shortened(name)!r}; known models are {', '.join(self.names)}")
+            raise UserError(f"model: unknown model {shorten(name)!r}; known models are {', '.join(self.names)}")
         return self.places[name.strip().lower()]
 
     def __contains__(self, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
@@ -53,7 +53,7 @@ DEFAULT_LOAD = 0.8
 
 def unknown_workload(name: str) -> str:
     """What is wrong with a name that is no workload's and no file's."""
-    return f"workload: unknown {shortened(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
+    return f"workload: unknown {shorten(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
 
 
 def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
@@ -112,7 +112,7 @@ def _share(options: WorkloadOptions) -> float:
 _STREAM = 7  # sets the errors apart from the other draws of the same seed
 
 
-def with_estimates(jobs: JobList, error: float, seed: int) -> JobList:
+def add_estimates(jobs: JobList, error: float, seed: int) -> JobList:
     """The same jobs with their estimates times `exp(error * z)`, `z` standard normal, drawn per job with `seed`.
 
     The factor's median is 1: as many estimates are too long as too short, and its mean is `exp(error^2 / 2)`. Estimates

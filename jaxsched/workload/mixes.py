@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.workload.catalogue import MEASURED, Catalogue
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -72,6 +72,6 @@ def get_mix(mix: str | Mix | Mapping[str, float], catalogue: Catalogue = MEASURE
         return dataclasses.replace(MIXES[mix], catalogue=catalogue)
     if "," not in mix and mix not in catalogue:
         raise UserError(
-            f"mix: unknown mix {shortened(mix)!r}; known mixes are {', '.join(MIXES)}, or models with commas between"
+            f"mix: unknown mix {shorten(mix)!r}; known mixes are {', '.join(MIXES)}, or models with commas between"
         )
     return Mix(mix, dict.fromkeys(mix.split(","), 1.0), catalogue)

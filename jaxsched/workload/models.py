@@ -31,7 +31,7 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.pytree import Pytree, on_device
 
 IMAGE_CORE_S = 0.011
@@ -293,5 +293,5 @@ def model_index(name: str) -> int:
     """Index of a model in `MODEL_NAMES`; takes aliases, ignores case. UserError if there is no such model."""
     key = name.strip().lower()
     if key not in _INDEX:
-        raise UserError(f"model: unknown model {shortened(name)!r}; known models are {', '.join(MODEL_NAMES)}")
+        raise UserError(f"model: unknown model {shorten(name)!r}; known models are {', '.join(MODEL_NAMES)}")
     return _INDEX[key]

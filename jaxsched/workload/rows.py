@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import Table
-from jaxsched.io.inputs import plain_number, shortened
+from jaxsched.io.inputs import plain_number, shorten
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
 LONGEST_NAME = 256  # characters: arrays of names take as much for every row
@@ -43,7 +43,7 @@ class Row:
 
     def fail(self, field: str, wanted: str) -> UserError:
         """The error to raise for `field`."""
-        found = shortened(self.text(field))
+        found = shorten(self.text(field))
         return UserError(f"{self.path}, {self.unit} {self.line}, {field}: {found!r} should be {wanted}")
 
     def number(

@@ -136,7 +136,7 @@ def sample_table(
     )
 
 
-def tilted(params: SamplerParams, tilt: Float32[Array, ""]) -> SamplerParams:
+def tilt(params: SamplerParams, tilt: Float32[Array, ""]) -> SamplerParams:
     """The same with gangs drawn with weights `probability * size^tilt`: larger ones for a `tilt` above 0."""
     weights = params.size_probs * jnp.asarray(GPU_SIZES, jnp.float32) ** tilt
     return params.replace(size_probs=weights / weights.sum())

@@ -18,7 +18,7 @@ from jaxtyping import Int, Shaped
 
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.files import atomic_path
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import ENDS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
@@ -121,7 +121,7 @@ def read_trace(
     log = read_log(path, catalogue=catalogue, format=format, strict=strict)
     told = [f"{text} ({count:,} jobs)" for text, count in log.notes.items()]
     if log.unread:
-        told.insert(0, f"not read: {', '.join(map(shortened, log.unread))}")
+        told.insert(0, f"not read: {', '.join(map(shorten, log.unread))}")
     if told:
         warnings.warn(f"{log.path}: {'; '.join(told)}", NotRead, stacklevel=2)
     return fill_in(log, seed=seed, ps_fraction=ps_fraction, mix=mix, catalogue=catalogue), log.skipped
@@ -195,7 +195,7 @@ def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> l
         cells.wrong(bad, source.strict_models, f"one of the known models {', '.join(catalogue.names)}")
     for name in sorted(name for name in known if name and not known[name] and not source.strict_models):
         rows = np.fromiter((other == name for other in names), bool)
-        cells.note(rows, f"the model {shortened(name)!r} is not known, one is drawn instead (--models can name it)")
+        cells.note(rows, f"the model {shorten(name)!r} is not known, one is drawn instead (--models can name it)")
     return [name if known[name] else "" for name in names]
 
 
@@ -210,7 +210,7 @@ def _check_names(found: Findings, names: Shaped[np.ndarray, "J"], lines: Int[np.
             found.wrong(
                 line,
                 UserError(
-                    f"{found.path}, {found.unit} {line}, {source.names}: {shortened(name)!r} stands in {found.unit} "
+                    f"{found.path}, {found.unit} {line}, {source.names}: {shorten(name)!r} stands in {found.unit} "
                     f"{first[name]} already, every job needs its own"
                 ),
             )

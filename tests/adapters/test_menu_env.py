@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adapters.menu_env import MenuEnv, _choice, seen_of
+from jaxsched.adapters.menu_env import MenuEnv, _choice, show_menu
 from jaxsched.adapters.spaces import Box, Discrete
 from jaxsched.env.environment import initial_state
 from jaxsched.errors import UserError
@@ -82,7 +82,7 @@ def test_options_are_what_they_stand_for():
     menu = menu.replace(rank=jnp.array([[0, 1, 1], [0, 0, 2]]), order=jnp.array([[0, 0, 8], [0, 4, 0]]))
     menu = menu.replace(mask=jnp.array([[True, True, True], [True, True, False]]), brief=menu.mask == 1)
     obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
-    seen = seen_of(obs, menu)
+    seen = show_menu(obs, menu)
     assert seen["mask"].tolist() == [[1, 1, 1, 0, 1, 1], [1, 1, 0, 0, 0, 1]]
     kinds, features, numbers, job, scheduler = _parts(seen["options"], 3, menu.features.shape[-1], 3, obs.job.shape[-1])
     assert kinds[0].argmax(-1).tolist() == [0, 0, 0, 0, 1, 2]
@@ -101,8 +101,8 @@ def test_who_may_not_wait_waits_where_nothing_else_is_legal():
     obs, menu = _made_up(jaxsched.make("leaf-spine-2", schedulers=2, num_jobs=6, episodes=1))
     menu = menu.replace(mask=jnp.zeros_like(menu.mask))
     obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
-    assert seen_of(obs, menu)["mask"][:, -1].tolist() == [True, True]
-    assert seen_of(obs, menu, may_wait=False)["mask"][:, -1].tolist() == [False, True]
+    assert show_menu(obs, menu)["mask"][:, -1].tolist() == [True, True]
+    assert show_menu(obs, menu, may_wait=False)["mask"][:, -1].tolist() == [False, True]
 
 
 def test_what_is_not_legal_is_to_wait():

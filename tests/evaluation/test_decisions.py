@@ -7,7 +7,7 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.evaluation.decisions import decisions_of, most_lost
+from jaxsched.evaluation.decisions import decisions_of, find_most_lost
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
@@ -21,7 +21,7 @@ SETTINGS = Settings(record_placements=True)
 def test_greedy_wait_takes_the_cheapest_place(cluster, job_lists):
     policy, jobs = parse("greedy-wait"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
-    asked = most_lost(result, 12)
+    asked = find_most_lost(result, 12)
     lost_s = result.run_s - jobs.duration_s
     assert lost_s[asked].min() >= np.nanmax(np.delete(lost_s, asked))
     found = decisions_of(policy, result, cluster, SETTINGS, asked)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING
-from jaxsched.evaluation.metrics import job_counts, metrics, notes, unstable, waiting_at
+from jaxsched.evaluation.metrics import count_waiting, job_counts, metrics, notes, unstable
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats
 from jaxsched.workload.jobs import make_job_list
 
@@ -54,11 +54,11 @@ def test_a_line_of_the_list_is_a_metric_everywhere(tmp_path):
     file.write_text(text.replace(")\nCOLUMNS = ", line))
     code = """
 import jaxsched
-from jaxsched.evaluation.saved import read_result, saved_page
+from jaxsched.evaluation.saved import read_result, make_saved_page
 found = jaxsched.compare("leaf-spine-1", "poisson", "first-fit", num_jobs=5, seeds=1)
 open("a.json", "w").write(found.dumps())
 open("table", "w").write(repr(found))
-open("page", "w").write(saved_page({"a": read_result("a.json")}))
+open("page", "w").write(make_saved_page({"a": read_result("a.json")}))
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True)
     head, _, row = (tmp_path / "table").read_text().splitlines()[:3]
@@ -90,7 +90,7 @@ def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
     submit = np.arange(100.0)
     steady = make(submit, [1.0] * 100, [1] * 100, [FINISHED] * 100, submit + 20, submit + 21)
     growing = make(submit, [1.0] * 100, [1] * 100, [FINISHED] * 100, 2 * submit, 2 * submit + 1)
-    assert waiting_at(growing, 99.0) == 50  # jobs 50..99 start after 99 s
+    assert count_waiting(growing, 99.0) == 50  # jobs 50..99 start after 99 s
     assert unstable(steady) is None
     assert unstable(growing) is not None
     assert notes([growing], [7])[0].startswith("unstable: 50 of 100 jobs")
@@ -100,5 +100,5 @@ def test_a_growing_queue_is_called_unstable_and_a_steady_one_is_not():
 def test_few_jobs_are_not_called_a_growing_queue():
     submit = np.arange(20.0)
     few = make(submit, [1.0] * 20, [1] * 20, [FINISHED] * 20, submit + np.arange(20) / 2, submit + 30)
-    assert waiting_at(few, 19.0) == 7 and waiting_at(few, 9.0) == 3
+    assert count_waiting(few, 19.0) == 7 and count_waiting(few, 9.0) == 3
     assert unstable(few) is None

@@ -19,8 +19,8 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.decisions import decisions_of
-from jaxsched.evaluation.report import ADDED, SCRIPT, embedded, packed, report_html, runs, write_report
-from jaxsched.evaluation.saved import read_result, saved_page
+from jaxsched.evaluation.report import ADDED, SCRIPT, embed, pack_column, report_html, runs, write_report
+from jaxsched.evaluation.saved import make_saved_page, read_result
 from jaxsched.evaluation.tables import legend
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.attempts import DONE
@@ -74,7 +74,7 @@ def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
 def test_a_page_takes_less_room_than_its_numbers(comparison, cluster):
     kept = runs(comparison, cluster)
     again = kept | {"policies": [run | {"name": f"{run['name']} again"} for run in kept["policies"]] + kept["policies"]}
-    once, twice = embedded(kept), embedded(again)
+    once, twice = embed(kept), embed(again)
     assert len(once) < 0.5 * len(json.dumps(kept))
     assert len(twice) < 1.05 * len(once)  # columns that are alike stand in it once
 
@@ -82,7 +82,7 @@ def test_a_page_takes_less_room_than_its_numbers(comparison, cluster):
 def test_a_column_that_is_none_is_refused():
     for text in ("?", "AAAA", 5):
         with pytest.raises(UserError, match="a column of numbers cannot be read, should be the base64 of float64"):
-            embedded({"start_s": {"kind": "float64", "base64": text}})
+            embed({"start_s": {"kind": "float64", "base64": text}})
 
 
 def test_names_cannot_break_out_of_the_page(comparison, cluster):
@@ -109,7 +109,7 @@ def saved(comparison, cluster, tmp_path):
 
 
 def test_saved_results_stand_side_by_side(saved, comparison):
-    page = saved_page(saved)
+    page = make_saved_page(saved)
     assert "interval s 60" in page and "interval s 30" in page and page.count("<tbody>") == 2
     mean = f"{comparison.rows[0].figures.jct_mean_s / 60:,.1f}"
     assert page.count(f"<td>{mean}</td>") >= 2
@@ -117,8 +117,8 @@ def test_saved_results_stand_side_by_side(saved, comparison):
     assert names == ["pack (kept)", "random (kept)"]
     assert page.count("No policy that never stops a job is under") == 2
     stopping = dataclasses.replace(saved["figures"], config=saved["figures"].config | {"preemption": True})
-    assert "<li>No policy is under" in saved_page({"stopping": stopping})
-    only = saved_page({"figures": saved["figures"]})
+    assert "<li>No policy is under" in make_saved_page({"stopping": stopping})
+    only = make_saved_page({"figures": saved["figures"]})
     assert "<script" not in only and "<!--" not in only and mean in only
 
 
@@ -126,7 +126,7 @@ def test_what_is_said_below_a_table_stands_on_the_page_of_saved_results(comparis
     row = dataclasses.replace(comparison.rows[0], notes=["unstable: 9 of 10 jobs wait"])
     noted = dataclasses.replace(comparison, rows=[row, *comparison.rows[1:]])
     (tmp_path / "noted.json").write_text(noted.dumps())
-    page = saved_page({"noted": read_result(tmp_path / "noted.json")})
+    page = make_saved_page({"noted": read_result(tmp_path / "noted.json")})
     below = [f"<li>{html.escape(line)}</li>" for line in legend(noted)]
     for start in ("<li>jobs, ", "<li>run times are on ", "<li>† "):
         (line,) = [line for line in below if line.startswith(start)]
@@ -146,11 +146,11 @@ def test_kept_runs_of_other_jobs_are_refused(saved):
     result = saved["kept"]
     other = dataclasses.replace(result, runs=result.runs | {"gpus": 1})
     with pytest.raises(UserError, match="the runs of b are not of the same jobs and cluster as those of a"):
-        saved_page({"a": result, "b": other})
-    twice = saved_page({"a": result, "b": result})
+        make_saved_page({"a": result, "b": other})
+    twice = make_saved_page({"a": result, "b": result})
     assert len(data_of(twice)["policies"]) == 4
     with pytest.raises(UserError, match="8 policies, a page holds at most 6"):
-        saved_page({name: result for name in "abcd"})
+        make_saved_page({name: result for name in "abcd"})
 
 
 def test_what_is_no_result_is_refused(tmp_path):
@@ -246,7 +246,7 @@ def stopped():
 def test_a_page_holds_every_attempt_and_all_parts(stopped, tmp_path):
     found, cluster = stopped
     (tmp_path / "kept.json").write_text(json.dumps(found.to_json() | {"runs": runs(found, cluster)}))
-    data = data_of(saved_page({"kept": read_result(tmp_path / "kept.json")}))
+    data = data_of(make_saved_page({"kept": read_result(tmp_path / "kept.json")}))
     for row, run in zip(found.rows, data["policies"], strict=True):
         result, attempts = row.outcomes[0], row.outcomes[0].attempts
         np.testing.assert_array_equal(unpacked(run["attempts"]["job"]), attempts.job)
@@ -276,11 +276,11 @@ def test_numbers_reach_a_browser(tmp_path):
         "none": (np.zeros(5), np.float32),
     }
     parts = [columns, *({name: column} for name, column in columns.items())]
-    texts = [embedded({"name": "Zoë", **{name: packed(*column) for name, column in part.items()}}) for part in parts]
+    texts = [embed({"name": "Zoë", **{name: pack_column(*column) for name, column in part.items()}}) for part in parts]
     script = f"""<pre id="seen"></pre><script>{SCRIPT.read_text()}
 const check = values => values.reduce((sum, value, i) => (sum + value * (i % 97)) % 1e6, 0);
 document.getElementById("seen").textContent = JSON.stringify({json.dumps(texts)}.map(text => {{
-  const [{{ name, ...columns }}, unpacked] = embedded(text);
+  const [{{ name, ...columns }}, unpacked] = embed(text);
   const told = Object.entries(columns).map(([name, column]) => [name, unpacked(column)]);
   return [name, Object.fromEntries(told.map(([name, x]) => [name, [x.constructor.name, x.length, check(x)]]))];
 }}));

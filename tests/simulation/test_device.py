@@ -59,18 +59,18 @@ def test_states_and_weights_are_where_they_should_be():
 
 def test_a_cpu_beside_an_accelerator_is_taken_if_there_is_one(monkeypatch):
     cpu = jax.local_devices()[0]
-    assert device._cpu(CPU) is None and not device.on_accelerator(CPU), "it is what JAX takes anyway"
-    assert not device.on_accelerator(ACCELERATOR), "there is none"
+    assert device._cpu(CPU) is None and not device.uses_accelerator(CPU), "it is what JAX takes anyway"
+    assert not device.uses_accelerator(ACCELERATOR), "there is none"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert device._cpu(CPU) == cpu and device._cpu(ACCELERATOR) is None
-    assert not device.on_accelerator(CPU) and device.on_accelerator(ACCELERATOR)
+    assert not device.uses_accelerator(CPU) and device.uses_accelerator(ACCELERATOR)
     assert not Settings().seeds_in_a_batch(2) and Settings(device=ACCELERATOR).seeds_in_a_batch(2)
 
     def none(backend):
         raise RuntimeError(f"no backend {backend}")
 
     monkeypatch.setattr(jax, "local_devices", none)
-    assert device.on_accelerator(CPU)
+    assert device.uses_accelerator(CPU)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from jaxsched.env.load import FEW
 from jaxsched.env.pairs import draw_pairs
 from jaxsched.env.state import NOBODY, EnvConfig, EnvParams, Failures, Pairs, make_params, no_failures, preemption
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
-from jaxsched.workload.load import with_estimates
+from jaxsched.workload.load import add_estimates
 from jaxsched.workload.models import MODEL_NAMES
 from tests.oracle.failures import Outage
 from tests.oracle.preemption import Preemption
@@ -272,7 +272,7 @@ def random_case(
         origin=f"random_case({seed}, {shape!r}, {count}, {homogeneous}, {tree}, {interval_s}, {error}, {fractions})",
         shape=SHAPES[shape],
         cluster=random_cluster(rng, SHAPES[shape], homogeneous, tree),
-        jobs=with_estimates(random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))), error, seed),
+        jobs=add_estimates(random_jobs(rng, count, float(rng.choice([10.0, 40.0, 160.0]))), error, seed),
         interval_s=interval_s,
         kappa=tuple(float(x) for x in rng.uniform(0.2, 2.5, 5)),
         max_forwards=int(rng.integers(0, 4)),

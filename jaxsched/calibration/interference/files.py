@@ -21,8 +21,8 @@ from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.io.inputs import shortened
-from jaxsched.io.schema import Count, Text, converted
+from jaxsched.io.inputs import shorten
+from jaxsched.io.schema import Count, Text, convert
 
 WHAT = "interference"
 
@@ -103,7 +103,7 @@ def load_model(name: str | Path) -> FittedModel:
     """The fitted model of a folder, or the shipped one (`fitted`). UserError if there is none."""
     weights, card = read_folder(name, WHAT)
     where = f"{WHAT} {name}: {CARD_FILE}"
-    read: Card = converted(Card, card, where)
+    read: Card = convert(Card, card, where)
     if NETWORK in read.parts and read.curve is None:
         raise UserError(f"{where}: curve is missing, the network's part needs one")
     try:
@@ -115,7 +115,7 @@ def load_model(name: str | Path) -> FittedModel:
         for kind in parts:
             _check_shapes(parts[kind], references[kind])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{WHAT} {name}: not a readable fitted model ({shortened(str(error), 200)})") from None
+        raise UserError(f"{WHAT} {name}: not a readable fitted model ({shorten(str(error), 200)})") from None
     return FittedModel(parts, references, card)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.data import Format, read_table, some
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.io.json_file import read_json
 from jaxsched.workload.rows import Row
 
@@ -164,11 +164,11 @@ def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
         if gpu.endswith("_unconsolidated"):
             continue
         if gpu not in GPU_TYPES:
-            raise UserError(f"{path}: unknown GPU {shortened(gpu)!r}, should be one of {', '.join(GPU_TYPES)}")
+            raise UserError(f"{path}: unknown GPU {shorten(gpu)!r}, should be one of {', '.join(GPU_TYPES)}")
         jobs = {key: found["name"] for key in table if (found := _JSON_JOB.match(key)) and found["gpus"] == "1"}
         for key, name in jobs.items():
             if not isinstance(table[key], dict):
-                raise UserError(f"{path}, {gpu}, {key}: {shortened(repr(table[key]))} should map jobs to throughputs")
+                raise UserError(f"{path}, {gpu}, {key}: {shorten(repr(table[key]))} should map jobs to throughputs")
             if _wrong_batch(name):
                 raise UserError(f"{path}, {gpu}, {key}: should be {WITH_BATCH}")
         alone = {key: _json_number(path, gpu, key, "null", table[key].get("null")) for key in jobs}
@@ -180,14 +180,14 @@ def _gavel_json(path: Path) -> Iterator[list[tuple[Item, Item, float]]]:
                     continue
                 seen.add(frozenset((key, other)))
                 if not isinstance(both, list) or len(both) != 2:
-                    found = shortened(repr(both))
+                    found = shorten(repr(both))
                     raise UserError(f"{path}, {gpu}, {key}, {other}: {found} should be two throughputs")
                 shared = [_json_number(path, gpu, key, other, value) for value in both]
                 yield _pair(gpu, name, jobs[other], alone[key], alone[other], *shared)
 
 
 def _json_number(path: Path, gpu: str, key: str, field: str, value: object) -> float:
-    place = f"{path}, {gpu}, {key}, {field}: {shortened(repr(value))}"
+    place = f"{path}, {gpu}, {key}, {field}: {shorten(repr(value))}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise UserError(f"{place} should be a finite number > 0")
     if not LEAST <= value <= MOST:

@@ -16,7 +16,7 @@ from jaxsched.calibration.data import SHIPPED
 from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 
 DEFAULT = "default"
@@ -37,7 +37,7 @@ def interference_model(name: str) -> Interference:
         return Interference(law=fitted, weights=load_model(name).strengths)
     known = ", ".join((DEFAULT, *LAWS, *(f"analytic:{level}" for level in LEVELS[1:]), SHIPPED))
     raise UserError(
-        f"unknown interference model {shortened(name)!r}: should be one of {known}, or a fitted model's folder"
+        f"unknown interference model {shorten(name)!r}: should be one of {known}, or a fitted model's folder"
     )
 
 

@@ -15,7 +15,7 @@ from jaxsched.cluster.servers import GPU_TYPES
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, model_index
 
 # Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.
@@ -49,7 +49,7 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
             return catalogue_item(fitted, model_index(name), hardware)
     names = sorted({item.name for item in fitted.items if item.hardware == hardware})
     raise UserError(
-        f"unknown model {shortened(name)!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}"
+        f"unknown model {shorten(name)!r}: should be one of {', '.join(names)}, or of {', '.join(MODEL_NAMES)}"
     )
 
 

@@ -21,7 +21,7 @@ import msgspec
 from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.inputs import read_text
 from jaxsched.io.json_file import parse_json
-from jaxsched.io.schema import converted
+from jaxsched.io.schema import convert
 from jaxsched.kube.plan.planner import Plan
 from jaxsched.kube.read.objects import slim
 
@@ -84,7 +84,7 @@ def _check_is_recording(path: Path) -> None:
         line = file.readline(FIRST_LINE_BYTES)
     try:
         if line.endswith(b"\n"):
-            converted(_Line, parse_json(line.decode(), str(path)), str(path))
+            convert(_Line, parse_json(line.decode(), str(path)), str(path))
         elif not (line.startswith(LINES_BEGIN) or LINES_BEGIN.startswith(line)):  # a cut line, or none
             raise ValueError
     except (UserError, ValueError):
@@ -138,7 +138,7 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
     for number, content in enumerate(lines[:-1], 1):
         where = f"{path}:{number}"
         try:
-            read = converted(_Line, parse_json(content, where), where)
+            read = convert(_Line, parse_json(content, where), where)
             needed = {"start": (), "plan": ("placements",)}.get(read.kind, ("type", "object"))
             if any(getattr(read, name) is None for name in needed):
                 raise UserError(f"{where}: {' or '.join(needed)} is missing")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.kube.read.labels import (
     DURATION,
     GANG_SIZE,
@@ -54,7 +54,7 @@ def read_hints(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tup
     def said(where: Mapping[str, str], key: str, pattern: re.Pattern[str], wanted: str) -> str:
         text = where.get(key, "")
         if key in where and not pattern.fullmatch(text):
-            problems.append(f"{key}: {shortened(text, 32)!r} should be {wanted}")
+            problems.append(f"{key}: {shorten(text, 32)!r} should be {wanted}")
             return ""
         return text
 
@@ -70,7 +70,7 @@ def read_hints(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tup
     model = None
     if MODEL in annotations:
         try:
-            model = model_index(shortened(annotations[MODEL], 64))
+            model = model_index(shorten(annotations[MODEL], 64))
         except UserError as error:
             problems.append(f"{MODEL}: {error}")
     hints = Hints(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.kube.read.hints import LARGEST_GANG
 from jaxsched.kube.read.labels import GANG_SIZE
 from jaxsched.kube.read.objects import Pod, mapping, read_pod
@@ -24,7 +24,7 @@ def manifest_pods(manifest: Any, where: str, now_s: float, settings: PlanSetting
     """
     kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
     if kind not in KINDS:
-        raise UserError(f"{where}: kind {shortened(repr(kind), 40)} should be {' or '.join(KINDS)}")
+        raise UserError(f"{where}: kind {shorten(repr(kind), 40)} should be {' or '.join(KINDS)}")
     name = _name(mapping(manifest, "metadata").get("name"), "name", where)
     namespace = _name(mapping(manifest, "metadata").get("namespace", "default"), "namespace", where)
     count = _pods_of_job(mapping(manifest, "spec"), where) if kind == "Job" else 1
@@ -54,7 +54,7 @@ def manifest_pods(manifest: Any, where: str, now_s: float, settings: PlanSetting
 
 def _name(value: Any, field: str, where: str) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        text = shortened(repr(value), 40)
+        text = shorten(repr(value), 40)
         raise UserError(f"{where}: metadata.{field}: {text} should be a name of small letters, digits, - and .")
     return value
 
@@ -64,6 +64,6 @@ def _pods_of_job(spec: Mapping[str, Any], where: str) -> int:
     sizes = [spec[name] for name in ("parallelism", "completions") if spec.get(name) is not None]
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_GANG:
-            text = shortened(repr(size), 40)
+            text = shorten(repr(size), 40)
             raise UserError(f"{where}: {text} pods, should be a whole number from 1 to {LARGEST_GANG}")
     return min([spec.get("parallelism") or 1, *sizes])

@@ -14,7 +14,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
-from jaxsched.workload.load import with_estimates
+from jaxsched.workload.load import add_estimates
 
 BLOCKS = 24  # of equal time, from which a list is drawn
 LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
@@ -48,7 +48,7 @@ def shorten(jobs: JobList, rng: np.random.Generator) -> JobList:
 
 def misjudge(jobs: JobList, rng: np.random.Generator) -> JobList:
     """The jobs with wrong estimates of their run times."""
-    return with_estimates(jobs, rng.uniform(*ERRORS), int(rng.integers(2**31)))
+    return add_estimates(jobs, rng.uniform(*ERRORS), int(rng.integers(2**31)))
 
 
 def _shuffle(jobs: JobList, stretches: np.ndarray) -> JobList:

@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
 from jaxsched.io.inputs import read_text
 from jaxsched.io.json_file import parse_json
-from jaxsched.io.schema import Count, converted
+from jaxsched.io.schema import Count, convert
 from jaxsched.learning.evolved.config import EvolvedConfig
 from jaxsched.learning.evolved.evolution import Search
 from jaxsched.learning.evolved.tasks import TASKS
@@ -69,7 +69,7 @@ def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, c
 
 def _read(run_dir: Path) -> _Saved:
     where = f"run {run_dir}: {STATE_FILE}"
-    saved: _Saved = converted(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
+    saved: _Saved = convert(_Saved, parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where), where)
     if min(saved.squares, default=0.0) < 0.0:
         raise UserError(f"{where}: squares has {min(saved.squares):g}, should be at least 0")
     if saved.schema != SCHEMA:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.workload.jobs import ENDS, JobList, offered_load
 from jaxsched.workload.traces import Log, left_out
 
@@ -98,7 +98,7 @@ def _shares(names: np.ndarray, gpu_s: np.ndarray) -> dict[str, float]:
 
 
 def _tenants(shares: Mapping[str, float], users: int) -> str:
-    named = [f"{shortened(name)} {share:.0%}" for name, share in list(shares.items())[:_TOP]]
+    named = [f"{shorten(name)} {share:.0%}" for name, share in list(shares.items())[:_TOP]]
     more = [f"{len(shares) - _TOP:,} more"] if len(shares) > _TOP else []
     told = [f"{len(shares):,} ({', '.join([*named, *more])} of the GPU time)"] if shares else []
     return "; ".join([*told, *([f"{users:,} users"] if users else [])])
@@ -109,7 +109,7 @@ def _notes(notes: Mapping[str, int]) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(map(shortened, names))
+    return ", ".join(map(shorten, names))
 
 
 def _date(epoch_s: float) -> str:

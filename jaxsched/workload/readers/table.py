@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.csv_file import LONGEST_CELL, SEPARATORS, check_header, split_line
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.io.json_file import parse_json
 from jaxsched.workload.readers.cells import Findings, Piece
 from jaxsched.workload.readers.opening import PARQUET, as_text, parquet_columns, read_log_bytes
@@ -83,7 +83,7 @@ def first_cells(path: Path) -> tuple[str, ...]:
 def unknown_source(name: str, sources: Sequence[Source]) -> list[Source]:
     """UserError with the known names."""
     known = ", ".join(source.name for source in sources)
-    raise UserError(f"--format: unknown {shortened(name)!r}, should be one of {known}")
+    raise UserError(f"--format: unknown {shorten(name)!r}, should be one of {known}")
 
 
 def _of_header(path: Path, header: tuple[str, ...], sources: Sequence[Source], line: int = 1) -> Source:
@@ -104,14 +104,14 @@ def _of_header(path: Path, header: tuple[str, ...], sources: Sequence[Source], l
         fitting = sure
     if not fitting:
         known = "; ".join(f"{source.name} ({','.join(source.needs)})" for source in sources if source.needs)
-        found = shortened(",".join(header), 200)
+        found = shorten(",".join(header), 200)
         hint = next((f"; {source.export}" for source in sources if source.export and source.names in header), "")
         raise UserError(f"{path}, line {line}: the header {found!r} is of no known trace format{hint or f': {known}'}")
     source = fitting[0]
     unknown = sorted(set(header) - {*source.needs, *source.uses}) if source.closed else []
     if unknown:
         raise UserError(
-            f"{path}, line {line}: unknown column {shortened(unknown[0])!r} in a {source.name} trace, should be one of "
+            f"{path}, line {line}: unknown column {shorten(unknown[0])!r} in a {source.name} trace, should be one of "
             f"{', '.join((*source.needs, *source.uses))}"
         )
     return source
@@ -214,7 +214,7 @@ def _of_width(
     found: Findings, numbers: Sequence[int], rows: list[list[str]], header: tuple[str, ...]
 ) -> tuple[list[int], list[list[str]]]:
     """The rows that have as many cells as the header; any other is a mistake."""
-    columns = shortened(",".join(header), 200)
+    columns = shorten(",".join(header), 200)
     for number, row in zip(numbers, rows):
         if len(row) != len(header):
             wanted = f"{found.path}, line {number}: {len(row)} cells, should be {len(header)} ({columns})"
