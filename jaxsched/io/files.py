@@ -5,6 +5,7 @@ device or a pipe, and into what standard output goes to, the content is written 
 """
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -93,9 +94,14 @@ def save_result(path: str | Path, write: Write) -> None:
         reason = error.strerror or str(error)
     for folder in (Path(tempfile.gettempdir()), Path.home(), Path()):
         try:
-            kept = Path(tempfile.mkdtemp(prefix="jaxsched-", dir=folder)) / (path.name[-100:] or "result")
+            made = Path(tempfile.mkdtemp(prefix="jaxsched-", dir=folder))
+        except OSError:
+            continue
+        kept = made / (path.name[-100:] or "result")
+        try:
             write(kept)
         except OSError:
+            shutil.rmtree(made, ignore_errors=True)  # half a result is none
             continue
         raise UserError(f"{path}: could not be written: {reason}; the result is in {kept}")
     raise UserError(f"{path}: could not be written: {reason}; there was no other place for the result either")

@@ -18,6 +18,8 @@ def _read(cells: Cells) -> Columns:
         product = f"{bad[0]} * {bad[1]} = {bad[0] * bad[1]}"
         rows = (workers == bad[0]) & (per_worker == bad[1]) & (workers * per_worker != gpus)
         cells.wrong(rows, "num_gpus", f"num_workers * gpus_per_worker = {product}")
+    ps, milli = cells.given("num_ps", minimum=0, maximum=MOST_PS), shared(cells, "gpu_milli", gpus)
+    cells.wrong((milli < WHOLE) & (ps > 0), "num_ps", "0, a job that shares its GPU has no parameter servers")
     estimate = cells.where("estimate_s", lambda cell: not cell)
     kept, cells.keep = cells.keep, cells.keep & ~estimate
     estimate_s = cells.seconds("estimate_s") if not estimate.all() else np.full(len(cells), np.nan)
@@ -28,12 +30,12 @@ def _read(cells: Cells) -> Columns:
         "duration_s": duration_s,
         "workers": workers,
         "gpus_per_worker": per_worker,
-        "ps": cells.given("num_ps", minimum=0, maximum=MOST_PS),
+        "ps": ps,
         "model": cells.labels("model"),
         "tenant": cells.labels("tenant"),
         "user": cells.labels("user"),
         "home": cells.given("home", minimum=0),
-        "milli": shared(cells, "gpu_milli", gpus),
+        "milli": milli,
         "gpu_type": cells.labels("gpu_type"),
         "ended": ended,
         "estimate_s": estimate_s,
