@@ -99,7 +99,7 @@ def _as_argument(hint: Any, default: Any, known: Option) -> tuple[Any, Any]:
 _WORKLOAD = tyro.conf.arg(
     metavar="NAME|FILE",
     help="philly-like, philly-like-bursty, philly-like-diurnal, distributed, acme-like, acme-kalos-like, llm, poisson, "
-    "the name of a public trace, or a trace file (.csv: native, Philly, Muri, openb).",
+    "the name of a public trace, or the file of a trace or a job log (`jaxsched import --help`).",
 )
 _NAMED = {"workload": (Annotated[str, _WORKLOAD], "philly-like")}
 

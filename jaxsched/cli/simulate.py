@@ -22,8 +22,8 @@ HELP = """Run one policy and write what became of every job.
   slowdown          run time over ideal_s; below 1 on faster GPUs than those that run times are on
   placement         the last one: server:group:gpus joined by +; servers are numbered as in the cluster's inventory
 
-The columns stops, failures, restarts_s and lost_s are there where jobs may be stopped (--preemption on, --failures,
---outages).
+The columns tenant and user are there where jobs have different ones, by the names of the input; stops, failures,
+restarts_s and lost_s where jobs may be stopped (--preemption on, --failures, --outages).
 
 Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv

@@ -177,10 +177,12 @@ def finish_time_fairness(result: Outcome, total_gpus: int) -> Float64[np.ndarray
 
 
 def tenant_shares(result: Outcome) -> dict[str, float]:
-    """The share of all GPU time held that each tenant had, by its number."""
+    """The share of all GPU time held that each tenant had, by its name, in order of their numbers."""
     done, jobs = result.finished, result.jobs
     held = np.bincount(jobs.tenant[done], jobs.gpu_demand[done] * result.run_s[done])
-    return {str(tenant): float(held[tenant] / held.sum()) for tenant in np.unique(jobs.tenant[done])}
+    tenants, first = np.unique(jobs.tenant[done], return_index=True)
+    names = jobs.tenant_name[done][first]
+    return {str(name): float(held[tenant] / held.sum()) for tenant, name in zip(tenants, names)}
 
 
 def group_by_end(result: Outcome) -> dict[str, dict[str, float]]:

@@ -23,6 +23,7 @@ JOB_COLUMNS = (
     "forwards", "status", "jct_s", "queueing_s", "ideal_s", "slowed_s", "slowdown", "placement",
 )  # fmt: skip
 STOPPED_COLUMNS = ("stops", "failures", "restarts_s", "lost_s")  # after those, where jobs may be stopped
+OWNER_COLUMNS = ("tenant", "user")  # after those, where the jobs have several tenants, or users
 PARQUET = ".parquet"
 
 
@@ -55,7 +56,8 @@ def job_columns(
     `given_submit_s` is the time of submission in the input, `submit_s` that of the run: from the first job on, and at
     the load that was asked for. `jct_s` is `queueing_s` (from submission to the first start) + `ideal_s` (the run time
     alone, on the ideal placement) + `slowed_s` (all that came on top). Without the cluster `placement` and `gpu_type`
-    are empty. `slowed` are columns that `slowed_s` is the sum of (`evaluation.parts`), and come last.
+    are empty. `OWNER_COLUMNS` are there where they tell jobs apart. `slowed` are columns that `slowed_s` is the sum of
+    (`evaluation.parts`), and come last.
 
     Where schedulers stop jobs or servers fail, `start_s` is the first start, `placement` the last one, and `queueing_s`
     all the time without GPUs. `STOPPED_COLUMNS` follow: stops by schedulers and by failures, and of `slowed_s` the
@@ -84,6 +86,9 @@ def job_columns(
         np.array(places),
     )
     found: dict[str, np.ndarray] = dict(zip(JOB_COLUMNS, columns, strict=True))
+    for name, owners in zip(OWNER_COLUMNS, (jobs.tenant_name, jobs.user)):
+        if (owners != (owners[:1] if name == "tenant" else "")).any():
+            found[name] = owners
     again = result.interruptions
     if again is not None:
         known = np.where(result.finished, 0.0, np.nan)

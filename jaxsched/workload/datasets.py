@@ -4,7 +4,7 @@ The project carries no copy. `find` looks, in this order, in `$JAXSCHED_DATA`, `
 the working directory, then from the project's root) and the cache, each of which has the folders `traces`, `clusters`,
 `interference` and `placement`; `fetch` downloads into the cache with the optional `pooch` and checks the sha256.
 
-Larger sets that are not registered, to be brought into the native format (all CC-BY-4.0): full Philly
+Larger sets that are not registered, and are read as they are (`traces.FORMATS`; all CC-BY-4.0): full Philly
 (msr-fiddle/philly-traces), Helios (S-Lab-System-Group/HeliosData), Acme (InternLM/AcmeTrace), Alibaba PAI 2020
 (alibaba/clusterdata).
 """

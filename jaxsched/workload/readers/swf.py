@@ -50,7 +50,7 @@ def _known(column: Sequence[str]) -> list[str]:
 
 
 def _fits(cells: Sequence[str]) -> bool:
-    return all(math.isfinite(plain_number(cell)) for cell in cells)
+    return sum(math.isfinite(plain_number(cell)) for cell in cells) > len(cells) // 2
 
 
 SWF = Source(

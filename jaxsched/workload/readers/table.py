@@ -62,7 +62,7 @@ def read_log_table(path: Path, sources: Sequence[Source], name: str | None, stri
         )
     found = Findings(path, strict=strict)
     for source in sources:
-        if header := _bare_header(path, lines, start, source):
+        if header := _bare_header(path, lines, start, source, sure=name is not None):
             return LogTable(source, header, found, _lines_in_pieces(found, lines, start, header, source))
     separator = max(SEPARATORS, key=lambda mark: (lines[start].count(mark), mark == ","))
     if separator == "|" and lines[start].endswith("|"):  # `sacct -p` ends lines with a bar, `sacct -P` does not
@@ -102,6 +102,11 @@ def _of_header(path: Path, header: tuple[str, ...], sources: Sequence[Source], l
                 f"with {choice} of `jaxsched check` and `jaxsched import`"
             )
         fitting = sure
+    if not fitting and len(sources) == 1:
+        missing = [name for name in sources[0].needs if name not in header]
+        lacks = f"has no column {', '.join(missing)}" if missing else "is no line of cells"
+        wanted = " or ".join(",".join(names) for names in ((sources[0].needs,) if missing else sources[0].bare))
+        raise UserError(f"{path}, line {line}: {lacks} as {sources[0].about} has them ({wanted or 'JSON'})")
     if not fitting:
         known = "; ".join(f"{source.name} ({','.join(source.needs)})" for source in sources if source.needs)
         found = shorten(",".join(header), 200)
@@ -132,13 +137,13 @@ def _of_json(path: Path, value: Any, sources: Sequence[Source], strict: bool) ->
     raise UserError(f"{path}: is JSON, but no job log that is read: {known or 'none of that format is JSON'}")
 
 
-def _bare_header(path: Path, lines: list[str], start: int, source: Source) -> tuple[str, ...]:
-    """The columns of a file without a header, if `source` has such files and this is one; else nothing."""
+def _bare_header(path: Path, lines: list[str], start: int, source: Source, *, sure: bool) -> tuple[str, ...]:
+    """The columns of a file without a header, if it is one of `source` (`sure`: the user says so); else nothing."""
     if not source.bare:
         return ()
     first = next((line for line in lines[start:] if line.strip() and not _is_comment(line, source)), "")
     cells = _bare_cells(path, 0, first, source)
-    return next((names for names in source.bare if len(names) == len(cells) and source.fits(cells)), ())
+    return next((names for names in source.bare if len(names) == len(cells) and (sure or source.fits(cells))), ())
 
 
 def _is_comment(line: str, source: Source) -> bool:
