@@ -12,10 +12,11 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import initial_state, is_finished
+from jaxsched.env.extensions.parts import preemption
 from jaxsched.env.pool import restart, restart_playing
 from jaxsched.env.rollout import one_round, one_turn, play_rounds
 from jaxsched.env.stages import Playing
-from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params, preemption
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
-from jaxsched.env import failures, preemption, sharing, starts
-from jaxsched.env.starts import Placed
+from jaxsched.env.extensions import failures, preemption, sharing, starts
+from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.state import (
     FORWARD,
     PLACE,

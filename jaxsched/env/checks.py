@@ -11,7 +11,7 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int32
 
-from jaxsched.env.sharing import take, whole_gpus
+from jaxsched.env.extensions.sharing import take
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.workload.jobs import WHOLE
 
@@ -49,7 +49,7 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     numbers = running.remaining_s + running.remaining_low_s + running.slowdown
     unsound = (active & ~jnp.isfinite(numbers)).ravel()
     partitions = jnp.arange(state.queue.shape[0])
-    gpus = jnp.where(active, whole_gpus(running), 0)
+    gpus = jnp.where(active, running.whole_gpus, 0)
     held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
     wrong = jnp.zeros(partitions.shape, bool)
     if state.shares:

@@ -10,15 +10,15 @@ from jaxtyping import Bool, Int8, Int32
 from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env.failures import intervals_to_change
+from jaxsched.env.extensions.failures import intervals_to_change
+from jaxsched.env.extensions.pairs import as_is
+from jaxsched.env.extensions.preemption import add_restart
+from jaxsched.env.extensions.sharing import sharers_of
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
 from jaxsched.env.knowledge import HISTORY, mask_unknown
 from jaxsched.env.load import Load, load_of
-from jaxsched.env.pairs import as_is
-from jaxsched.env.preemption import add_restart
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
-from jaxsched.env.sharing import sharers_of
 from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State
 from jaxsched.workload.jobs import NEVER
 

@@ -17,16 +17,17 @@ from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
 from jaxsched.env.clock import advance, reloaded
-from jaxsched.env.failures import change_servers, no_faults
-from jaxsched.env.history import no_history
+from jaxsched.env.extensions.failures import change_servers, no_faults
+from jaxsched.env.extensions.history import no_history
+from jaxsched.env.extensions.pairs import no_pairs
+from jaxsched.env.extensions.parts import Pairs
+from jaxsched.env.extensions.preemption import no_service
+from jaxsched.env.extensions.sharing import with_fractions
+from jaxsched.env.extensions.starts import no_starts
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.pairs import no_pairs
 from jaxsched.env.pool import draw_start, start_if
-from jaxsched.env.preemption import no_service
 from jaxsched.env.queues import Discipline
-from jaxsched.env.sharing import with_fractions
 from jaxsched.env.stages import Pace, Passed, Playing, at_boundary, step
-from jaxsched.env.starts import no_starts
 from jaxsched.env.state import (
     ALWAYS,
     FINISHED,
@@ -34,7 +35,6 @@ from jaxsched.env.state import (
     Asked,
     EnvConfig,
     EnvParams,
-    Pairs,
     Records,
     Running,
     State,

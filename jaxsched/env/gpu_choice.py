@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 from jaxsched.workload.jobs import WHOLE
@@ -67,7 +67,7 @@ def tier_in(
 ) -> Int32[Array, "*jobs"]:
     """The highest tier at which gangs fit the free GPUs of a partition; 0 for those that fit at none.
 
-    Args: `room`: see `env.sharing.room_of`.
+    Args: `room`: see `env.extensions.sharing.room_of`.
     """
     speed, _ = tiers(params.cluster, state.gpu_speeds)
     at_tier = params.cluster.group_speed[p] >= speed[:, None, None]

@@ -5,11 +5,12 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env import history, pairs, sharing
+from jaxsched.env.extensions import history, pairs, sharing
+from jaxsched.env.extensions.parts import Pairs
+from jaxsched.env.extensions.preemption import add_restart, pass_restart
 from jaxsched.env.load import Load
-from jaxsched.env.preemption import add_restart, pass_restart
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
-from jaxsched.env.state import FINISHED, EnvParams, Pairs, State
+from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
 
@@ -82,7 +83,7 @@ def interval_of(
     )
     constants = IntervalConstants(
         duration_s=running.duration_s,
-        gpus_per_worker=sharing.whole_gpus(running),
+        gpus_per_worker=running.whole_gpus,
         sharers=sharing.sharers_of(params, state),
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
         queued=queued,

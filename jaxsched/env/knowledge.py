@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32
 
-from jaxsched.env.history import estimates_s
+from jaxsched.env.extensions.history import estimates_s
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.semantics import ESTIMATES, HISTORY, OVERDUE, RUNTIMES
 from jaxsched.semantics import KNOWLEDGE as KNOWLEDGE

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float32, Int32
 
-from jaxsched.env.history import bin_of, gittins_levels, on_grid
+from jaxsched.env.extensions.history import bin_of, gittins_levels, on_grid
+from jaxsched.env.extensions.preemption import intervals_run
+from jaxsched.env.extensions.sharing import gpus_of
 from jaxsched.env.knowledge import estimated_left_s, left_by_estimate_s
-from jaxsched.env.preemption import intervals_run
-from jaxsched.env.sharing import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.semantics import (

@@ -9,10 +9,10 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.resources import layout_of
+from jaxsched.env.extensions.sharing import gpus_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.queues import Discipline, area_s, first, order_keys
 from jaxsched.env.reservations import openings
-from jaxsched.env.sharing import gpus_of
 from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
+from jaxsched.env.extensions.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.levels import LevelTable
-from jaxsched.env.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 

@@ -6,10 +6,10 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
+from jaxsched.env.extensions.sharing import is_fraction
 from jaxsched.env.gpu_choice import suits
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.queues import Discipline, area_s, feasible, feasible_at, first, movable
-from jaxsched.env.sharing import is_fraction
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 

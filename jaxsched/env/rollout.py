@@ -8,10 +8,11 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
+from jaxsched.env.extensions.pairs import as_known
+from jaxsched.env.extensions.parts import no_failures
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.pairs import as_known
 from jaxsched.env.stages import Playing
-from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State, no_failures
+from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.env.turns import turn_with
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments

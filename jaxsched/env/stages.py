@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.env.actions import apply_actions
 from jaxsched.env.clock import intervals_ahead
-from jaxsched.env.failures import change_servers
+from jaxsched.env.extensions.failures import change_servers
 from jaxsched.env.reward import RewardTerms, reward, zero_terms
 from jaxsched.env.state import WAIT, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.pytree import Pytree

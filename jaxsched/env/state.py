@@ -5,8 +5,8 @@ Axes beyond those of `cluster.hardware`: `R` running slots and `Q` queue slots p
 axis.
 
 What only some worlds have is an extension: a part of the state that is always there, of size 0 where the world does
-without it. Each has a file, which says what happens to it when a job starts, leaves its GPUs, or an interval ends:
-`sharing`, `preemption`, `failures`, `history`, `pairs` and `starts`. Its axes are named by what they are of: `Js` is
+without it. Each has a file of `env.extensions`, which says what happens to it when a job starts, leaves its GPUs, or an
+interval ends. Its axes are named by what they are of: `Js` is
 `J` with sharing, else 0; likewise `p` for preemption, `f` for failures and `r` for recorded placements.
 """
 
@@ -16,13 +16,27 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
+from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.footprint import Footprint, JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
-from jaxsched.errors import UserError
+from jaxsched.env.extensions.parts import (
+    NOBODY,
+    Failures,
+    Faults,
+    History,
+    Pairs,
+    Preemption,
+    Service,
+    Starts,
+    no_failures,
+    preemption,
+)
 from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.semantics import RUNTIMES
 from jaxsched.workload.jobs import JobTable
@@ -30,7 +44,6 @@ from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD, STOP = range(4)
 ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # boundaries at which a policy is asked: `intervals_ahead`
-MOST_COST_S = 1e9  # that a restart may take, and the like
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -46,7 +59,7 @@ class EnvConfig:
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
-    starts: int = 0  # rows of a log of starts, see `env.starts`; needs preemption and `record_placements`; 0: none
+    starts: int = 0  # rows of a log of starts; needs preemption and `record_placements`; 0: none
     gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
     knows: str = RUNTIMES  # what policies know of run times, one of `semantics.KNOWLEDGE`
@@ -74,55 +87,6 @@ def reward_weights(
         progress=on_device(progress, jnp.float32),
         interference=on_device(interference, jnp.bool_),
     )
-
-
-NOBODY, FAILURES, SCHEDULERS = STOPPERS = ("nobody", "failures", "schedulers")  # who may stop running jobs
-
-
-class Preemption(Pytree):
-    """What stopping a job costs (docs/semantics.md, section 8), and who may stop one."""
-
-    restart_s: Float32[Array, ""]  # from the second start on GPUs are held so long before work goes on
-    checkpoint_interval_s: Float32[Array, ""]  # of work, in ideal seconds; 0: at the stop
-    min_run_s: Float32[Array, ""]  # a job may not be stopped earlier after a start
-    by: str = static(default=SCHEDULERS)  # one of `STOPPERS`; schedulers: failures stop jobs, too, if servers fail
-
-    @property
-    def there(self) -> bool:
-        """Jobs are stopped by somebody."""
-        return self.by != NOBODY
-
-    @property
-    def voluntary(self) -> bool:
-        """Schedulers stop jobs."""
-        return self.by == SCHEDULERS
-
-
-def preemption(
-    restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0, *, by: str = SCHEDULERS
-) -> Preemption:
-    """What stopping a job costs, from plain numbers in seconds. UserError if one is negative or not finite."""
-    values = {"restart_s": restart_s, "checkpoint_interval_s": checkpoint_interval_s, "min_run_s": min_run_s}
-    for name, value in values.items():
-        if not 0.0 <= value < MOST_COST_S:
-            raise UserError(f"{name}: {value} should be a number of seconds from 0 to {MOST_COST_S:g}")
-    return Preemption(**{name: on_device(value, jnp.float32) for name, value in values.items()}, by=by)
-
-
-class Failures(Pytree):
-    """When servers go out and come back (docs/semantics.md, section 11). Policies do not see it."""
-
-    changes: Int32[Array, "P N C"]  # boundaries in ascending order, it goes out at the first; the last ones are NEVER
-
-    @property
-    def there(self) -> bool:
-        """Servers may fail; else `C` is 0."""
-        return self.changes.shape[-1] > 0
-
-
-def no_failures(cluster: Cluster) -> Failures:
-    """Servers do not fail."""
-    return Failures(changes=jnp.zeros((*cluster.shape[:2], 0), jnp.int32))
 
 
 class EnvParams(Pytree):
@@ -171,6 +135,11 @@ class Running(Pytree):
     stretch: Float32[Array, "P Rs"]  # how much longer it computes for its co-runners there; likewise
     restart_s: Float32[Array, "P Rp"]  # what is left of its restart
 
+    @property
+    def whole_gpus(self) -> Int32[Array, "P R"]:
+        """Whole GPUs of each worker in the running slots: none where the job has a fraction of one."""
+        return jnp.where(self.gpu >= 0, 0, self.gpus_per_worker) if self.gpu.size else self.gpus_per_worker
+
 
 class Records(Pytree):
     """What happened to every job, per row of the job table."""
@@ -184,79 +153,6 @@ class Records(Pytree):
     workers: Int8[Array, "Jr NK"]  # of the last placement
     ps: Int16[Array, "Jr NK"]  # likewise
     gpu: Int32[Array, "Jrs"]  # as in `Running`; likewise
-
-
-class Extension(Pytree):
-    """A part of the state that not all worlds have: always there, of size 0 where there is nothing of it."""
-
-    @property
-    def there(self) -> bool:
-        """The world has it: the first of its arrays is not of size 0."""
-        return jax.tree.leaves(self)[0].shape[-1] > 0
-
-
-class Service(Extension):
-    """What every job has had, up to its last start or stop; per row of the job table. There if jobs may be stopped."""
-
-    left_s: Float32[Array, "Jp"]  # ideal seconds of work
-    left_low_s: Float32[Array, "Jp"]  # the part of it that float32 cannot hold (Kahan)
-    since: Int32[Array, "Jp"]  # boundary of the last start
-    ran: Int32[Array, "Jp"]  # intervals in which it held GPUs before that
-    stops: Int32[Array, "Jp"]
-    restarting_s: Float32[Array, "Jp"]  # spent on restarts; of a run that goes on, the whole restart
-    lost_s: Float32[Array, "Jp"]  # ideal seconds of work that were not kept
-
-
-class Faults(Extension):
-    """Which servers are out, and what failures have done to the jobs. There if servers may fail."""
-
-    passed: Int32[Array, "P Nf"]  # changes of each server so far; odd: it is out
-    count: Int32[Array, "Jf"]  # times that a failure has stopped the job
-    lost_s: Float32[Array, "Jf"]  # ideal seconds of work that were lost so
-
-    @property
-    def out(self) -> Bool[Array, "P Nf"]:
-        """Which servers are out."""
-        return self.passed % 2 == 1
-
-
-class History(Extension):
-    """What the jobs that have finished tell: see `env.history`. There if policies know it."""
-
-    jobs: Int32[Array, "classes"]
-    steps: Int32[Array, "classes"]  # sum of their run times on the grid
-    served: Int32[Array, "bins"]  # jobs by the service that they took
-
-
-class Starts(Extension):
-    """A log of starts, in order of time; rows from `count` on are stale. See `env.starts`. There if it is kept.
-
-    It has what a job has had by each start (`Service`), and so says how long each of its attempts was, and whether a
-    scheduler or a failure ended it.
-    """
-
-    job: Int32[Array, "A"]  # row of the job table
-    partition: Int32[Array, "A"]
-    boundary: Int32[Array, "A"]
-    ran: Int32[Array, "A"]  # intervals in which the job had held GPUs before
-    stops: Int32[Array, "A"]  # by schedulers, before
-    falls: Int32[Array, "A"]  # by failures, before
-    workers: Int8[Array, "A NK"]
-    ps: Int16[Array, "A NK"]
-    gpu: Int32[Array, "As"]  # as in `Running`
-    count: Int32[Array, ""]  # what comes after the last row is only counted
-
-
-class Pairs(Extension):
-    """What models do to each other on a shared GPU beside what the law says: see `env.pairs`.
-
-    Of 0 models where the law of sharing is all there is.
-    """
-
-    factor: Float32[Array, "models models"]  # of a model and a co-runner's model
-    seen_s: Float32[Array, "models models"]  # for how long the two have been seen together
-    mean: Float32[Array, "models models"]  # the mean factor that has been seen
-    known: bool = static(default=False)  # policies see the factors
 
 
 class State(Pytree):
@@ -294,9 +190,24 @@ class State(Pytree):
 
     def _repr_html_(self) -> str | None:
         """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
-        from jaxsched.env.drawing import state_svg
+        if self.clock.ndim or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
+            return None
+        free, running = np.asarray(self.free), self.running
+        job, whole = np.asarray(running.job), np.asarray(running.whole_gpus)
+        held = np.asarray(running.workers, np.int64) * (whole * (job >= 0))[..., None, None]
+        partly = (np.asarray(self.shared) > 0).sum(-1)
 
-        return state_svg(self)
+        def fill(p: int, n: int, k: int) -> list[str]:
+            whole_ones = [
+                hue(int(job[p, slot])) for slot in np.flatnonzero(held[p, :, n, k]) for _ in range(held[p, slot, n, k])
+            ]
+            return whole_ones + [PARTLY] * int(partly[p, n, k]) + [FREE] * int(free[p, n, k])
+
+        queued = (np.asarray(self.queue) >= 0).sum(-1)
+        titles = [f"scheduler {p}: {(job[p] >= 0).sum()} running, {queued[p]} queued" for p in range(len(free))]
+        titles[0] = f"boundary {int(self.clock)}; {titles[0]}"
+        key = {"a job": hue(0), "free": FREE} | ({"shared": PARTLY} if self.shares else {})
+        return servers_svg(free + held.sum(1) + partly, fill, titles, key)
 
 
 class Action(Pytree):

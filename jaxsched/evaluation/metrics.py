@@ -90,7 +90,7 @@ METRICS = (
     Metric(  # to restarts and work done twice
         "lost_gpu_h", lambda run: run.stopped_gpu_s("restarting_s", "fallen_s", "lost_s") / 3600.0, "GPU h"
     ),
-    Metric("failures_mean", lambda run: float(run.stopped("falls").mean()), "per job"),  # stops by failures of servers
+    Metric("failures_mean", lambda run: float(run.stopped("failure_restarts").mean()), "per job"),
     Metric("restarts_gpu_h", lambda run: run.stopped_gpu_s("restarting_s") / 3600.0, "GPU h"),  # of what is lost
     Metric("failures_gpu_h", lambda run: run.stopped_gpu_s("fallen_s") / 3600.0, "GPU h"),  # done twice after failures
     Metric("goodput", lambda run: goodput(run.result), "share"),

@@ -188,7 +188,7 @@ class Run:
 
     @property
     def log(self) -> dict[str, np.ndarray] | None:
-        """Columns of all starts, as of `env.starts.Starts`; None if they are not logged."""
+        """Columns of all starts, as of `env.extensions.starts.Starts`; None if they are not logged."""
         if not self._log_rows:
             return None
         count = int(self.tables.numbers[STARTED])

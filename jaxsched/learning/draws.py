@@ -8,7 +8,8 @@ from jaxtyping import Float32, Int32, PRNGKeyArray
 from jaxsched.cluster.outages import Rates, parse_rates
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.env.environment import initial_state
-from jaxsched.env.state import EnvParams, Failures, State
+from jaxsched.env.extensions.parts import Failures
+from jaxsched.env.state import EnvParams, State
 from jaxsched.learning.worlds import Worlds
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable

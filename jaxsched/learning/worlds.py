@@ -15,19 +15,9 @@ from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
+from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Failures, no_failures, preemption
 from jaxsched.env.knowledge import KNOWLEDGE, NOTHING, RUNTIMES
-from jaxsched.env.state import (
-    FAILURES,
-    NOBODY,
-    SCHEDULERS,
-    EnvConfig,
-    EnvParams,
-    Failures,
-    RewardWeights,
-    make_params,
-    no_failures,
-    preemption,
-)
+from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, make_params
 from jaxsched.io.schema import NotNegative, Positive
 from jaxsched.semantics import MOST_FORWARDS
 from jaxsched.workload.jobs import NEVER

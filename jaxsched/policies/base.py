@@ -8,8 +8,8 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
+from jaxsched.env.extensions.sharing import room_of
 from jaxsched.env.queues import first
-from jaxsched.env.sharing import room_of
 from jaxsched.env.state import FORWARD, PLACE, STOP, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View

@@ -8,13 +8,14 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
-from jaxsched.env import levels, sharing
-from jaxsched.env.history import BIN_EDGES, bin_of
+from jaxsched.env import levels
+from jaxsched.env.extensions import sharing
+from jaxsched.env.extensions.history import BIN_EDGES, bin_of
+from jaxsched.env.extensions.preemption import may_stop, released, until_stoppable_s
+from jaxsched.env.extensions.sharing import gpus_of, is_fraction
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.levels import LevelTable, run_bin, run_limits_s
-from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, first, fits_fewest, on_roomiest
-from jaxsched.env.sharing import gpus_of, is_fraction
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import OUTLIVED
 from jaxsched.workload.jobs import NEVER
@@ -161,7 +162,7 @@ def _ranking(queue: Discipline) -> levels.Ranking:
 def _until_it_grows_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
     """Seconds before what is left of a running job by its estimate can grow.
 
-    That is once it has outlived the estimate, or with a history once it has run for half of it: see `env.history`.
+    That is once it has outlived the estimate, or with a history once it has run for half of it: `extensions.history`.
     """
     running = state.running
     left = estimated_left_s(state)

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.batching import only_where
 from jaxsched.env import levels
 from jaxsched.env.clock import intervals_to_completion
+from jaxsched.env.extensions.preemption import may_stop, released, until_stoppable_s
+from jaxsched.env.extensions.sharing import room_of
 from jaxsched.env.gpu_choice import speeds_at, suits, tier_in, tiers
-from jaxsched.env.preemption import may_stop, released, until_stoppable_s
 from jaxsched.env.queues import Discipline, feasible_at
-from jaxsched.env.sharing import room_of
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State, queue_room
 from jaxsched.policies import displacement
 from jaxsched.policies.base import or_stop

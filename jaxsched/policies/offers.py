@@ -17,7 +17,7 @@ from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of, stretch_with
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
-from jaxsched.env import sharing
+from jaxsched.env.extensions import sharing
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import candidates, single_gpus

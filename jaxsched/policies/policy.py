@@ -6,8 +6,8 @@ import functools
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from jaxsched.env.extensions.pairs import as_seen
 from jaxsched.env.knowledge import NOTHING
-from jaxsched.env.pairs import as_seen
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
@@ -98,7 +98,7 @@ def act_of(of: PolicySpec) -> Act:
 
 
 def observing(act: Act) -> Act:
-    """What acts by the factors of pairs of models that have been seen, see `env.pairs`."""
+    """What acts by the factors of pairs of models that have been seen, see `env.extensions.pairs`."""
     return lambda key, state, params, weights: act(key, state, as_seen(params, state), weights)
 
 

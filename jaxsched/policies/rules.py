@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
-from jaxsched.env import sharing
+from jaxsched.env.extensions import sharing
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI

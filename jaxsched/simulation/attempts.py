@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int8, Int16, Int32, Int64, Shaped
 DONE, STOPPED, FAILED, RUNNING = range(4)
 ENDED = ("done", "stopped", "server failed", "still running")  # by these codes
 
-Log = Mapping[str, Any]  # columns of starts, NumPy, in order of time: see `env.starts.Starts`
+Log = Mapping[str, Any]  # columns of starts, NumPy, in order of time: see `env.extensions.starts.Starts`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def attempts_of_log(
     stops or failures, ended it.
 
     Args:
-        now: a table with what the log has in its columns `ran`, `stops` and `falls`, at the end of the run, per job.
+        now: a table with what the log has in its columns `ran`, `stops` and `failure_restarts`, at the end, per job.
         finish_s: NaN of jobs that have not finished.
         end_s: of the run.
         restart_s: what a start costs from the second on.
@@ -61,13 +61,13 @@ def attempts_of_log(
         found[order] = np.where(follows, column[following], np.asarray(now[name], np.int64)[job[order]])
         return found
 
-    before = {name: np.asarray(log[name], np.int64) for name in ("ran", "stops", "falls")}
+    before = {name: np.asarray(log[name], np.int64) for name in ("ran", "stops", "failure_restarts")}
     start_s = np.asarray(log["boundary"], np.float64) * interval_s
-    stopped, failed = (after(name) > before[name] for name in ("stops", "falls"))
+    stopped, failed = (after(name) > before[name] for name in ("stops", "failure_restarts"))
     done = ~stopped & ~failed & ~np.isnan(finish_s[job])
     held_s = (after("ran") - before["ran"]) * interval_s
     last_s = np.where(done, finish_s[job], np.where(stopped | failed, start_s + held_s, end_s))
-    again = before["stops"] + before["falls"] > 0
+    again = before["stops"] + before["failure_restarts"] > 0
     return Attempts(
         job=job,
         partition=np.asarray(log["partition"], np.int64),

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32, Key, PyTree
 from jaxsched.env.actions import admit
 from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
-from jaxsched.env.failures import next_changes
+from jaxsched.env.extensions.failures import next_changes
 from jaxsched.env.rollout import Collector, one_round, play_while
 from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options

@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import initial_state
-from jaxsched.env.state import EnvConfig, EnvParams, Starts, State
+from jaxsched.env.extensions.parts import Starts
+from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.options import JAX
 from jaxsched.policies.policy import Policy

@@ -92,7 +92,7 @@ def job_columns(
     again = result.interruptions
     if again is not None:
         known = np.where(result.finished, 0.0, np.nan)
-        more = again.stops, again.falls, again.restarting_s + known, again.lost_s + again.fallen_s + known
+        more = again.stops, again.failure_restarts, again.restarting_s + known, again.lost_s + again.fallen_s + known
         found |= dict(zip(STOPPED_COLUMNS, more, strict=True))
     return found | dict(slowed or {})
 

@@ -48,7 +48,7 @@ class Interruptions:
     held_s: Float64[np.ndarray, "J"]  # for which the job held its GPUs, restarts included; NaN where not finished
     restarting_s: Float64[np.ndarray, "J"]
     lost_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice, after stops by schedulers
-    falls: Int64[np.ndarray, "J"]  # times that a failure stopped the job
+    failure_restarts: Int64[np.ndarray, "J"]  # times that a failure stopped the job
     fallen_s: Float64[np.ndarray, "J"]  # ideal seconds of work done twice after those
 
     @classmethod
@@ -60,7 +60,7 @@ class Interruptions:
             held_s=ran + finish_s - since,
             restarting_s=np.asarray(service["restarting_s"], np.float64),
             lost_s=np.asarray(service["lost_s"], np.float64),
-            falls=np.asarray(service["falls"], np.int64),
+            failure_restarts=np.asarray(service["failure_restarts"], np.int64),
             fallen_s=np.asarray(service["fallen_s"], np.float64),
         )
 
@@ -174,7 +174,7 @@ def outcome(
         return found
     faults: Any = state.faults
     columns = {name: getattr(service, name)[:count] for name in ("ran", "since", "stops", "restarting_s", "lost_s")}
-    columns["falls"] = faults.count[:count] if faults.there else np.zeros(count)
+    columns["failure_restarts"] = faults.count[:count] if faults.there else np.zeros(count)
     columns["fallen_s"] = faults.lost_s[:count] if faults.there else np.zeros(count)
     return add_interruptions(found, columns, settings, log)
 

@@ -11,20 +11,10 @@ from jaxsched.calibration.interference.named import interference_model, sharing_
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
-from jaxsched.env.failures import failures_of
-from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import (
-    FAILURES,
-    LARGEST_HORIZON,
-    NOBODY,
-    SCHEDULERS,
-    EnvConfig,
-    EnvParams,
-    Pairs,
-    make_params,
-    no_failures,
-    preemption,
-)
+from jaxsched.env.extensions.failures import failures_of
+from jaxsched.env.extensions.pairs import draw_pairs
+from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Pairs, no_failures, preemption
+from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, make_params
 from jaxsched.errors import UserError
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.pytree import on_device

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsched.cluster.outages import Outages
-from jaxsched.env.failures import failures_of
+from jaxsched.env.extensions.failures import failures_of
 from tests.env.test_oracle import assert_same
 from tests.oracle.failures import Outage, is_out
 from tests.oracle.preemption import Preemption

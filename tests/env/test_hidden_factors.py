@@ -13,9 +13,10 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.gpu_sharing import Sharers, pressure_of, stretch_under
 from jaxsched.dynamics.interference import default_interference
 from jaxsched.env.environment import initial_state
-from jaxsched.env.pairs import draw_pairs, on_completion
+from jaxsched.env.extensions.pairs import draw_pairs, on_completion
+from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.rollout import action_of
-from jaxsched.env.state import EnvConfig, Pairs, make_params, wait_action
+from jaxsched.env.state import EnvConfig, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.parts import parts_of

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.environment import initial_state
-from jaxsched.env.history import SECONDS, expected_s, gittins_levels, no_history
+from jaxsched.env.extensions.history import SECONDS, expected_s, gittins_levels, no_history
+from jaxsched.env.extensions.parts import History
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.queues import Discipline, order_keys
-from jaxsched.env.state import FINISHED, History
+from jaxsched.env.state import FINISHED
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings

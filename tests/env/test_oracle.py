@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.state import POSSIBLE, Pairs, State
+from jaxsched.env.extensions.parts import Pairs
+from jaxsched.env.state import POSSIBLE, State
 from tests.oracle import policies, seeking, simulator
 from tests.support import strategies
 from tests.support.cases import cases, few
@@ -102,7 +103,7 @@ def assert_same_service(case: strategies.Case, state: State, theirs: simulator.R
         ours = np.asarray(getattr(state.service, name))[:count]
         np.testing.assert_array_equal(ours, getattr(theirs, name), err_msg=name)
     if state.faults.there:
-        np.testing.assert_array_equal(np.asarray(state.faults.count)[:count], theirs.falls, err_msg="falls")
+        np.testing.assert_array_equal(np.asarray(state.faults.count)[:count], theirs.falls, err_msg="failures")
         ours = np.asarray(state.faults.lost_s)[:count]
         np.testing.assert_allclose(ours, theirs.fallen_s, rtol=1e-5, atol=1e-2, err_msg="fallen_s")
     for name in ("restarting_s", "lost_s"):

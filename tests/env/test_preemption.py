@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsched.env.extensions.preemption import left_at_checkpoint
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.preemption import left_at_checkpoint
 from jaxsched.env.state import STOP, wait_action
 from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same

@@ -66,7 +66,7 @@ def hold_stopped(runs: Iterable[tuple[Outcome, Parts]], fewest: int = 10) -> Non
         attempts, again, done = result.attempts, result.interruptions, result.finished
         assert again is not None
         ended += np.bincount(attempts.ended, minlength=len(ENDED))
-        for code, counted in ((STOPPED, again.stops), (FAILED, again.falls)):
+        for code, counted in ((STOPPED, again.stops), (FAILED, again.failure_restarts)):
             own = np.bincount(attempts.job[attempts.ended == code], minlength=len(counted))
             np.testing.assert_array_equal(own, counted)
         for seconds, counted in (

@@ -87,7 +87,8 @@ def stopped():
     settings = Settings(record_placements=True, preemption=True, failures="20,0.5", checkpoint_s=600.0)
     ((result,),) = simulate([parse("pack:las+backfill+preempt")], cluster, [jobs], settings).values()
     assert (
-        result.interruptions is not None and min(result.interruptions.stops.sum(), result.interruptions.falls.sum()) > 3
+        result.interruptions is not None
+        and min(result.interruptions.stops.sum(), result.interruptions.failure_restarts.sum()) > 3
     )
     return result, cluster, params_for(cluster, jobs, settings)
 

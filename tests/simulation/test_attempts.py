@@ -30,7 +30,7 @@ def hold(result: Outcome) -> None:
     """What the engine counted per job is what its attempts say, and no GPU is held twice."""
     attempts, again, count = result.attempts, result.interruptions, len(result.jobs)
     assert again is not None
-    for code, counted in ((STOPPED, again.stops), (FAILED, again.falls), (DONE, result.finished)):
+    for code, counted in ((STOPPED, again.stops), (FAILED, again.failure_restarts), (DONE, result.finished)):
         np.testing.assert_array_equal(np.bincount(attempts.job[attempts.ended == code], minlength=count), counted)
     for seconds, counted in (
         (attempts.restart_s, again.restarting_s),
@@ -89,10 +89,10 @@ def test_a_log_is_read_by_what_grew_between_two_starts():
         "boundary": [0, 1, 5, 9],
         "ran": [0, 0, 3, 5],
         "stops": [0, 0, 1, 1],
-        "falls": [0, 0, 0, 1],
+        "failure_restarts": [0, 0, 0, 1],
         "workers": np.zeros((4, 1), np.int8),
     }
-    now = {"ran": np.array([5, 0]), "stops": np.array([1, 0]), "falls": np.array([1, 0])}
+    now = {"ran": np.array([5, 0]), "stops": np.array([1, 0]), "failure_restarts": np.array([1, 0])}
     found = attempts_of_log(log, now, np.array([np.nan, 75.0]), end_s=100.0, interval_s=10.0, restart_s=30.0)
     assert found.ended.tolist() == [STOPPED, DONE, FAILED, RUNNING]
     assert found.end_s.tolist() == [30.0, 75.0, 70.0, 100.0]

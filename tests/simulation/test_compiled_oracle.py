@@ -135,7 +135,7 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     service = run.tables.service[:count]
     np.testing.assert_array_equal(service["stops"], theirs.stops)
     np.testing.assert_array_equal(service["ran"], theirs.ran)
-    np.testing.assert_array_equal(service["falls"], theirs.falls)
+    np.testing.assert_array_equal(service["failure_restarts"], theirs.falls)
     for name in ("restarting_s", "lost_s", "fallen_s"):
         np.testing.assert_allclose(service[name], getattr(theirs, name), rtol=1e-5, atol=1e-2, err_msg=name)
 

@@ -28,7 +28,7 @@ def test_a_job_falls_back_to_its_checkpoint(engine, checkpoint_s, kept):
     found = outcome(jobs, engine=engine, outages=out, checkpoint_s=checkpoint_s)
     run_s = float(outcome(jobs, engine=engine).jct_s[0])
     again = found.interruptions
-    assert again is not None and again.falls.tolist() == [1] and again.stops.tolist() == [0]
+    assert again is not None and again.failure_restarts.tolist() == [1] and again.stops.tolist() == [0]
     slow = run_s / 2000
     assert found.jct_s[0] == pytest.approx(960 + 60 + slow * (2000 - kept), rel=1e-5)
     assert again.fallen_s[0] == pytest.approx(960 / slow - kept, rel=1e-4) and again.restarting_s[0] == 60
@@ -58,7 +58,7 @@ def test_failures_are_the_same_again_and_others_with_another_seed(engine):
     runs = [outcome(jobs, engine=engine, failures="3,0.5", checkpoint_s=600.0, failure_seed=s) for s in (1, 1, 2)]
     np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
     assert not np.array_equal(runs[0].finish_s, runs[2].finish_s)
-    assert all(run.finished.all() and run.interruptions.falls.sum() > 3 for run in runs)
+    assert all(run.finished.all() and run.interruptions.failure_restarts.sum() > 3 for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import CALIBRATION
-from jaxsched.env.pairs import draw_pairs
+from jaxsched.env.extensions.pairs import draw_pairs
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.policies.registry import parse, parse_all

@@ -18,11 +18,12 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import fat_tree, leaf_spine
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
-from jaxsched.env.failures import failures_of
+from jaxsched.env.extensions.failures import failures_of
+from jaxsched.env.extensions.pairs import draw_pairs
+from jaxsched.env.extensions.parts import NOBODY, Failures, Pairs, no_failures, preemption
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
-from jaxsched.env.pairs import draw_pairs
-from jaxsched.env.state import NOBODY, EnvConfig, EnvParams, Failures, Pairs, make_params, no_failures, preemption
+from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.load import add_estimates
 from jaxsched.workload.models import MODEL_NAMES

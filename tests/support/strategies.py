@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.rollout import one_round, one_turn, play_while
 from jaxsched.env.stages import Playing, at_boundary
-from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, Pairs, State
+from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.policies.spec import BY_HAND, MATCH, SeekWeights, parse_spec

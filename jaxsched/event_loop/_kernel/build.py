@@ -9,8 +9,8 @@ from jaxtyping import ArrayLike, Bool, Float64, Int64
 
 from jaxsched.cluster.hardware import Cluster, distinct_speeds
 from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.extensions.history import BIN_EDGES, GRID, SECONDS, class_counts, classes_of
 from jaxsched.env.gpu_choice import tiers
-from jaxsched.env.history import BIN_EDGES, GRID, SECONDS, class_counts, classes_of
 from jaxsched.env.queues import Order
 from jaxsched.event_loop._kernel.records import (
     COUNT,

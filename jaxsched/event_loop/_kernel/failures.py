@@ -34,5 +34,5 @@ def _clear(w: World, t: Tables, p: int, s: int, k: int) -> None:
             service = t.service[run.job]
             left_s = left_at_checkpoint_s(w, t, p, i) if w.checkpoint_s > 0.0 else service.left_s
             service.fallen_s += left_s - remaining_s(t, p, i)
-            service.falls += 1
+            service.failure_restarts += 1
             halt(w, t, p, i, left_s)

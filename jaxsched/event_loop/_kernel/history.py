@@ -51,7 +51,7 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
 
 @compiled
 def rank_bins(w: World, t: Tables) -> None:
-    """The levels of `gittins` of all bins, as `env.history.gittins_levels`."""
+    """The levels of `gittins` of all bins, as `env.extensions.history.gittins_levels`."""
     for own in range(SERVICE_BINS):
         beyond = 0
         for b in range(own, SERVICE_BINS):

@@ -95,14 +95,14 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
     service = t.service[j]
     run.job, run.finish_s, run.resume_s, run.slowdown = j, service.left_s, 0.0, 0.0
     service.since = t.numbers[BOUNDARY]
-    if service.stops + service.falls > 0:
+    if service.stops + service.failure_restarts > 0:
         run.resume_s = t.now_s[0] + w.restart_s
         service.restarting_s += w.restart_s
     footprint(w, t, p, run.slot, j, used)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
     t.records[j].partition = p
-    if service.stops + service.falls == 0:
+    if service.stops + service.failure_restarts == 0:
         t.records[j].start = t.numbers[BOUNDARY]
     if len(t.placement) > 0:
         for a in range(t.placement.shape[1]):
@@ -119,7 +119,7 @@ def _log(t: Tables, p: int, j: int, used: int) -> None:
     at, service = t.numbers[STARTED], t.service[j]
     line = t.starts[at]
     line.job, line.partition, line.boundary = j, p, t.numbers[BOUNDARY]
-    line.ran, line.stops, line.falls = service.ran, service.stops, service.falls
+    line.ran, line.stops, line.failure_restarts = service.ran, service.stops, service.failure_restarts
     for i in range(used):
         t.start_workers[at, t.place[i].group] = t.place[i].workers
     t.numbers[STARTED] = at + 1

@@ -52,12 +52,13 @@ TENANT = _record(attained_s="f8", gpus="i8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
-# `expected_s`: by the history; `falls`: times that a failure stopped it, `fallen_s`: work lost so.
+# `expected_s`: by the history; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
     left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", exceed="f8",
-    expected_s="f8", falls="i8", fallen_s="f8",
+    expected_s="f8", failure_restarts="i8", fallen_s="f8",
 )  # fmt: skip
-START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", falls="i8")  # as `env.starts.Starts`
+# As `Starts` of the environment's state.
+START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", failure_restarts="i8")
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
-from jaxsched.env import sharing
-from jaxsched.env.starts import Placed
-from jaxsched.env.state import STOP, WAITING, Action, EnvParams, Preemption, Service, State
+from jaxsched.env.extensions import sharing
+from jaxsched.env.extensions.parts import Preemption, Service
+from jaxsched.env.extensions.starts import Placed
+from jaxsched.env.state import STOP, WAITING, Action, EnvParams, State
 from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
 from jaxsched.workload.jobs import JobTable
 
@@ -148,7 +149,7 @@ def released(
     state: State, p: Int32[Array, ""], gone: Bool[Array, "R"]
 ) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"]]:
     """`free` and `shared` of partition `p` without the jobs in these running slots."""
-    gpus = jnp.where(gone, sharing.whole_gpus(state.running)[p], 0)
+    gpus = jnp.where(gone, state.running.whole_gpus[p], 0)
     free = state.free[p] + jnp.einsum("r,rnk->nk", gpus, state.running.workers[p].astype(jnp.int32))
     return sharing.on_stop(state, p, gone, free)
 

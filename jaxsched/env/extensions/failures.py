@@ -8,8 +8,9 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
-from jaxsched.env.preemption import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
-from jaxsched.env.state import Action, EnvParams, Failures, Faults, Preemption, Service, State
+from jaxsched.env.extensions.parts import Failures, Faults, Preemption, Service
+from jaxsched.env.extensions.preemption import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
+from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import NEVER, first_boundary
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int32
 
-from jaxsched.env.state import EnvConfig, EnvParams, Starts, State
+from jaxsched.env.extensions.parts import Starts
+from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.pytree import Pytree
 
 
@@ -35,7 +36,10 @@ class Placed(Pytree):
 def no_starts(config: EnvConfig, groups: int) -> Starts:
     """An empty log of `config.starts` rows, with so many GPU `groups` in a partition."""
     rows = config.starts
-    columns = {name: jnp.zeros(rows, jnp.int32) for name in ("job", "partition", "boundary", "ran", "stops", "falls")}
+    columns = {
+        name: jnp.zeros(rows, jnp.int32)
+        for name in ("job", "partition", "boundary", "ran", "stops", "failure_restarts")
+    }
     return Starts(
         count=jnp.int32(0),
         **columns,
@@ -74,7 +78,7 @@ def _log(state: State, placed: Placed) -> State:
         "boundary": jnp.full_like(row, state.clock),
         "ran": state.service.ran[row],
         "stops": state.service.stops[row],
-        "falls": state.faults.count[row] if state.faults.there else jnp.zeros_like(row),
+        "failure_restarts": state.faults.count[row] if state.faults.there else jnp.zeros_like(row),
         "workers": placed.workers.reshape(p, -1),
         "ps": placed.ps.reshape(p, -1),
     }

@@ -8,8 +8,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike, Bool, Float32, Int, Int32
 
-from jaxsched.env.sharing import gpus_of
-from jaxsched.env.state import RUNNING, EnvConfig, EnvParams, History, State
+from jaxsched.env.extensions.parts import History
+from jaxsched.env.extensions.sharing import gpus_of
+from jaxsched.env.state import RUNNING, EnvConfig, EnvParams, State
 from jaxsched.semantics import (
     BINS_AHEAD,
     FIRST_BIN_S,

@@ -12,7 +12,8 @@ from jax import Array
 from jaxtyping import Bool, Float32
 
 from jaxsched.dynamics.gpu_sharing import Sharers, mean_factor
-from jaxsched.env.state import EnvParams, Pairs, State
+from jaxsched.env.extensions.parts import Pairs
+from jaxsched.env.state import EnvParams, State
 
 
 def no_pairs() -> Pairs:

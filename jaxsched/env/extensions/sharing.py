@@ -11,8 +11,8 @@ from jaxtyping import Bool, Int16, Int32, Num
 
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env.starts import Placed
-from jaxsched.env.state import Action, EnvParams, Running, State
+from jaxsched.env.extensions.starts import Placed
+from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.workload.jobs import MILLI, WHOLE, JobTable
 
 _NEVER = 2 * WHOLE  # more than any GPU has left
@@ -71,11 +71,6 @@ def on_interval(params: EnvParams, state: State, finished: Bool[Array, "P R"]) -
     milli = state.jobs.milli[jnp.maximum(state.running.job, 0)]
     shared, whole = take(state.shared, jnp.where(finished, state.running.gpu, -1), -milli)
     return state.replace(shared=shared, free=state.free + whole)
-
-
-def whole_gpus(running: Running) -> Int32[Array, "P R"]:
-    """Whole GPUs of each worker in the running slots: none where the job has a fraction of one."""
-    return jnp.where(running.gpu >= 0, 0, running.gpus_per_worker) if running.gpu.size else running.gpus_per_worker
 
 
 def sharers_of(params: EnvParams, state: State) -> Sharers:
