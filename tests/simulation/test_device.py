@@ -20,7 +20,8 @@ from jaxsched.simulation.settings import Settings
 from tests.support.evaluation_jobs import some_jobs
 
 PLAY = """
-import dataclasses, jax, jax.numpy as jnp
+import jax, jax.numpy as jnp
+from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation import device
 from jaxsched.simulation import jax_run as run
@@ -41,7 +42,7 @@ def noted(self):
     return summary
 
 run._Run.chunk = noted
-policy = dataclasses.replace(parse("first-fit"), weights=jax.device_put(jnp.ones(3), there))
+policy = Policy("mine", parse("first-fit").function, jax.device_put(jnp.ones(3), there))
 scenario = load_scenario("leaf-spine-2", "philly-like", num_jobs=5, seeds=1)
 for asked in ("cpu", "accelerator"):
     found.clear()
