@@ -30,7 +30,7 @@ from jaxsched.machine import allow_whole_loops, compute_on_one_thread
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine, CompiledPlayer
 from jaxsched.simulation.jax_run import JaxEngine
-from jaxsched.simulation.settings import Settings, compact_tenants, env_config, most_running
+from jaxsched.simulation.settings import PlayedWorld, Settings, compact_tenants, env_config, most_running
 from jaxsched.workload.jobs import JobList, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import profiles
@@ -55,8 +55,8 @@ def main() -> None:
     jobs = compact_tenants([get_workload(arguments.workload, options)[0]])
 
     pack = parse("pack")
-    in_jax = JaxEngine().prepare(pack, cluster, jobs, settings)
-    in_loop = CompiledEngine().prepare(pack, cluster, jobs, settings)
+    in_jax = JaxEngine().prepare(pack, PlayedWorld(cluster, jobs, settings))
+    in_loop = CompiledEngine().prepare(pack, PlayedWorld(cluster, jobs, settings))
     in_jax.play(jobs)  # compiles
     in_loop.play(jobs)
     ours, ours_s = timed(lambda: in_jax.play(jobs)[0])

@@ -40,7 +40,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.jax_program import Program
 from jaxsched.simulation.jax_run import JaxEngine
-from jaxsched.simulation.settings import Settings, compact_tenants
+from jaxsched.simulation.settings import PlayedWorld, Settings, compact_tenants
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
@@ -139,7 +139,7 @@ def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, sched
         duration_cap_s=LONGEST_DURATION_S,
     )
     jobs = compact_tenants([get_workload("philly-like", options)[0]])
-    player = JaxEngine().prepare(parse(policy), cluster, jobs, settings)
+    player = JaxEngine().prepare(parse(policy), PlayedWorld(cluster, jobs, settings))
     compile_s = player.play(jobs)[0].stats.compile_s
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     result = player.play(jobs)[0]

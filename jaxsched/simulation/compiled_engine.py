@@ -8,14 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
 from jaxsched.event_loop import Run, SearchedRun, compiling, why_not_whole_run
 from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, add_interruptions
-from jaxsched.simulation.settings import Settings, env_config, env_params, explain_horizon, most_running
+from jaxsched.simulation.settings import PlayedWorld, Settings, explain_horizon, most_running
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -32,12 +31,9 @@ class CompiledEngine:
         """What it lacks, Numba included."""
         return why_not_whole_run(policy, config, params)
 
-    def prepare(
-        self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
-    ) -> "CompiledPlayer":
+    def prepare(self, policy: Policy, world: PlayedWorld) -> "CompiledPlayer":
         """A player; nothing is compiled before the first run. UserError: see `env_config`."""
-        config = env_config(cluster, job_lists, settings)
-        return CompiledPlayer(policy, config, env_params(cluster, config, settings, job_lists), settings)
+        return CompiledPlayer(policy, world.config, world.params, world.settings)
 
 
 @dataclasses.dataclass(frozen=True)

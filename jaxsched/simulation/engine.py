@@ -5,11 +5,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList
 
 
@@ -60,8 +59,8 @@ class Engine(Protocol):
         """What it lacks to play a policy in this environment; None if nothing."""
         ...
 
-    def prepare(self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> Player:
-        """A player for lists like these. UserError if they cannot be played on the cluster."""
+    def prepare(self, policy: Policy, world: PlayedWorld) -> Player:
+        """A player for lists like those of the world. UserError if they cannot be played on its cluster."""
         ...
 
 

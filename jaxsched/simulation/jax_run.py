@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.extensions.parts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
@@ -22,7 +21,12 @@ from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdu
 from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Program
 from jaxsched.simulation.jax_slots import Fitting, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import Settings, env_config, env_params, explain_horizon, most_running, pairs_of
+from jaxsched.simulation.settings import (
+    PlayedWorld,
+    Settings,
+    explain_horizon,
+    pairs_of,
+)
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
@@ -44,19 +48,15 @@ class JaxEngine:
         """Whether it searches: that is not a function of the state."""
         return "it searches in the compiled event loop only" if policy.searches else None
 
-    def prepare(
-        self, policy: Policy, cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
-    ) -> "JaxPlayer":
-        """The program and the parameters that play each of `job_lists`. UserError: see `env_config`."""
-        config = env_config(cluster, job_lists, settings)
-        batched = settings.seeds_in_a_batch(len(job_lists))
+    def prepare(self, policy: Policy, world: PlayedWorld) -> "JaxPlayer":
+        """The program and the parameters that play each of the world's lists. UserError: see `env_config`."""
         policy = dataclasses.replace(policy, weights=bring_here(policy.weights))
         alike = (id(policy.function), policy.asks_at, str(jax.eval_shape(lambda: policy.weights)))
         if alike not in self._programs:
-            most = most_running(cluster, job_lists)
-            self._programs[alike] = Program(policy, config, most, batched=batched, checks=settings.debug_checks)
-        params = env_params(cluster, config, settings, job_lists)
-        return JaxPlayer(policy, self._programs[alike], params, settings, max(map(len, job_lists)))
+            most, checks = world.most_running, world.settings.debug_checks
+            self._programs[alike] = Program(policy, world.config, most, batched=world.batched, checks=checks)
+        rows = max(map(len, world.job_lists))
+        return JaxPlayer(policy, self._programs[alike], world.params, world.settings, rows)
 
 
 @dataclasses.dataclass(frozen=True)

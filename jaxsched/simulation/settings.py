@@ -1,6 +1,7 @@
 """How a simulation is run: settings, and the environment's configuration that follows from cluster and jobs."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,6 +160,38 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class PlayedWorld:
+    """What runs are played in: a cluster, job lists, settings; and what follows of them, worked out once.
+
+    Of `config` and `params` UserError: see `env_config` and `env_params`.
+    """
+
+    cluster: Cluster
+    job_lists: Sequence[JobList]  # all of which together set the tables
+    settings: Settings
+
+    @functools.cached_property
+    def config(self) -> EnvConfig:
+        """The environment's shapes and switches."""
+        return env_config(self.cluster, self.job_lists, self.settings)
+
+    @functools.cached_property
+    def params(self) -> EnvParams:
+        """The environment's numbers."""
+        return env_params(self.cluster, self.config, self.settings, self.job_lists)
+
+    @property
+    def batched(self) -> bool:
+        """Whether all lists are played as one vmapped program."""
+        return self.settings.seeds_in_a_batch(len(self.job_lists))
+
+    @property
+    def most_running(self) -> int:
+        """The most jobs that can run at once in a partition."""
+        return most_running(self.cluster, self.job_lists)
+
+
 def pairs_of(settings: Settings, number: int) -> Pairs | None:
     """The factors of models that share a GPU in the job list at place `number`; None if there are none."""
     if settings.pair_factors is None:
@@ -169,7 +202,7 @@ def pairs_of(settings: Settings, number: int) -> Pairs | None:
 
 def params_for(cluster: Cluster, jobs: JobList, settings: Settings) -> EnvParams:
     """`env_params` of the first job list, with the factors of its pairs of models."""
-    params, pairs = env_params(cluster, env_config(cluster, [jobs], settings), settings, [jobs]), pairs_of(settings, 0)
+    params, pairs = PlayedWorld(cluster, [jobs], settings).params, pairs_of(settings, 0)
     if pairs is None:
         return params
     return params.replace(interference=params.interference.replace(pairs=pairs.factor))

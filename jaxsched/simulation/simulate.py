@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
-from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.errors import UserError
 from jaxsched.executors.executor import Executor, Task, Tell
 from jaxsched.machine import side_by_side
@@ -20,26 +19,25 @@ from jaxsched.simulation.device import bring_here, check_device, play_on, uses_a
 from jaxsched.simulation.engine import Engine, Report
 from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings, env_config, env_params
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList
 
 
-def engine_for(
-    policy: Policy, config: EnvConfig, params: EnvParams, settings: Settings, compiled: Engine, jax_engine: Engine
-) -> Engine:
+def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine: Engine) -> Engine:
     """Which engine plays a policy: as the settings say, or the compiled loop where it has all that is needed.
 
     UserError if the settings ask for an engine that cannot, or none can.
     """
+    settings = world.settings
     if settings.debug_checks and settings.engine == COMPILED:
         raise UserError(f"engine {COMPILED}: has no debug checks; engine should be auto or jax")
     if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
-        reason = jax_engine.why_not(policy, config, params)
+        reason = jax_engine.why_not(policy, world.config, world.params)
         if reason is not None:
             raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; leave out what asks for that engine")
         return jax_engine
-    reason = compiled.why_not(policy, config, params)
+    reason = compiled.why_not(policy, world.config, world.params)
     if reason is None:
         return compiled
     if policy.searches:
@@ -91,14 +89,8 @@ def simulate(
         check_world(policy, settings)
     names = get_catalogue(settings.models).names
     with play_on(settings.device):
-        cluster = bring_here(cluster)
-        config = env_config(cluster, job_lists, settings)
-        params = env_params(cluster, config, settings, job_lists)
-        engines = CompiledEngine(), JaxEngine()
-        players = {
-            one.name: engine_for(one, config, params, settings, *engines).prepare(one, cluster, job_lists, settings)
-            for one in policies
-        }
+        world, engines = PlayedWorld(bring_here(cluster), job_lists, settings), (CompiledEngine(), JaxEngine())
+        players = {one.name: engine_for(one, world, *engines).prepare(one, world) for one in policies}
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:
@@ -161,7 +153,7 @@ class Elsewhere(NamedTuple):
         """See `simulate`."""
         for policy in policies:
             check_world(policy, settings)
-        env_config(cluster, job_lists, settings)  # refuses what no worker could play
+        _ = PlayedWorld(cluster, job_lists, settings).config  # refuses what no worker could play
         runs = [Run(policy, number) for number in range(len(job_lists)) for policy in range(len(policies))]
         tasks = [Task(f"{policies[run.policy].name} on job list {run.job_list}", play, run) for run in runs]
         common = Common(self.names, cluster, job_lists, settings)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.bench import programs
 from jaxsched.bench import simulator as bench
-from jaxsched.bench import worlds
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
@@ -24,7 +24,7 @@ from jaxsched.simulation import compiled_engine as engine
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.engine import Stopped
 from jaxsched.simulation.outcome import STATUS, Outcome
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from tests.support.cases import few
@@ -41,7 +41,7 @@ WORLDS = [  # the oracle tests hold both engines to more
 
 def jobs_for(cluster, count: int = 300) -> JobList:
     gpus = int(np.asarray(cluster.group_gpus).sum())
-    return get_workload("distributed", WorkloadOptions(count, load=0.9, total_gpus=gpus, schedulers=2))[0]
+    return get_workload("distributed", WorkloadOptions(num_jobs=count, load=0.9, total_gpus=gpus, schedulers=2))[0]
 
 
 def outcomes(name: str, cluster, jobs: JobList, specs=SPECS, **changes):
@@ -115,7 +115,7 @@ def test_jobs_at_the_horizon_are_as_in_the_environment():
 def test_a_rejected_job_of_many_gpus_takes_no_room():
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = make_job_list([0.0, 1.0], [100.0, 100.0], [1, 1], gpus_per_worker=[1, 2**31 - 1])
-    player = CompiledEngine().prepare(parse("pack"), cluster, [jobs], Settings())
+    player = CompiledEngine().prepare(parse("pack"), PlayedWorld(cluster, [jobs], Settings()))
     run = Run(player.config, player.params, to_table(jobs, 60.0), player.policy, 60)
     assert run.tables.fits.shape[1] == 2 and run.go_on()
     assert run.finished == 1 and run.home[1] == -1
@@ -228,7 +228,7 @@ def test_a_run_can_be_cut_off_and_stopped(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 60)
     settings = Settings(wall_limit_s=1e-9)
-    player = CompiledEngine().prepare(parse("pack"), cluster, [jobs], settings)
+    player = CompiledEngine().prepare(parse("pack"), PlayedWorld(cluster, [jobs], settings))
     monkeypatch.setattr(engine, "FEWEST_ROUNDS", 5)
     (result,) = player.play([jobs])
     assert result.cut_off == "after 0 s on the wall" and result.unfinished and 5 <= result.stats.steps < 10
@@ -245,8 +245,8 @@ def test_bench_plays_every_environment(monkeypatch):
     row = bench.bench_compiled("leaf-spine-2", "pack", 3)
     assert (row.name, row.num_envs, row.servers, row.decisions_per_s) == ("compiled/pack", 3, 2, None)
     assert row.jobs_per_cpu_s is not None
-    config, cluster, _ = worlds.environment_of("leaf-spine-2", None)
-    fit = (assign_homes(cluster, worlds.job_tables(cluster, config, 2)).home >= 0).sum(-1)
+    config, cluster, _ = programs.environment_of("leaf-spine-2", None)
+    fit = (assign_homes(cluster, programs.job_tables(cluster, config, 2)).home >= 0).sum(-1)
     assert row.jobs_per_cpu_s * row.cpu_s == pytest.approx(fit[0] + fit[1] + fit[0])  # a list each, the pool has two
 
 

@@ -12,7 +12,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.jax_run import JaxEngine, JaxPlayer
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings, env_params
+from jaxsched.simulation.settings import PlayedWorld, Settings, env_params
 from jaxsched.workload.jobs import JobList, make_job_list
 from jaxsched.workload.models import MODEL_NAMES, profiles
 from tests.oracle import policies, simulator
@@ -66,7 +66,9 @@ def drawn(rng: np.random.Generator) -> Odd:
 @functools.cache
 def prepared(spec: str) -> JaxPlayer:
     """One program for all lists: what differs between them are arguments of it."""
-    return JaxEngine().prepare(parse(spec), get_cluster(CLUSTER, 2), [drawn(np.random.default_rng(0)).jobs], SETTINGS)
+    return JaxEngine().prepare(
+        parse(spec), PlayedWorld(get_cluster(CLUSTER, 2), [drawn(np.random.default_rng(0)).jobs], SETTINGS)
+    )
 
 
 SETTINGS = Settings(interference="analytic", record_placements=True)
@@ -78,7 +80,7 @@ def played(spec: str, odd: Odd) -> tuple[Outcome, Outcome]:
     player = prepared(spec)
     params = env_params(cluster, player.program.config, settings)
     (ours,) = dataclasses.replace(player, params=params, settings=settings).play([odd.jobs])
-    (loop,) = CompiledEngine().prepare(parse(spec), cluster, [odd.jobs], settings).play([odd.jobs])
+    (loop,) = CompiledEngine().prepare(parse(spec), PlayedWorld(cluster, [odd.jobs], settings)).play([odd.jobs])
     return ours, loop
 
 

@@ -16,7 +16,7 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import make_job_list
 
 MEAN_S = 1000.0
@@ -71,7 +71,7 @@ def played(spec: str, durations: np.ndarray, submit: np.ndarray, interval_s: flo
     cluster = build([Server((1,), "V100", 64.0, 16.0, 32.0, 100.0)], leaf_spine(1, 1, 100.0, 1.0), 1)
     jobs = make_job_list(submit_s=submit, duration_s=durations, workers=1, model=MODEL)
     settings = Settings(interval_s=interval_s, interference="none", preemption=True, restart_s=0.0)
-    [outcome] = CompiledEngine().prepare(parse(spec), cluster, [jobs], settings).play([jobs])
+    [outcome] = CompiledEngine().prepare(parse(spec), PlayedWorld(cluster, [jobs], settings)).play([jobs])
     assert outcome.finished.all()
     return float(outcome.jct_s.mean()) / MEAN_S
 

@@ -14,7 +14,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation import settings as rules
 from jaxsched.simulation.jax_run import JaxEngine
-from jaxsched.simulation.settings import Settings, compact_tenants, env_config, fits_somewhere
+from jaxsched.simulation.settings import PlayedWorld, Settings, compact_tenants, env_config, fits_somewhere
 from jaxsched.workload.jobs import make_job_list, to_table
 from tests.support.evaluation_jobs import some_jobs
 
@@ -43,7 +43,7 @@ def test_tables_that_grow_change_no_times(cluster, monkeypatch):
     monkeypatch.setattr(rules, "SMALLEST_RUNNING", 4)
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 4)
     jobs, settings = dataclasses.replace(some_jobs(3, 60), tenant=np.zeros(60, np.int32)), Settings()
-    (result,) = JaxEngine().prepare(parse("pack"), cluster, [jobs], settings).play([jobs])
+    (result,) = JaxEngine().prepare(parse("pack"), PlayedWorld(cluster, [jobs], settings)).play([jobs])
     assert result.stats.peak_queue > 4 and result.stats.queue_slots >= result.stats.peak_queue
     assert result.stats.peak_running > 4 and result.stats.running_slots >= result.stats.peak_running
     start, finish = plainly(cluster, jobs, "pack", settings)
@@ -60,7 +60,7 @@ def test_policies_that_differ_in_weights_alone_share_a_program(cluster):
     another = dataclasses.replace(one, act=lambda *about: act(*about))
 
     def program(policy):
-        return engine.prepare(policy, cluster, [jobs], Settings()).program
+        return engine.prepare(policy, PlayedWorld(cluster, [jobs], Settings())).program
 
     assert program(one) is program(like)
     assert len({id(program(policy)) for policy in (one, longer, nested, another)}) == 4

@@ -22,7 +22,7 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.outcome import Outcome
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from tests.oracle import policies as oracle_policies
@@ -35,7 +35,7 @@ CLUSTER = get_cluster("leaf-spine-4", 2)
 
 def jobs_for(seed: int = 0, count: int = 80, load: float = 1.1) -> JobList:
     """All of them fit a partition of two servers."""
-    options = WorkloadOptions(2 * count, load=load, total_gpus=32, schedulers=2, seed=seed)
+    options = WorkloadOptions(num_jobs=2 * count, load=load, total_gpus=32, schedulers=2, seed=seed)
     jobs = get_workload("distributed", options)[0]
     return of(jobs, np.flatnonzero(jobs.num_gpus <= 16)[:count])
 
@@ -55,7 +55,7 @@ def played(spec: str, jobs: JobList, **changes) -> Outcome:
 
 def run_of(spec: str, jobs: JobList) -> SearchedRun:
     policy, settings = parse(spec), Settings(record_placements=True)
-    player = CompiledEngine().prepare(policy, CLUSTER, [jobs], settings)
+    player = CompiledEngine().prepare(policy, PlayedWorld(CLUSTER, [jobs], settings))
     config = dataclasses.replace(player.config, queue_slots=len(jobs), running_slots=32)
     return SearchedRun(config, player.params, to_table(jobs, 60.0), policy, 60.0)
 

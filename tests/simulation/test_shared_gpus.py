@@ -21,7 +21,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.job_table import write_jobs
-from jaxsched.simulation.settings import Settings, env_config, most_running, params_for
+from jaxsched.simulation.settings import PlayedWorld, Settings, env_config, most_running, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload import datasets
 from jaxsched.workload.catalogue import BUILT_IN
@@ -70,9 +70,9 @@ def test_what_the_law_does_not_cover_is_analytic():
 def test_the_law_is_there_only_where_it_has_something_to_do():
     cluster = get_cluster("leaf-spine-2", 1)
     whole, fractions = make_job_list([0, 1], 10, 1), make_job_list([0, 1], 10, 1, milli=[1000, 250])
-    player = JaxEngine().prepare(parse("pack"), cluster, [whole], Settings())
+    player = JaxEngine().prepare(parse("pack"), PlayedWorld(cluster, [whole], Settings()))
     assert player.program.config.shared_gpus == 0 and player.params.interference.sharing is None
-    player = JaxEngine().prepare(parse("pack"), cluster, [whole, fractions], Settings())
+    player = JaxEngine().prepare(parse("pack"), PlayedWorld(cluster, [whole, fractions], Settings()))
     assert player.program.config.shared_gpus == 4 and player.params.interference.sharing is not None
     assert most_running(cluster, [fractions]) == 2 and most_running(cluster, [make_job_list([0] * 99, 1, 1)]) == 16
     assert env_config(cluster, [fractions], Settings()).shared_gpus == 4

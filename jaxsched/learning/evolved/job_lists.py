@@ -12,7 +12,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.errors import UserError
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.compiled_engine import CompiledEngine
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
 from jaxsched.workload.load import add_estimates
 
@@ -68,7 +68,7 @@ class Plays:
     def __init__(self, policy: Policy, cluster: Cluster, jobs: JobList, settings: Settings) -> None:
         """UserError if the compiled event loop lacks what is needed."""
         engine = CompiledEngine()
-        player = engine.prepare(policy, cluster, [jobs], settings)
+        player = engine.prepare(policy, PlayedWorld(cluster, [jobs], settings))
         missing = engine.why_not(policy, player.config, player.params)
         if missing is not None:
             raise UserError(f"it is learned in the compiled event loop, but {missing}")
