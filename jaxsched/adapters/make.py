@@ -55,6 +55,10 @@ def make(
 
     Policies see run times, or estimates (`duration_error`), and jobs are not stopped: `ClusterEnv` has the rest.
 
+    Returns:
+        The environment, with `reset`, `step`, `action_space` and `observation_space`; `P` schedulers each choose one of
+        `A` options.
+
     Raises:
         UserError: on any mistake.
     """

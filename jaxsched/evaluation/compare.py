@@ -91,7 +91,12 @@ class Comparison:
         return "\n".join([tables.plain_text(self), *tables.legend(self)])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as `jaxsched evaluate --json` writes them; null where a figure does not exist."""
+        """Plain values, as `jaxsched evaluate --json` writes them.
+
+        Returns:
+            `jobs` (the account), `bound_s`, `policies` (by name the figures of `metrics.METRICS` and what follows of
+            them; None where one does not exist), `config` and `versions`.
+        """
         policies = {
             row.name: {
                 **_figures(row),
@@ -135,13 +140,18 @@ def compare(
         cluster: a name or file, see `get_cluster`, or a cluster.
         jobs: one job list, several (one per seed), or with a cluster's name the name or file of a workload.
         policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s, see `parse`; or one name.
+        settings: what all policies play under; None: the defaults.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
         play: what plays the runs; `simulation.simulate.Elsewhere` does it on other machines.
         options: fields of `Settings` that differ from `settings`, such as `knows` or `preemption`; and where `jobs` is
             a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed`.
 
-    UserError on an unknown policy or option, or if no job fits the cluster.
+    Returns:
+        A row per policy, in their order; times in seconds.
+
+    Raises:
+        UserError: on an unknown policy or option, or if no job fits the cluster.
     """
     check_options("compare", options, _OF_SETTINGS)
     settings, options = _split_settings(settings or Settings(), options)

@@ -34,7 +34,8 @@ MOST_NOTED = 4_000_000  # finished jobs of a history
 class Settings(EvaluatedWorld, RunOptions):
     """What a comparison holds fixed over its policies: the fields of its bases, and these.
 
-    UserError on a value out of its range.
+    Raises:
+        UserError: on a value out of its range, or values that do not go together.
     """
 
     outages: Outages | None = None  # docs/semantics.md, section 11

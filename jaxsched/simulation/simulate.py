@@ -74,10 +74,21 @@ def simulate(
     report: Report | None = None,
     only: Sequence[int] | None = None,
 ) -> dict[str, list[Outcome]]:
-    """Outcomes by policy, in the order of the lists. Runs go on in threads: XLA works without Python's lock.
+    """Play every policy on every job list. Runs go on in threads: XLA works without Python's lock.
 
-    `only` names the positions of lists to play, all of which together set the tables; None: all. UserError if a policy
-    cannot be played, see `engine_for` and `env_config`.
+    Args:
+        policies: to play, of different names.
+        cluster: for all of them.
+        job_lists: all of them together set the sizes of tables.
+        settings: for all of them.
+        report: called with the progress of a run, from several threads.
+        only: positions of the lists to play; None: all.
+
+    Returns:
+        Outcomes by policy, in the order of the lists.
+
+    Raises:
+        UserError: if a policy cannot be played, see `engine_for` and `env_config`.
     """
     check_device(settings.device)
     usual = 1 if uses_accelerator(settings.device) else side_by_side()

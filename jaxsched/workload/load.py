@@ -57,10 +57,18 @@ def unknown_workload(name: str) -> str:
 
 
 def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
-    """(jobs, skipped rows by reason) of a named workload or a trace file; the first job is submitted at 0 s.
+    """The jobs of a named workload or a trace file; the first one is submitted at 0 s.
 
-    Of a trace the jobs from `since` to `until` are taken, of them the first `num_jobs`. UserError if there is neither
-    such a name (the known ones are listed) nor such a file, or an option that is needed is not given.
+    Args:
+        name_or_path: a name of `WORKLOADS`, or a file.
+        options: of a trace the jobs from `since` to `until` are taken, of them the first `num_jobs`. Synthetic
+            workloads, and a `load`, need `total_gpus`.
+
+    Returns:
+        The jobs, and how many rows of a trace are no jobs, by reason.
+
+    Raises:
+        UserError: if there is neither such a name nor such a file, or an option is wrong or missing.
     """
     options = options or WorkloadOptions()
     name = str(name_or_path)
