@@ -9,8 +9,9 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.policies.policy import Policy
+from jaxsched.policies.spec import WAITING
 
-POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", "greedy-wait")
+POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware", *WAITING)
 # Of a discipline.
 QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "faster", "hysteresis", "quantum")
 OLDEST_NUMBA = (0, 68)
@@ -37,6 +38,8 @@ def why_not_whole_run(policy: Policy, config: EnvConfig, params: EnvParams) -> s
         return "it searches by estimates that stay as they are, not by those of the history"
     if params.failures.there:
         return "it does not search where servers fail"
+    if config.shared_gpus:
+        return "it does not search where jobs share GPUs"
     return why_not(rule_of(policy), config, params)
 
 
@@ -52,8 +55,6 @@ def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | 
     asked = [field.name for field in beyond if getattr(queue, field.name) != field.default]
     if asked:
         return f"it has no queues with {', '.join(asked)}"
-    if config.shared_gpus:
-        return "it has no jobs that share a GPU"
     if params.interference.law not in LAWS:
         return "it has no interference models but the project's own"
     return None

@@ -96,7 +96,7 @@ class Futures:
         world, tables, keys = self._world, copy_tables(self._begin), self._keys.copy()
         if later is not None:
             assert not callable(self._order)
-            last = jobs_of(self._params.cluster, self._params.profiles, later, self._order)
+            last = jobs_of(self._params.cluster, self._params.profiles, later, self._order, self._world.shared_gpus)
             first = len(world.jobs) - len(last)
             world.jobs[first:], keys[first:] = last, last["key"]
         world.jobs["key"] = keys if priority is None else _rank_by(priority, keys)

@@ -10,14 +10,16 @@ from jaxtyping import Float64, Int64
 from jaxsched.cluster.hardware import distinct_speeds
 from jaxsched.dynamics import interference
 from jaxsched.env import levels
+from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.levels import LevelTable
-from jaxsched.env.state import POSSIBLE, EnvConfig, EnvParams
+from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.event_loop._kernel.build import (
     jobs_of,
     models_of,
     no_past,
     past_of,
+    sharing_of,
     site_of,
     speeds_of,
     table,
@@ -47,7 +49,7 @@ from jaxsched.event_loop._kernel.records import (
 from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import spec
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.spec import SeekWeights
+from jaxsched.policies.spec import MATCH, WAITING, SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -67,10 +69,12 @@ class Run:
         interval_s: float,
         *,
         in_python: bool = False,
+        pairs: Pairs | None = None,
     ) -> None:
         """As `env.environment.initial_state`; the slots of `config` limit queues and running jobs.
 
         Args:
+            pairs: Factors of models that share a GPU, of which nothing is seen; None: all are 1.
             interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
             in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
         """
@@ -78,16 +82,18 @@ class Run:
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
         assert isinstance(of.rule, str) and not callable(queue.order)
-        timed = policy.asks_at == POSSIBLE or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
+        timed = of.seek is not None or (not queue.preempt and (of.rule in WAITING or not queue.timeless))
+        timed = timed or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
         stops = queue.preempt and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
+        rows = jobs_of(cluster, params.profiles, jobs, queue.order, config.shared_gpus)
         self.world = World(
             **site_of(cluster),
             models=models,
             speed=speeds_of(cluster, params.profiles),
             **tiers_of(cluster, params.profiles),
             waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
-            jobs=jobs_of(cluster, params.profiles, jobs, queue.order),
+            jobs=rows,
             law=_law(params),
             interval_s=float(interval_s),
             rounds=config.rounds,
@@ -106,6 +112,8 @@ class Run:
             threshold=of.threshold,
             patience=of.patience,
             lifetimes=of.lifetimes,
+            looks=of.rule in WAITING,
+            alike=of.rule == MATCH and queue.preempt,
             seek=_seek_numbers(of.seek),
             order=_place_of(queue.order),
             quantum=queue.quantum,
@@ -120,8 +128,10 @@ class Run:
             fails=params.failures.there,
             changes=_changes(params),
             history=history,
-            past=past_of(jobs, config.tenants, len(models)) if history else no_past(),
+            past=past_of(jobs, rows["share"], config.tenants, len(models)) if history else no_past(),
             keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
+            shared_gpus=config.shared_gpus,
+            sharing=sharing_of(cluster, params.interference, pairs, of.observe),
             tenants=config.tenants,
         )
         self._log_rows = config.rounds * len(self.world.groups) + len(self.world.jobs) if config.starts else 0
@@ -193,7 +203,8 @@ class Run:
             return None
         count = int(self.tables.numbers[STARTED])
         starts = self.tables.starts[:count]
-        return {name: starts[name] for name in START.names or ()} | {"workers": self.tables.start_workers[:count]}
+        names = [name for name in START.names or () if name != "gpu" or self.world.shared_gpus]
+        return {name: starts[name] for name in names} | {"workers": self.tables.start_workers[:count]}
 
     @property
     def queued(self) -> Int64[np.ndarray, "queued"]:
@@ -248,9 +259,11 @@ def _play_compiled(world: World, tables: Tables, rounds: int) -> bool:
 
 def copy_tables(tables: Tables) -> Tables:
     """The same state, to be played on by itself."""
-    known = tables.known
-    copied: dict[str, Any] = {name: np.copy(value) for name, value in tables._asdict().items() if name != "known"}
-    return Tables(known=type(known)(*map(np.copy, known)), **copied)
+    return _copy(tables)
+
+
+def _copy(value: Any) -> Any:
+    return type(value)(*map(_copy, value)) if isinstance(value, tuple) else np.copy(value)
 
 
 def _place_of(order: levels.Ranking) -> int:

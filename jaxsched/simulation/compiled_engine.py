@@ -14,7 +14,7 @@ from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
 from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome, RunStats, add_interruptions
-from jaxsched.simulation.settings import PlayedWorld, Settings, explain_horizon, most_running
+from jaxsched.simulation.settings import PlayedWorld, Settings, explain_horizon, most_running, pairs_of
 from jaxsched.workload.jobs import JobList, to_table
 
 CHUNK_S = 0.2  # of a run at a time, about
@@ -23,7 +23,7 @@ FEW_JOBS = 2000  # longer lists are not tried in Python
 
 
 class CompiledEngine:
-    """Plays hand-written policies on jobs with whole GPUs, one job list after the other."""
+    """Plays hand-written policies, one job list after the other."""
 
     name = COMPILED
 
@@ -97,7 +97,8 @@ class CompiledPlayer:
             drawn = (self.settings.seed, seed)
             run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)
         else:
-            run = Run(config, self.params, table, self.policy, self.settings.interval_s, in_python=in_python)
+            args = (config, self.params, table, self.policy, self.settings.interval_s)
+            run = Run(*args, in_python=in_python, pairs=pairs_of(self.settings, seed))
         run.go_on(0)
         return run
 
@@ -140,7 +141,8 @@ def _outcome(
     name: str, run: Run, jobs: JobList, settings: Settings, wall_s: float, compile_s: float, why: str
 ) -> Outcome:
     """`why` the run was cut off, if it was."""
-    start, finish_s = run.tables.records["start"], run.tables.records["finish_s"]
+    records = run.tables.records
+    start, finish_s = records["start"], records["finish_s"]
     status = np.where(start < 0, WAITING, np.where(np.isnan(finish_s), RUNNING, FINISHED))
     status[run.queued] = WAITING  # some of them have run before
     status = np.where(run.home < 0, REJECTED, status)
@@ -162,12 +164,13 @@ def _outcome(
         policy=name,
         jobs=jobs,
         status=status,
-        partition=run.tables.records["partition"].astype(np.int16),
+        partition=records["partition"].astype(np.int16),
         start_s=np.where(start < 0, np.nan, start * settings.interval_s),
         finish_s=finish_s,
         workers=run.tables.placement if settings.record_placements else None,
+        gpu=records["gpu"].astype(np.int32) if settings.record_placements and run.world.shared_gpus else None,
         cut_off=None if done else why,
         stats=stats,
-        forwards=run.tables.records["forwards"].astype(np.int8),
+        forwards=records["forwards"].astype(np.int8),
     )
     return add_interruptions(found, run.tables.service, settings, run.log) if settings.stops else found

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.levels import LevelTable
 from jaxsched.event_loop import POLICIES, Run
-from jaxsched.policies.spec import GREEDY_WAIT
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.spec import GREEDY_WAIT, MATCH
+from jaxsched.workload.jobs import WHOLE
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases
-from tests.support.random_cases import random_outages
+from tests.support.random_cases import crowded_case, random_outages
+from tests.support.sharing_laws import by_hand
 from tests.support.strategies import COSTS
 
 
@@ -25,7 +28,7 @@ def spec_of(rule: str, *options: str) -> str:
 ORDERS, FORWARDS = st.sampled_from(policies.ORDERS), st.sampled_from(policies.FORWARDS)
 SPECS = st.builds(
     spec_of,
-    st.sampled_from([policy for policy in POLICIES if policy != GREEDY_WAIT]),
+    st.sampled_from([policy for policy in POLICIES if policy not in (GREEDY_WAIT, MATCH)]),
     ORDERS,
     st.sampled_from(("", "backfill", "backfill+reserve", "consolidate", "backfill+consolidate+reserve")),
     FORWARDS,
@@ -41,7 +44,7 @@ SPECS = st.builds(
 )
 SEEKING = st.builds(
     spec_of,
-    st.sampled_from([policy for policy in POLICIES if policy != GREEDY_WAIT]),
+    st.sampled_from([policy for policy in POLICIES if policy not in (GREEDY_WAIT, MATCH)]),
     ORDERS,
     st.just("backfill+spread"),
     st.sampled_from(("", "consolidate", "reserve")),
@@ -55,6 +58,15 @@ SEEKING = st.builds(
     st.sampled_from(("", "p0.5")),
     st.sampled_from(("", "lifetime", "reserve")),
     st.just("seek") | st.integers(0, 1000).map("seek{}".format),
+)
+MATCHING = st.builds(
+    spec_of,
+    st.just(MATCH),
+    st.sampled_from(("sjf", "area")),
+    FORWARDS,
+    st.sampled_from(("", "lifetime", "t1.3", "t1.2+p0.5")),
+    st.sampled_from(("", "reserve", "consolidate")),
+    st.sampled_from(("", "observe")),
 )
 PREEMPTIVE = st.builds(
     spec_of,
@@ -73,18 +85,28 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
     """Run both and compare. The loop goes on in chunks of so many rounds, and Python does the same to the last bit."""
     policy = strategies.policy_of(spec)
     case = dataclasses.replace(case, law=interference, history=case.history or policy.requires == HISTORY)
-    args = (case.config(shared_gpus=0), case.params, case.table, policy, case.interval_s)
-    run, in_python = Run(*args), Run(*args, in_python=True)
-    while not run.go_on(chunk):
-        pass
-    while not in_python.go_on(chunk):
-        pass
+    run, in_python = (played(case, policy, chunk, in_python=where) for where in (False, True))
     for name in ("numbers", "placement"):
         np.testing.assert_array_equal(getattr(in_python.tables, name), getattr(run.tables, name), err_msg=name)
     for name in ("records", "service"):
         theirs, ours = getattr(in_python.tables, name), getattr(run.tables, name)
         for field in ours.dtype.names:
             np.testing.assert_array_equal(theirs[field], ours[field], err_msg=field)
+    as_the_oracle(case, policy, run)
+
+
+def played(case: strategies.Case, policy: Policy, chunk: int, *, in_python: bool) -> Run:
+    """The loop's run, to the end."""
+    shares = bool((case.jobs.milli < WHOLE).any())
+    config = case.config() if shares else case.config(shared_gpus=0)
+    run = Run(config, case.params, case.table, policy, case.interval_s, in_python=in_python, pairs=case.pairs)
+    while not run.go_on(chunk):
+        pass
+    return run
+
+
+def as_the_oracle(case: strategies.Case, policy: Policy, run: Run) -> None:
+    """Compare a run with the oracle's."""
     of = policy.spec
     assert of is not None
     order = of.queue.order
@@ -107,12 +129,16 @@ def same(case: strategies.Case, spec: str, interference: str, chunk: int) -> Non
             table=table and table.levels,
             table_margin=table.margin if table else 0,
             seek=None if of.seek is None else of.seek.numbers,
+            observe=of.observe,
         ),
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,
-        interference=interference,
+        interference=case.law,
         strengths=case.kappa,
+        law=None if case.sharing is None else by_hand(case.sharing),
+        pair_factors=None if case.pairs is None else np.asarray(case.pairs.factor, np.float64),
+        pairs_known=case.pairs is not None and case.pairs.known,
         queue_slots=case.shape.queue_slots,
         running_slots=case.shape.running_slots,
         preemption=case.preemption,
@@ -245,3 +271,54 @@ def test_what_is_submitted_while_a_queue_is_full_is_news(seed):
     case = strategies.random_case(seed, "three", interval_s=7.3, fractions=0.0)
     case = dataclasses.replace(case, shape=dataclasses.replace(case.shape, queue_slots=3))
     same(case, "pack:sjf+backfill+spread+seek", "analytic", 10_000)
+
+
+def with_stops(case: strategies.Case, data: st.DataObject) -> strategies.Case:
+    """The same case where jobs may be stopped, and servers may fail."""
+    case = dataclasses.replace(case, history=data.draw(st.booleans()))
+    if data.draw(st.booleans()):
+        return failing(case, data)
+    return dataclasses.replace(case, preemption=data.draw(COSTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ("one", "two"))
+@settings(max_examples=20)
+@given(data=st.data())
+def test_some_jobs_that_share_gpus(shape, data):
+    case = data.draw(strategies.cases(shape, fractions=data.draw(st.sampled_from((0.5, 0.9)))))
+    case = with_stops(case, data)
+    same(case, data.draw(SPECS | PREEMPTIVE | MATCHING), "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ("one", "two"))
+@cases(60)
+@given(data=st.data())
+def test_jobs_that_share_gpus(shape, data):
+    case = data.draw(strategies.cases(shape, fractions=data.draw(st.sampled_from((0.5, 0.9)))))
+    case, specs = with_stops(case, data), SPECS | PREEMPTIVE | MATCHING
+    same(case, data.draw(specs | SEEKING if shape == "two" else specs), "analytic", 10_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ("one", "two"))
+@cases(30)
+@given(data=st.data())
+def test_pairs_of_models_that_share_gpus(shape, data):
+    """With a fitted law of sharing, and factors beside it that some policies learn."""
+    case = crowded_case(data.draw(st.integers(0, 2**32 - 1)), shape, known=data.draw(st.booleans()))
+    observing = st.sampled_from(("greedy-wait:sjf+t2+observe", "match:las+preempt+observe"))
+    same(with_stops(case, data), data.draw(MATCHING | observing | PREEMPTIVE), "analytic", 10_000)
+
+
+@pytest.mark.parametrize("spec", ["pack:las+backfill+preempt+spread", "match:sjf+spread+observe"])
+def test_two_cases_of_jobs_that_share_gpus(spec):
+    """In Python: what the others do with many cases, as machine code too."""
+    policy = strategies.policy_of(spec)
+    for case in (strategies.random_case(5, "two", fractions=0.8), crowded_case(5, "two")):
+        case = dataclasses.replace(case, preemption=preemption.Preemption(13.7, 41.3, 0.0))
+        run = played(case, policy, 10_000, in_python=True)
+        shared = run.tables.records["gpu"][: len(case.jobs)]
+        assert ((shared >= 0) == ((case.jobs.milli < WHOLE) & (run.home[: len(case.jobs)] >= 0))).all()
+        as_the_oracle(case, policy, run)

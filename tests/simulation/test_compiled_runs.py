@@ -160,7 +160,7 @@ def test_auto_takes_the_loop_where_it_can(monkeypatch):
     shared = dataclasses.replace(jobs, workers=np.ones_like(jobs.workers), ps=np.zeros_like(jobs.ps))
     shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
     assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["compiled", "compiled", "jax"]
-    assert engines(["pack"], shared) == ["jax"]
+    assert engines(["pack", "match"], shared) == ["compiled", "compiled"]
     monkeypatch.setattr(coverage, "numba_missing", lambda: "none")
     assert engines(["pack"]) == ["jax"]
 

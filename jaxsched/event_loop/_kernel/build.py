@@ -9,7 +9,10 @@ from jaxtyping import ArrayLike, Bool, Float64, Int64
 
 from jaxsched.cluster.hardware import Cluster, distinct_speeds
 from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.interference import Interference
+from jaxsched.dynamics.sharing import LARGEST
 from jaxsched.env.extensions.history import BIN_EDGES, GRID, SECONDS, class_counts, classes_of
+from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.event_loop._kernel.records import (
@@ -37,11 +40,13 @@ from jaxsched.event_loop._kernel.records import (
     Known,
     Past,
     Records,
+    SharedGPUs,
+    Sharing,
     Tables,
     World,
 )
 from jaxsched.semantics import ANCHORS, SEEK_INPUTS, SERVICE_BINS
-from jaxsched.workload.jobs import NEVER, JobTable
+from jaxsched.workload.jobs import MILLI, NEVER, WHOLE, JobTable
 from jaxsched.workload.models import Profiles
 
 
@@ -85,10 +90,12 @@ def models_of(profiles: Profiles) -> Records:
     return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) -> Records:
-    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; jobs have whole GPUs."""
+def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, shared_gpus: int) -> Records:
+    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; without `shared_gpus` fractions are whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
-    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * estimate
+    milli = np.asarray(jobs.milli) if shared_gpus and np.size(jobs.milli) else WHOLE
+    size, share = np.where(milli < WHOLE, -milli, wide), np.asarray(milli * np.float32(MILLI), np.float32)
+    area = (np.asarray(jobs.workers) * wide).astype(np.float32) * share * estimate
     compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
     columns = {name: getattr(jobs, name) for name in same}
@@ -97,6 +104,8 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order) 
         columns
         | {
             "wide": wide,
+            "size": size,
+            "share": share,
             "ideal_s": compute_s + comm_s,
             "ideal_comm_s": comm_s,
             "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
@@ -126,7 +135,7 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
     on_group["stamp"] = on_wire["stamp"] = -1
     wires = 2 * min(gang, n) + w.link_id.shape[1]
     records = np.zeros(jobs, RECORD)
-    records["start"] = records["partition"] = -1
+    records["start"] = records["partition"] = records["gpu"] = -1
     records["finish_s"] = np.nan
     service = np.zeros(jobs, SERVICE)
     service["left_s"] = w.jobs["duration_s"]
@@ -168,8 +177,56 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
         starts=np.zeros(starts, START),
         start_workers=np.zeros((starts, nk), np.int8),
+        shared=_shared_gpus(w),
         passed=passed,
         known=nothing_known(w.tenants, len(w.models)),
+    )
+
+
+def _shared_gpus(w: World) -> SharedGPUs:
+    """Nobody shares a GPU."""
+    (p, nk), s, pairs = w.groups.shape, w.shared_gpus, w.sharing.factors.shape
+    return SharedGPUs(
+        used=np.zeros((p, nk, s), np.int64),
+        first=np.full((p, nk, s), -1),
+        room=np.zeros((p, nk), np.int64),
+        hidden=np.zeros(nk, np.int64),
+        without=np.zeros((nk, s), np.int64),
+        sums=np.zeros(w.sharing.pressure.shape[-1]),
+        rate=np.zeros(w.running_slots),
+        believed=w.sharing.factors.copy() if w.sharing.known else np.ones(pairs),
+        seen_s=np.zeros(pairs),
+        seen=np.zeros(pairs),
+    )
+
+
+def sharing_of(cluster: Cluster, interference: Interference, pairs: Pairs | None, observed: bool) -> Sharing:
+    """The law of jobs that share a GPU. `pairs`: factors of models beside it; `observed`: the policy learns them."""
+    table, kind = interference.sharing, np.asarray(cluster.group_gpu_type, np.int64).reshape(cluster.shape[0], -1)
+    known: dict[str, Any] = dict(
+        factors=np.ones((0, 0)) if pairs is None else np.asarray(pairs.factor, np.float64),
+        known=pairs is not None and pairs.known,
+        observed=pairs is not None and observed and not pairs.known,
+    )
+    if table is None:
+        none = np.zeros((0, 0, 0, 0))
+        return Sharing(np.full_like(kind, -1), none, none, none, np.zeros((0, 0, 0)), np.zeros((0, 0)), **known)
+    covered = np.asarray(table.covered)
+    inside = (kind >= 0) & (kind < len(covered))
+    mix, gate, bias, gain = (
+        np.asarray(getattr(table.laws, name), np.float64) for name in ("mix", "gate", "bias", "gain")
+    )
+    sensitivity = np.clip(np.nan_to_num(np.asarray(table.sensitivity, np.float64)), -LARGEST, LARGEST)
+    pressure = np.clip(np.nan_to_num(np.asarray(table.pressure, np.float64)), 0.0, LARGEST)
+    stands = np.einsum("atmc,ach->atmh", sensitivity, gate) + bias[:, None, None]
+    return Sharing(
+        kind=np.where(inside & covered[np.where(inside, kind, 0)], kind, -1),
+        pressure=pressure,
+        reach=np.logaddexp(sensitivity, 0.0),
+        stands=np.ascontiguousarray(np.clip(stands, -LARGEST, LARGEST)),
+        mix=np.logaddexp(mix, 0.0),
+        gain=np.logaddexp(gain, 0.0),
+        **known,
     )
 
 
@@ -258,16 +315,16 @@ def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
     )
 
 
-def past_of(jobs: JobTable, tenants: int, models: int) -> Past:
-    """What jobs with whole GPUs will add."""
-    run_s, gpus = np.asarray(jobs.duration_s), np.asarray(jobs.workers) * np.asarray(jobs.gpus_per_worker)
+def past_of(jobs: JobTable, share: Float64[np.ndarray, "J"], tenants: int, models: int) -> Past:
+    """What jobs will add, of which each has that share of its GPUs."""
+    run_s, gpus = np.asarray(jobs.duration_s), (np.asarray(jobs.workers) * np.asarray(jobs.gpus_per_worker))
     columns = {name: np.asarray(getattr(jobs, name)) for name in ("workers", "gpus_per_worker", "tenant", "model")}
     rows = np.arange(len(gpus))
     classes: Any = classes_of(jobs.replace(**columns), rows, tenants, models)  # pyright: ignore (of NumPy's arrays)
     return Past(
         classes=np.stack(classes, -1).astype(np.int64),
         steps=np.searchsorted(GRID, run_s, side="right"),
-        bin=np.searchsorted(BIN_EDGES, run_s * gpus.astype(np.float32), side="right"),
+        bin=np.searchsorted(BIN_EDGES, run_s * (gpus.astype(np.float32) * share.astype(np.float32)), side="right"),
         grid=GRID,
         seconds=SECONDS,
     )

@@ -14,7 +14,6 @@ from jaxsched.event_loop._kernel.levels import (
     TABLE,
     THEMIS,
     attained_s,
-    gpus,
     intervals_run,
     level_of_running,
     measure,
@@ -24,6 +23,13 @@ from jaxsched.event_loop._kernel.levels import (
 from jaxsched.event_loop._kernel.occupancy import fewest_servers, leave, roomiest
 from jaxsched.event_loop._kernel.queues import enqueue
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import (
+    capacity_without,
+    copy_shared,
+    gang_gpus,
+    reserved_gpus,
+    share_without,
+)
 from jaxsched.semantics import (
     CHECKPOINT_TOLERANCE,
     FIRST_BIN_S,
@@ -78,21 +84,22 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
     or may not, and others neither.
     """
     partition, highest = t.partitions[p], _levels_above(w, t, p, t.queue[p, 0])
-    known, wide, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that width
+    known, size, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that size
     for place in range(partition.queued if w.backfill else min(partition.queued, 1)):
         j = t.queue[p, place]
         above = t.service[j].level + w.margin
         if above >= highest:
             return NONE  # of all that follow, too
-        if freed < gpus(w, j):
+        whole = w.jobs[j].size > 0  # a fraction may fit where no GPU is free
+        if whole and freed < gang_gpus(w, j):
             continue
         if above != known:
-            known, wide, freed = above, 0, _without_all(w, t, p, above)
-            if freed < gpus(w, j):
+            known, size, freed = above, 0, _without_all(w, t, p, above)
+            if whole and freed < gang_gpus(w, j):
                 continue
-        if wide != w.jobs[j].wide:
-            wide = w.jobs[j].wide
-            roomiest(t.without, wide, t.most_without)
+        if whole and size != w.jobs[j].size:
+            size = w.jobs[j].size
+            roomiest(t.without, size, t.most_without)
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -124,8 +131,13 @@ def _without_all(w: World, t: Tables, p: int, above: int) -> int:
     fill_without(t, p)
     for i in range(t.partitions[p].running):
         if t.level[i] > above:
-            freed += gpus(w, t.running[p, i].job)
+            if w.jobs[t.running[p, i].job].size > 0:
+                freed += gang_gpus(w, t.running[p, i].job)
             give_without(w, t, p, i, 1)
+    if w.shared_gpus > 0:
+        freed = 0
+        for a in range(len(t.without)):
+            freed += t.without[a]
     return freed
 
 
@@ -174,12 +186,16 @@ def fill_without(t: Tables, p: int) -> None:
     """Fill `Tables.without` with the free GPUs of a partition."""
     for a in range(len(t.without)):
         t.without[a] = t.free[p, a]
+    copy_shared(t, p)
 
 
 @compiled
 def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
     """Add the GPUs of a running job to `Tables.without`, or take them away."""
     run = t.running[p, i]
+    if w.jobs[run.job].size < 0:
+        share_without(t, p, run.slot, -w.jobs[run.job].size, sign)
+        return
     for g in range(t.slots[p, run.slot].groups):
         group = t.groups[p, run.slot, g]
         t.without[group.group] += sign * group.workers * w.jobs[run.job].wide
@@ -188,13 +204,19 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 @compiled
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Tables.without`."""
-    roomiest(t.without, w.jobs[j].wide, t.most_without)
+    if w.jobs[j].size > 0:
+        roomiest(t.without, w.jobs[j].size, t.most_without)
     return _fits_most(w, t, p, j)
 
 
 @compiled
 def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
-    """Whether a gang fits what `Tables.most_without` says."""
+    """Whether a gang fits what `Tables.most_without` says, or a fraction fits `Tables.without`."""
+    if w.jobs[j].size < 0:
+        for a in range(len(t.without)):  # noqa: SIM110 (Numba compiles no generators)
+            if capacity_without(t, a, w.jobs[j].size) > 0:
+                return True
+        return False
     servers = fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
     return t.most_without[servers - 1] >= w.jobs[j].workers
 
@@ -290,7 +312,7 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
             seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
         return seconds
     if w.order == LAS:
-        return (t.service[queued].exceed - value) / gpus(w, j)
+        return (t.service[queued].exceed - value) / reserved_gpus(w, j)
     ran, level = intervals_run(t, j), t.service[queued].level
     if w.order == TABLE:
         own, ran_s = run_bin(run_s(w, ran)), run_s(w, ran)
@@ -298,10 +320,10 @@ def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queue
     if w.order == GITTINS:
         own = bin_of(attained_s(w, j, ran))
         edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
-        return (edge - attained_s(w, j, ran)) / gpus(w, j)
+        return (edge - attained_s(w, j, ran)) / reserved_gpus(w, j)
     if w.order == MLFQ:
         return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
-    return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / gpus(w, j)
+    return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / reserved_gpus(w, j)
 
 
 @compiled

@@ -13,8 +13,8 @@ from jaxsched.event_loop._kernel.displacement import (
 from jaxsched.event_loop._kernel.failures import change_servers
 from jaxsched.event_loop._kernel.faster import faster_partition, mark_moved, until_moved
 from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
-from jaxsched.event_loop._kernel.greedy_wait import accept, fill_around
 from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
+from jaxsched.event_loop._kernel.looking import accept, match, take_candidate
 from jaxsched.event_loop._kernel.occupancy import end_until, log_has_room, refresh, start
 from jaxsched.event_loop._kernel.openings import (
     STAY,
@@ -27,6 +27,7 @@ from jaxsched.event_loop._kernel.queues import dequeue, enqueue, renew, room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 from jaxsched.event_loop._kernel.rules import GREEDY_WAIT, place
 from jaxsched.event_loop._kernel.seeking import note_arrivals, seek
+from jaxsched.event_loop._kernel.shared_gpus import observe
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 
@@ -87,7 +88,7 @@ def _decide(w: World, t: Tables) -> bool:
 @inlined
 def play_round(w: World, t: Tables) -> bool:
     """One round of all schedulers; whether somebody did something."""
-    if w.reserve or len(w.seek) > 0 or w.preempts or w.rule == GREEDY_WAIT or w.tier_speed.shape[1] > 1:
+    if w.reserve or len(w.seek) > 0 or w.preempts or w.looks or w.tier_speed.shape[1] > 1:
         refresh(w, t)
     if w.reserve:
         for p in range(len(t.partitions)):
@@ -119,7 +120,7 @@ def _choose_queued(w: World, t: Tables, p: int) -> None:
     settled = w.settles and partition.settled > t.numbers[BOUNDARY]
     partition.chosen = -1
     if not settled:
-        partition.chosen = accept(w, t, p) if w.rule == GREEDY_WAIT else first_open(w, t, p)
+        partition.chosen = _first_choice(w, t, p)
     if partition.chosen >= 0:
         partition.target = p
     elif w.forward != STAY:
@@ -131,6 +132,14 @@ def _choose_queued(w: World, t: Tables, p: int) -> None:
         partition.target = STOPS
     elif displaced == NONE:
         partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.preempts else FOREVER)
+
+
+@inlined
+def _first_choice(w: World, t: Tables, p: int) -> int:
+    """Place in its queue of the job that a scheduler starts, -1 if there is none."""
+    if not w.looks:
+        return first_open(w, t, p)
+    return accept(w, t, p) if w.rule == GREEDY_WAIT else match(w, t, p)
 
 
 @inlined
@@ -156,13 +165,13 @@ def _act(w: World, t: Tables) -> bool:
             continue
         if target == p:
             j = dequeue(t, p, partition.chosen)
-            greedy, unlike = w.rule == GREEDY_WAIT, w.tier_speed.shape[1] > 1
+            unlike = w.tier_speed.shape[1] > 1
             if unlike:
                 hide_slow(w, t, p, j)
-            used = fill_around(w, t, p, j, partition.anchor, partition.cap) if greedy else place(w, t, p, j)
+            used = take_candidate(w, t, p, j) if w.looks else place(w, t, p, j)
             if unlike:
                 show_slow(t, p)
-            start(w, t, p, j, used)
+            start(w, t, p, j, used, partition.gpu if w.looks else -1)
             acted = True
         elif target >= 0 and t.partitions[target].room > 0:
             t.partitions[target].room -= 1
@@ -269,6 +278,8 @@ def _advance(w: World, t: Tables, following: int) -> None:
         if w.by_tenant:
             for tenant in range(len(t.tenants)):
                 t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
+        if w.sharing.observed:
+            observe(w, t, stop_s - t.now_s[0])
         t.now_s[0] = stop_s
         ended = False
         for p in range(len(t.partitions)):

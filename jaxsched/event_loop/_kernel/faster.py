@@ -98,7 +98,7 @@ def _largest_gain(w: World, t: Tables, p: int, i: int) -> int:
     if _gain(w, j, fastest, here) < FASTER:
         return 0
     most = 0
-    if t.partitions[p].free_gpus > 0:
+    if t.partitions[p].free_gpus > 0 or w.jobs[j].size < 0:
         fill_without(t, p)
         give_without(w, t, p, i, 1)
         most = _gain(w, j, tier_without(w, t, p, j), here)

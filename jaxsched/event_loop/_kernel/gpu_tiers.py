@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import foresee
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.occupancy import fit
 from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import capacity, capacity_without, fit
 from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.semantics import GRID
 
@@ -17,7 +17,7 @@ from jaxsched.semantics import GRID
 def tier_of(w: World, t: Tables, p: int, j: int) -> int:
     """The highest tier at which a job fits the free GPUs of a partition; it must fit at some."""
     job, tier = w.jobs[j], 0
-    while _fits(w, t, p, job.wide, tier, True) < job.workers:
+    while _fits_now(w, t, p, job.size, tier) < job.workers:
         tier += 1
     return tier
 
@@ -30,19 +30,29 @@ def tier_without(w: World, t: Tables, p: int, j: int) -> int:
         fits = 0
         for a in range(len(t.without)):
             if w.group_tier[p, a] <= tier:
-                fits += fit(t.without[a], job.wide)
+                fits += capacity_without(t, a, job.size)
         if fits >= job.workers:
             return tier
         tier += 1
 
 
 @compiled
-def _fits(w: World, t: Tables, p: int, wide: int, tier: int, now: bool) -> int:
-    """Workers that fit the groups at a tier: the free GPUs, or all."""
+def _fits_now(w: World, t: Tables, p: int, size: int, tier: int) -> int:
+    """Workers that fit the groups at a tier now."""
     fits = 0
     for a in range(t.free.shape[1]):
         if w.group_tier[p, a] <= tier:
-            fits += fit(t.free[p, a] if now else w.groups[p, a].gpus, wide)
+            fits += capacity(t, p, a, size)
+    return fits
+
+
+@compiled
+def _fits_empty(w: World, p: int, wide: int, tier: int) -> int:
+    """Workers that fit the groups at a tier when they are empty."""
+    fits = 0
+    for a in range(w.groups.shape[1]):
+        if w.group_tier[p, a] <= tier:
+            fits += fit(w.groups[p, a].gpus, wide)
     return fits
 
 
@@ -55,7 +65,7 @@ def waits_for_faster(w: World, t: Tables, p: int, j: int, turn: int) -> bool:
     foresee(w, t, p)
     here_s = job.estimate_s / w.tier_speed[job.model, own]
     for tier in range(own):
-        if _fits(w, t, p, job.wide, tier, False) >= job.workers:
+        if _fits_empty(w, p, job.wide, tier) >= job.workers:
             wait_s = _wait(w, t, p, tier, job.workers * job.wide)
             there_s = turn * wait_s + job.estimate_s / w.tier_speed[job.model, tier]
             if quantised(here_s / there_s) > GRID:
@@ -88,8 +98,10 @@ def _wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
 
 @compiled
 def _held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
-    """GPUs at a tier that a running job of a partition has."""
+    """Whole GPUs at a tier that a running job of a partition has."""
     run, gpus = t.running[p, i], 0
+    if w.jobs[run.job].size < 0:
+        return 0
     for g in range(t.slots[p, run.slot].groups):
         group = t.groups[p, run.slot, g]
         if w.group_tier[p, group.group] <= tier:
@@ -104,6 +116,8 @@ def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
     for a in range(t.free.shape[1]):
         t.hidden[a] = t.free[p, a] if w.group_tier[p, a] > tier else 0
         t.free[p, a] -= t.hidden[a]
+        t.shared.hidden[a] = t.shared.room[p, a] if w.group_tier[p, a] > tier else 0
+        t.shared.room[p, a] -= t.shared.hidden[a]
 
 
 @compiled
@@ -111,4 +125,5 @@ def show_slow(t: Tables, p: int) -> None:
     """Put back what `hide_slow` took."""
     for a in range(t.free.shape[1]):
         t.free[p, a] += t.hidden[a]
-        t.hidden[a] = 0
+        t.shared.room[p, a] += t.shared.hidden[a]
+        t.hidden[a] = t.shared.hidden[a] = 0

@@ -5,6 +5,7 @@ from jaxtyping import Float32
 
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import BY_AREA, BY_RUN_TIME, Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import reserved_gpus
 from jaxsched.semantics import (
     BINS_AHEAD,
     FIRST_BIN_S,
@@ -42,7 +43,7 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
     """Write the estimate of a job that has held GPUs for so long, and the keys that hang on it."""
     job = w.jobs[j]
     job.estimate_s = max(expected_s, OUTLIVED * ran_s)
-    job.area = np.float32(job.workers * job.wide) * np.float32(job.estimate_s)
+    job.area = np.float32(reserved_gpus(w, j)) * np.float32(job.estimate_s)
     if w.keyed == BY_RUN_TIME:
         job.key = np.float32(job.estimate_s)
     elif w.keyed == BY_AREA:

@@ -12,6 +12,7 @@ from jaxsched.event_loop._kernel.estimates import left_by_estimate_s, remaining_
 from jaxsched.event_loop._kernel.history import bin_of, doubling_bin, on_grid
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import gang_gpus, reserved_gpus
 from jaxsched.semantics import (
     FIRST_RUN_S,
     LEVEL_OFFSET,
@@ -74,29 +75,23 @@ def run_s(w: World, ran: int) -> float:
 
 
 @compiled
-def gpus(w: World, j: int) -> int:
-    """GPUs that a job holds when it runs."""
-    return w.jobs[j].workers * w.jobs[j].wide
-
-
-@compiled
 def attained_s(w: World, j: int, ran: int) -> float:
     """GPU-seconds that a job has received in so many intervals, a 32-bit float."""
-    return float(np.float32(run_s(w, ran)) * np.float32(gpus(w, j)))
+    return float(np.float32(run_s(w, ran)) * np.float32(reserved_gpus(w, j)))
 
 
 @compiled
 def _work(w: World, j: int, left_s: float) -> float:
     """What is left of a job by its estimate, in seconds or GPU-seconds."""
     left_s = left_by_estimate_s(w, j, left_s)
-    return left_s * gpus(w, j) if w.order == SRSF else left_s
+    return left_s * reserved_gpus(w, j) if w.order == SRSF else left_s
 
 
 @compiled
 def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
     """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
     if w.order == TABLE:
-        return int(w.level_table[doubling_bin(gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
+        return int(w.level_table[doubling_bin(gang_gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
     if w.order == THEMIS:
         waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
         ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)

@@ -59,14 +59,18 @@ class Whole(JITCodeLibrary):
 
 
 def _all_of(libraries: list[Any]) -> list[Any]:
+    """Those and all that they need, each behind all that call it: LLVM leaves out what nobody has called yet."""
     found: dict[Any, None] = {}
-    left = list(libraries)
-    while left:
-        library = left.pop()
+
+    def visit(library: Any) -> None:
         if library not in found:
+            for called in library._linking_libraries:
+                visit(called)
             found[library] = None
-            left += library._linking_libraries
-    return list(found)
+
+    for library in libraries:
+        visit(library)
+    return list(found)[::-1]
 
 
 class _Compiler(Compiler):

@@ -15,27 +15,24 @@ from jaxsched.event_loop._kernel.records import (
     Tables,
     World,
 )
+from jaxsched.event_loop._kernel.shared_gpus import fit, gpu_for, most_room, place_of_gpu, share_gpu
 from jaxsched.event_loop._kernel.speed import footprint, slowdown
 from jaxsched.semantics import WORK_TOLERANCE
 
 CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
 
 
-@compiled
-def fit(gpus: int, wide: int) -> int:
-    """Workers of `wide` GPUs that fit so many; most have one, and a division takes as long as all else of a group."""
-    return gpus if wide == 1 else gpus // wide
-
-
 @inlined
-def workers_that_fit(t: Tables, p: int, wide: int) -> int:
-    """Workers of `wide` GPUs that fit the free GPUs of a partition."""
-    if t.fits[p, wide] < 0:
+def workers_that_fit(t: Tables, p: int, size: int) -> int:
+    """Workers of that size that fit a partition now; of a fraction 1 at most."""
+    if size < 0:
+        return 1 if t.partitions[p].free_gpus > 0 or most_room(t, p) >= -size else 0
+    if t.fits[p, size] < 0:
         fits = 0
         for a in range(t.free.shape[1]):
-            fits += fit(t.free[p, a], wide)
-        t.fits[p, wide] = fits
-    return t.fits[p, wide]
+            fits += fit(t.free[p, a], size)
+        t.fits[p, size] = fits
+    return t.fits[p, size]
 
 
 @compiled
@@ -86,8 +83,11 @@ def in_order(t: Tables, used: int) -> None:
 
 
 @compiled
-def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
-    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order."""
+def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None:
+    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order.
+
+    `gpu`: the GPU that a fraction gets, by its index in the group; -1: the one that it gets by itself.
+    """
     in_order(t, used)
     partition = t.partitions[p]
     run = t.running[p, partition.running]
@@ -99,9 +99,11 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
         run.resume_s = t.now_s[0] + w.restart_s
         service.restarting_s += w.restart_s
     footprint(w, t, p, run.slot, j, used)
+    if w.jobs[j].size < 0:
+        t.slots[p, run.slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.place[0].group, -w.jobs[j].size)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
-    t.records[j].partition = p
+    t.records[j].partition, t.records[j].gpu = p, place_of_gpu(w, t, p, run.slot)
     if service.stops + service.failure_restarts == 0:
         t.records[j].start = t.numbers[BOUNDARY]
     if len(t.placement) > 0:
@@ -111,6 +113,7 @@ def start(w: World, t: Tables, p: int, j: int, used: int) -> None:
             t.placement[j, t.place[i].group] = t.place[i].workers
     if len(t.starts) > 0:
         _log(t, p, j, used)
+        t.starts[t.numbers[STARTED] - 1].gpu = t.records[j].gpu
 
 
 @compiled
@@ -184,7 +187,8 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
     felt = False
     for i in range(t.slots[p, slot].groups):
         group = t.groups[p, slot, i]
-        t.free[p, group.group] -= sign * group.workers * job.wide
+        if job.size > 0:
+            t.free[p, group.group] -= sign * group.workers * job.wide
         on = t.on_group[p, group.group]
         on.users += sign
         on.cpu = on.cpu + sign * group.cpu if on.users > 0 else 0.0
@@ -204,8 +208,11 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
                     t.partitions[w.reach[place]].stale = FELT
     partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
     partition.settled = 0
-    partition.free_gpus -= sign * job.workers * job.wide
-    t.tenants[job.tenant].gpus += sign * job.workers * job.wide
+    if job.size < 0:
+        share_gpu(t, p, slot, -job.size, sign)
+    else:
+        partition.free_gpus -= sign * job.workers * job.wide
+    t.tenants[job.tenant].gpus += sign * job.workers * job.wide * job.share
     recount(t, p)
 
 
@@ -234,7 +241,7 @@ def refresh(w: World, t: Tables) -> None:
         for i in range(partition.running):
             run = t.running[p, i]
             if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
-                rate = slowdown(w, t, p, run.slot, run.job)
+                rate = slowdown(w, t, p, run.slot, run.job, w.sharing.factors)
                 if rate != run.slowdown:
                     partition.settled = 0
                     work_from_s = max(now_s, run.resume_s)

@@ -8,6 +8,7 @@ from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.occupancy import fits_together, workers_that_fit
 from jaxsched.event_loop._kernel.queues import comes_before, room
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import gang_gpus
 from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.semantics import GRID
 
@@ -18,9 +19,9 @@ STAY, TO_IDLE, TO_ANY = range(3)
 def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
-    if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.wide) < job.workers:
+    if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.size) < job.workers:
         return False
-    return not w.consolidate or fits_together(w, t, p, j)
+    return not w.consolidate or job.size < 0 or fits_together(w, t, p, j)
 
 
 @inlined
@@ -58,7 +59,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
         if t.records[j].forwards >= w.max_forwards or (not nobody and may_start(w, t, p, j, place)):
             continue
         best = -1
-        for q in range(len(t.partitions) if gang_gpus(w, j) <= most else 0):
+        for q in range(len(t.partitions) if gang_gpus(w, j) <= most or w.jobs[j].size < 0 else 0):
             better = best < 0 or t.partitions[q].free_gpus > t.partitions[best].free_gpus
             if better and q != p and takes(w, t, q) and may_start(w, t, q, j, place):
                 best = q
@@ -104,19 +105,15 @@ def keep_gpus(w: World, t: Tables, p: int) -> None:
             return
 
 
-@compiled
-def gang_gpus(w: World, j: int) -> int:
-    """All that a job takes."""
-    return w.jobs[j].workers * w.jobs[j].wide
-
-
 @inlined
 def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 
-    That is at the end of some job: GPUs may be free that the gang cannot use.
+    That is at the end of some job with whole GPUs: GPUs may be free that the gang cannot use.
     """
     running, free, wait_s = t.partitions[p].running, t.partitions[p].free_gpus, foresee(w, t, p)
+    if w.shared_gpus > 0:
+        wait_s = _whole_end(w, t, p)
     freed, before_s = 0, -1.0
     while wait_s < np.inf:
         next_s = np.inf
@@ -132,6 +129,17 @@ def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
         if wait_s < t.end_s[i] and quantised(t.end_s[i] / wait_s) <= GRID:
             freed += gang_gpus(w, t.running[p, i].job)
     return wait_s, free + freed - need
+
+
+@compiled
+def _whole_end(w: World, t: Tables, p: int) -> float:
+    """The earliest in `Tables.end_s` of the jobs with whole GPUs; the ends of the others become infinite there."""
+    earliest_s = np.inf
+    for i in range(t.partitions[p].running):
+        if w.jobs[t.running[p, i].job].size < 0:
+            t.end_s[i] = np.inf
+        earliest_s = min(earliest_s, t.end_s[i])
+    return earliest_s
 
 
 @compiled

@@ -11,12 +11,12 @@ from jaxsched.event_loop._kernel.records import FINISHED, LEARNED, PEAK_QUEUE, T
 @compiled
 def comes_before(w: World, t: Tables, j: int, other: int) -> bool:
     """Whether a job comes before another in the order: by key, then by row."""
-    key, other_key = _key(w, t, j), _key(w, t, other)
+    key, other_key = key_of(w, t, j), key_of(w, t, other)
     return key < other_key or (key == other_key and j < other)
 
 
 @compiled
-def _key(w: World, t: Tables, j: int) -> float:
+def key_of(w: World, t: Tables, j: int) -> float:
     """Lower comes first; a 32-bit float."""
     if w.by_tenant:
         return float(np.float32(t.tenants[w.jobs[j].tenant].attained_s))

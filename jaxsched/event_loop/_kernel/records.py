@@ -24,31 +24,35 @@ MODEL = _record(
 )
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected; `held`: it does not start
 # before that boundary, for a search holds it back. Where policies know the history, and no more, `estimate_s`, `key`
-# and `area` are those of the present boundary.
+# and `area` are those of the present boundary. `size`: as `wide`, but minus the thousandths of a fraction of a GPU;
+# `share` is that fraction, 1 for whole ones.
 JOB = _record(
     arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
-    wide="i8", ps="i8", model="i8", tenant="i8", home="i8", held="i8",
+    wide="i8", size="i8", share="f8", ps="i8", model="i8", tenant="i8", home="i8", held="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
 # What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
 # the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
 # `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
-# `anchor`, `cap`: of its candidate placement; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
-# `openings`.
+# `anchor`, `cap`: of its candidate placement, or `anchor`, `gpu`: the group of a fraction, and the index of its GPU
+# that a policy names, -1 = none; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see `openings`.
 PARTITION = _record(
     free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
-    settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gang="i8", wait_s="f8", spare="i8",
+    settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", cap="i8", gpu="i8", gang="i8", wait_s="f8",
+    spare="i8",
 )  # fmt: skip
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
 RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
-SLOT = _record(groups="i8", wires="i8", least="f8")  # how many a footprint has; its least slowdown
+# Of a footprint: how many it has, its least slowdown, its job, and the index in its group of a shared GPU, -1 = none;
+# `next`: another footprint on that GPU, -1 = none.
+SLOT = _record(groups="i8", wires="i8", least="f8", job="i8", gpu="i8", next="i8")
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
 WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
 ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
 ON_WIRE = _record(users="i8", stamp="i8", use="f8")
-TENANT = _record(attained_s="f8", gpus="i8")
+TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
@@ -58,8 +62,9 @@ SERVICE = _record(
     expected_s="f8", failure_restarts="i8", fallen_s="f8",
 )  # fmt: skip
 # As `Starts` of the environment's state.
-START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", failure_restarts="i8")
-RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8")  # boundary; -1, NaN, -1: not yet
+START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", failure_restarts="i8", gpu="i8")
+# `start`: a boundary; -1, NaN, -1: not yet; `gpu`: the partition's shared GPU of a fraction, -1 = none.
+RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8", gpu="i8")
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
 NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
@@ -85,6 +90,20 @@ class Known(NamedTuple):
     steps: Int64[np.ndarray, "classes"]
     served: Int64[np.ndarray, "bins"]
     levels: Int64[np.ndarray, "bins"]  # of the order `gittins`
+
+
+class Sharing(NamedTuple):
+    """How jobs that share a GPU slow each other down: the law of `dynamics.sharing`, with `A` members."""
+
+    kind: Int64[np.ndarray, "P NK"]  # which GPU type of the law a group has, -1: not covered
+    pressure: Float64[np.ndarray, "A T models C"]
+    reach: Float64[np.ndarray, "A T models C"]  # `softplus` of the sensitivity
+    stands: Float64[np.ndarray, "A T models H"]  # where hidden units stand without co-runners
+    mix: Float64[np.ndarray, "A C H"]  # `softplus` of what is fitted, as is the next
+    gain: Float64[np.ndarray, "A H"]
+    factors: Float64[np.ndarray, "models models"]  # true ones of pairs of models; none: all are 1
+    known: bool  # policies know them
+    observed: bool  # the policy goes by what it has seen of them
 
 
 class World(NamedTuple):
@@ -121,6 +140,8 @@ class World(NamedTuple):
     threshold: float
     patience: float
     lifetimes: bool
+    looks: bool  # `greedy-wait` or `match`, which appraise candidates
+    alike: bool  # `match` where jobs may be stopped: all seconds count the same
     seek: Float64[np.ndarray, "numbers"]  # of the index by which jobs are sent to other partitions; none: they are not
     partition_gpus: Int64[np.ndarray, "P"]
     order: int  # as in `levels`; -1: queues are not in order of levels
@@ -137,8 +158,25 @@ class World(NamedTuple):
     changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
     history: bool  # policies know that of finished jobs, and no run times
     past: Past
+    shared_gpus: int  # S, of a group, that jobs may share; 0: all jobs have whole ones
+    sharing: Sharing
     tenants: int  # V
     keyed: int  # BY_RUN_TIME, BY_AREA or 0
+
+
+class SharedGPUs(NamedTuple):
+    """GPUs that several jobs share, by partition, group and index; an entry of 0 thousandths is no shared GPU."""
+
+    used: Int64[np.ndarray, "P NK S"]  # thousandths
+    first: Int64[np.ndarray, "P NK S"]  # a footprint that lies there, -1 = none; `SLOT.next` leads on
+    room: Int64[np.ndarray, "P NK"]  # the largest fraction that fits a shared GPU, in thousandths
+    hidden: Int64[np.ndarray, "NK"]  # `room` that a rule does not see, taken from it
+    without: Int64[np.ndarray, "NK S"]  # as `used`, of the partition at hand without some of its jobs
+    sums: Float64[np.ndarray, "C"]  # pressure of co-runners
+    rate: Float64[np.ndarray, "R"]  # slowdowns of the partition at hand as the policy believes them to be
+    believed: Float64[np.ndarray, "models models"]  # factors of pairs
+    seen_s: Float64[np.ndarray, "models models"]  # of each pair
+    seen: Float64[np.ndarray, "models models"]  # sum of factors times these seconds
 
 
 class Tables(NamedTuple):
@@ -181,5 +219,6 @@ class Tables(NamedTuple):
     placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
     starts: Records  # START[A], the log; without rows if there is none
     start_workers: Int8[np.ndarray, "A NK"]  # of each of them
+    shared: SharedGPUs
     passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
     known: Known

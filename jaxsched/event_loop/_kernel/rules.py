@@ -4,31 +4,31 @@ Each writes groups and their workers into the first places of `Tables.place`, in
 """
 
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.occupancy import fit
 from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import capacity
 from jaxsched.event_loop._kernel.speed import quantised
 from jaxsched.event_loop.coverage import POLICIES
 
-FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT = range(len(POLICIES))
+FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT, MATCH = range(len(POLICIES))
 NEVER = 2**62
 MANY = 2**31
 
 
 @inlined
 def place(w: World, t: Tables, p: int, j: int) -> int:
-    """By the rule of the run; `greedy-wait` is in `offers`. The gang must fit: else some rules never end."""
-    workers, wide = w.jobs[j].workers, w.jobs[j].wide
+    """By the rule of the run; those that look are in `looking`. The gang must fit: else some rules never end."""
+    workers, size = w.jobs[j].workers, w.jobs[j].size
     if w.rule == FIRST_FIT:
-        return fill(t, p, 0, t.free.shape[1], workers, wide, 0)
+        return fill(t, p, 0, t.free.shape[1], workers, size, 0)
     if w.rule == LEAST_INTERFERENCE:
-        return _by_pressure(w, t, p, workers, wide)
+        return _by_pressure(w, t, p, workers, size)
     if w.rule == LOAD_BALANCE or w.rule == TETRIS:
         return _one_by_one(w, t, p, j)
-    return _in_container(w, t, p, workers, wide)
+    return _in_container(w, t, p, workers, size)
 
 
 @compiled
-def fill(t: Tables, p: int, first: int, last: int, need: int, wide: int, used: int, most: int = MANY) -> int:
+def fill(t: Tables, p: int, first: int, last: int, need: int, size: int, used: int, most: int = MANY) -> int:
     """Groups from `first` up to `last` take what fits, up to `most`, as long as some are needed.
 
     How many groups are used then; `used` were before.
@@ -36,26 +36,27 @@ def fill(t: Tables, p: int, first: int, last: int, need: int, wide: int, used: i
     for a in range(first, last):
         if need == 0:
             break
-        if t.free[p, a] >= wide:
-            workers = min(fit(t.free[p, a], wide), need, most)
+        fits = capacity(t, p, a, size)
+        if fits > 0:
+            workers = min(fits, need, most)
             t.place[used].group, t.place[used].workers = a, workers
             used, need = used + 1, need - workers
     return used
 
 
 @compiled
-def _by_pressure(w: World, t: Tables, p: int, need: int, wide: int) -> int:
+def _by_pressure(w: World, t: Tables, p: int, need: int, size: int) -> int:
     """`least-interference`: groups in order of the use of what a worker there would share."""
     used = 0
     t.taken[:] = 0
     while need > 0:
         best, least = -1, NEVER
         for a in range(t.free.shape[1]):
-            if t.free[p, a] >= wide and t.taken[a] == 0:
+            if t.taken[a] == 0 and capacity(t, p, a, size) > 0:
                 key = quantised(_group_pressure(w, t, p, a))
                 if key < least:
                     best, least = a, key
-        used = fill(t, p, best, best + 1, need, wide, used)
+        used = fill(t, p, best, best + 1, need, size, used)
         t.taken[best] = t.place[used - 1].workers
         need -= t.taken[best]
     return used
@@ -86,7 +87,7 @@ def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
 
 
 @compiled
-def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
+def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     """`pack` and `contention-aware`: the smallest container that holds the gang, filled server by server."""
     servers, groups, pack = w.servers.shape[1], t.free.shape[1], w.rule == PACK
     k = groups // servers
@@ -94,12 +95,12 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
 
     best, least = -1, NEVER
     for a in range(groups):
-        if t.free[p, a] >= workers * wide:
+        if capacity(t, p, a, size) >= workers:
             key = t.free[p, a] if pack else quantised(_group_pressure(w, t, p, a))
             if key < least:
                 best, least = a, key
     if best >= 0:
-        return fill(t, p, best, best + 1, workers, wide, 0)
+        return fill(t, p, best, best + 1, workers, size, 0)
 
     for r in range(len(t.racks)):
         t.racks[r].workers = t.racks[r].ps = 0.0
@@ -107,7 +108,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
         free, fits = 0, 0
         for a in range(s * k, (s + 1) * k):
             free += t.free[p, a]
-            fits += fit(t.free[p, a], wide)
+            fits += capacity(t, p, a, size)
         t.fits_server[s] = fits
         rack = t.racks[w.servers[p, s].rack]
         rack.workers += fits
@@ -117,7 +118,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
             if key < least:
                 best, least = s, key
     if best >= 0:
-        return fill(t, p, best * k, (best + 1) * k, workers, wide, 0)
+        return fill(t, p, best * k, (best + 1) * k, workers, size, 0)
 
     for r in range(len(t.racks)):
         if t.racks[r].workers >= workers:
@@ -132,7 +133,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
                 key = -t.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
                 if key < least:
                     chosen, least = s, key
-        used = fill(t, p, chosen * k, (chosen + 1) * k, workers, wide, used)
+        used = fill(t, p, chosen * k, (chosen + 1) * k, workers, size, used)
         workers -= min(t.fits_server[chosen], workers)
         t.fits_server[chosen] = 0
     return used
@@ -141,13 +142,13 @@ def _in_container(w: World, t: Tables, p: int, workers: int, wide: int) -> int:
 @compiled
 def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
     """`load-balance` and `tetris`: each worker in turn where its key is lowest, keys updated after each."""
-    wide, groups = w.jobs[j].wide, t.free.shape[1]
+    wide, size, groups = w.jobs[j].wide, w.jobs[j].size, t.free.shape[1]
     t.taken[:] = 0
     for _ in range(w.jobs[j].workers):
         best, least = -1, NEVER
         for a in range(groups):
             free = t.free[p, a] - t.taken[a] * wide
-            if free >= wide:
+            if free >= wide or (size < 0 and capacity(t, p, a, size) > 0):
                 if w.rule == TETRIS:
                     key = -quantised(_alignment(w, t, p, a, j, free))
                 else:
@@ -181,7 +182,7 @@ def _alignment(w: World, t: Tables, p: int, a: int, j: int, free: int) -> float:
     model, s = w.models[job.model], a // (w.groups.shape[1] // w.servers.shape[1])
     ranks = job.workers * job.wide
     sent = model.gradient_bytes if job.ps > 0 else 2.0 * (ranks - 1) / ranks * model.gradient_bytes
-    score = job.wide / site.gpus * (free / site.gpus)
+    score = job.wide * job.share / site.gpus * (free / site.gpus)
     score += job.wide * model.cpu_cores / site.cores * _left(on.cpu)
     score += job.wide * model.input_bytes / (site.pcie_bytes_s * model.compute_s) * _left(on.pcie)
     nic = min(1.0, sent / (w.servers[p, s].nic_bytes_s * model.compute_s))

@@ -4,9 +4,10 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import outlived, remaining_s
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.openings import awaited, feasible, gang_gpus, may_start
+from jaxsched.event_loop._kernel.openings import awaited, feasible, may_start
 from jaxsched.event_loop._kernel.queues import comes_before, room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import gang_gpus
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,
@@ -133,6 +134,8 @@ def _doubt(w: World, t: Tables) -> float:
     for p in range(len(t.partitions)):
         for i in range(t.partitions[p].running):
             j = t.running[p, i].job
+            if w.jobs[j].size < 0:
+                continue
             busy += gang_gpus(w, j)
             if outlived(w, j, remaining_s(t, p, i)):
                 late += gang_gpus(w, j)

@@ -1,10 +1,12 @@
 """The footprint of a placement and the slowdown of a running job (docs/semantics.md, sections 3 to 5)."""
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.shared_gpus import stretch_on_gpu
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 
@@ -66,6 +68,7 @@ def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None
     for i in range(wires):
         t.wires[p, slot, i].use = t.wires[p, slot, i].base / solo
     t.slots[p, slot].groups, t.slots[p, slot].wires = used, wires
+    t.slots[p, slot].job, t.slots[p, slot].gpu = j, -1
     alike = slowest == model.compute_s
     t.slots[p, slot].least = 1.0 if alike else (slowest + job.ideal_comm_s) / max(job.ideal_s, 1e-9)
 
@@ -129,8 +132,8 @@ def _stretch(w: World, channel: int, own: float, total: float, users: int) -> fl
 
 
 @compiled
-def slowdown(w: World, t: Tables, p: int, slot: int, j: int) -> float:
-    """Step time over ideal step time, at least that slot's least, under the present totals."""
+def slowdown(w: World, t: Tables, p: int, slot: int, j: int, factors: Float64[np.ndarray, "models models"]) -> float:
+    """Step time over ideal step time, at least that slot's least, under the present totals; `factors` of pairs."""
     model = w.models[w.jobs[j].model]
     compute, comm = 0.0, 0.0
     for i in range(t.slots[p, slot].groups):
@@ -144,6 +147,8 @@ def slowdown(w: World, t: Tables, p: int, slot: int, j: int) -> float:
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
         comm = max(comm, wire.base * _stretch(w, wire.channel, wire.use, on.use, on.users))
+    if t.slots[p, slot].gpu >= 0:
+        compute *= stretch_on_gpu(w, t, p, slot, factors)
     return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), t.slots[p, slot].least)
 
 

@@ -1,0 +1,105 @@
+"""`greedy-wait` and `match`: which job takes which of its candidates (docs/semantics.md, section 7)."""
+
+import numpy as np
+
+from jaxsched.event_loop._kernel.candidates import believe_rates, best_candidate, fill_around, foresee_exits
+from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
+from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.openings import may_start
+from jaxsched.event_loop._kernel.queues import key_of
+from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.rules import NEVER
+from jaxsched.event_loop._kernel.speed import quantised
+
+_LOWEST_KEY = np.float32(1e-9)
+
+
+@inlined
+def accept(w: World, t: Tables, p: int) -> int:
+    """`greedy-wait`: place in its queue of the first job that takes a placement, -1 if there is none.
+
+    Slowdowns must be current. The partition has the placement: `take_candidate` makes it.
+    """
+    wait_s, seen = _look(w, t, p), 0
+    for place in range(t.partitions[p].queued):
+        j = t.queue[p, place]
+        if not may_start(w, t, p, j, place):
+            continue
+        _, loss = _appraised(w, t, p, j)
+        if _good(w, t, p, j, loss, wait_s):
+            return place
+        seen += 1
+        if seen == w.window:
+            break
+    return -1
+
+
+@compiled
+def match(w: World, t: Tables, p: int) -> int:
+    """`match`: place in its queue of the job with the pair of least cost, -1 if there is none; as `accept`."""
+    partition, wait_s = t.partitions[p], _look(w, t, p)
+    seen, lead, first, least, chosen = 0, 0.0, _LOWEST_KEY, NEVER, -1
+    anchor, cap, gpu = 0, 0, -1
+    for place in range(partition.queued):
+        j = t.queue[p, place]
+        if not may_start(w, t, p, j, place):
+            continue
+        key = key_of(w, t, j)
+        if seen == 0:
+            lead, first = key, max(np.float32(key), _LOWEST_KEY)
+        elif w.alike and key != lead:
+            break
+        seen += 1
+        cost, loss = _appraised(w, t, p, j)
+        if cost < np.inf and (w.jobs[j].size < 0 or _good(w, t, p, j, loss, wait_s)):
+            root = 1.0 if w.alike else float(np.sqrt(np.float32(key) / first))
+            score = quantised(root * cost)
+            if score < least:
+                least, chosen = score, place
+                anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
+        if seen == w.window:
+            break
+    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
+    return chosen
+
+
+@compiled
+def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
+    """Write a job's placement, as the partition has it, into `Tables.place`; how many groups it has."""
+    partition = t.partitions[p]
+    if partition.gpu < 0:
+        return fill_around(w, t, p, j, partition.anchor, partition.cap)
+    t.place[0].group, t.place[0].workers = partition.anchor, 1
+    return 1
+
+
+@compiled
+def _look(w: World, t: Tables, p: int) -> float:
+    """What is the same for all candidates; seconds until something can change."""
+    wait_s = max(foresee(w, t, p), w.interval_s)
+    believe_rates(w, t, p)
+    if w.lifetimes:
+        foresee_exits(w, t, p)
+    return wait_s
+
+
+@compiled
+def _appraised(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
+    """Cost and `loss` of a job's best candidate, which the partition notes."""
+    unlike = w.tier_speed.shape[1] > 1
+    if unlike:
+        hide_slow(w, t, p, j)
+    cost, loss = best_candidate(w, t, p, j)
+    if unlike:
+        show_slow(t, p)
+    return cost, loss
+
+
+@compiled
+def _good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) -> bool:
+    """Whether a candidate is good enough."""
+    stake = (loss - 1.0) * w.jobs[j].estimate_s / wait_s
+    if t.partitions[p].running == 0 or quantised(loss) <= quantised(w.threshold):
+        return True
+    return quantised(stake) <= quantised(w.patience)
