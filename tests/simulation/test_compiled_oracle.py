@@ -157,7 +157,9 @@ def as_the_oracle(case: strategies.Case, policy: Policy, run: Run) -> None:
     assert placed == theirs.workers
     # Both reckon in float64; durations and step times on the ideal placement are float32 here, and a job is as good as
     # done from 1e-6 of its duration before its end on.
-    np.testing.assert_allclose(ours["finish_s"] - start_s, theirs.finish_s - theirs.start_s, rtol=5e-6)
+    # Beside a job of days, a job of minutes on the same GPU feels that.
+    atol = 1e-2 if run.world.shared_gpus else 0.0
+    np.testing.assert_allclose(ours["finish_s"] - start_s, theirs.finish_s - theirs.start_s, rtol=5e-6, atol=atol)
     service = run.tables.service[:count]
     np.testing.assert_array_equal(service["stops"], theirs.stops)
     np.testing.assert_array_equal(service["ran"], theirs.ran)
