@@ -46,24 +46,28 @@ class Option(NamedTuple):
 
 
 def option(default: Any, help: str, values: Values) -> Any:
-    """A field of an `Options` class. None as the default is always allowed: it means that the option is not given."""
+    """A field of an `Options` class. None is allowed where it is the default: then the option is not given."""
     return dataclasses.field(default=default, metadata={"option": Option(help, values)})
+
+
+def _is(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def number(low: float, high: float, wanted: str, unit: str = "", shown: str = "X") -> Values:
     """A real number from `low` to `high`."""
-    return Values(shown, lambda value: isinstance(value, Real) and low <= float(value) <= high, wanted, unit)
+    return Values(shown, lambda value: _is(Real, value) and low <= float(value) <= high, wanted, unit)
 
 
 def seconds(low: float = 0.0, high: float = LONGEST_RESTART_S) -> Values:
     """So many seconds, from `low` to below `high`."""
     wanted = f"a number of seconds from {low:g} to {high:g}"
-    return Values("X", lambda value: isinstance(value, Real) and low <= float(value) < high, wanted, "s")
+    return Values("X", lambda value: _is(Real, value) and low <= float(value) < high, wanted, "s")
 
 
 def whole(low: int, high: int, wanted: str, shown: str = "N") -> Values:
     """A whole number from `low` to `high`."""
-    return Values(shown, lambda value: isinstance(value, Integral) and low <= int(value) <= high, wanted)
+    return Values(shown, lambda value: _is(Integral, value) and low <= int(value) <= high, wanted)
 
 
 def one_of(*names: str) -> Values:
@@ -72,8 +76,8 @@ def one_of(*names: str) -> Values:
 
 
 def text(shown: str) -> Values:
-    """Anything; what reads it checks it."""
-    return Values(shown, lambda value: True, "")
+    """Anything but None; what reads it checks the rest."""
+    return Values(shown, lambda value: value is not None, "given")
 
 
 def flag(*, on_off: bool = False) -> Values:
@@ -91,11 +95,15 @@ class Options:
     """Fields that check themselves when an object is made. UserError names the field and what would be right."""
 
     def __post_init__(self) -> None:
-        for name, (_, values) in describe(type(self)).items():
-            value = getattr(self, name)
-            if value is not None and not values.allow(value):
+        known = describe(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in known or (value is None and field.default is None):
+                continue
+            values = known[field.name].values
+            if not values.allow(value):
                 shown = repr(value) if isinstance(value, str) else value
-                raise UserError(f"{name}: {shown} should be {values.wanted}")
+                raise UserError(f"{field.name}: {shown} should be {values.wanted}")
 
     @classmethod
     def taken_from(cls, other: Any, **more: Any) -> Self:

@@ -27,7 +27,7 @@ COMMANDS = {
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",
     "check": "Say what files and folders hold, or what is wrong with them.",
-    "import": "Show what a scheduler's job log says, and write it as a trace.",
+    "import": "Show what a job log says, and write it as a trace.",
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
 # Commands that stand in the module of another one, or cannot be the name of one.

@@ -30,7 +30,7 @@ def own_cache(monkeypatch, tmp_path_factory):
     ("text", "wanted"),
     [
         ("id,when\n1,2\n", ("line 1", "header")),
-        (HEADER + "a,0,1,nan,vgg16\n", ("line 2", "duration_s", "'nan'")),
+        (HEADER + "a,0,1,nan,vgg16\n", ("no job in the file", "1 row left out (no run time)")),
         (HEADER + "a,0,1,60,vgg16\nb,1,1,-5,vgg16\n", ("line 3", "duration_s", "'-5'")),
         (HEADER + "a,0,1,60,vgg61\n", ("line 2", "model", "'vgg61'")),
         (HEADER + "a,0,999,60,vgg16\nb,5,999,60,vgg16\n", ("no job fits the cluster", "999 GPUs")),
