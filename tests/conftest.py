@@ -1,5 +1,6 @@
 """Shared by all rooms: shapes checked, hypothesis' profiles, compiled programs kept on disk and not all in memory."""
 
+import ctypes
 import gc
 import os
 import time
@@ -73,6 +74,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+_PAGES, _PAGE_BYTES = Path("/proc/self/statm"), os.sysconf("SC_PAGE_SIZE")
+MOST_BYTES = 2 << 30  # of a worker between tests; a single one adds half a gigabyte at most
+
+
+@pytest.fixture(autouse=True)
+def little_memory():
+    """Forgets compiled programs before they take too much memory: what is needed again is read from the disk."""
+    yield
+    if _PAGES.exists() and _resident_bytes() > MOST_BYTES:
+        _return_freed()
+        if _resident_bytes() > MOST_BYTES * 3 // 4:
+            jax.clear_caches()
+            gc.collect()
+            _return_freed()
+
+
+def _resident_bytes() -> int:
+    return int(_PAGES.read_text().split()[1]) * _PAGE_BYTES
+
+
+def _return_freed() -> None:
+    """To the system: glibc keeps what compilers have freed, which is more than half of what they took."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -33,6 +33,7 @@ def test_spaces_draw_what_they_contain():
     assert Discrete(3, (2,)).sample(key, mask).tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_no_library_of_networks_is_imported():
     code = """
 import sys, jax, jaxsched

@@ -78,7 +78,7 @@ def test_adapts_to_a_new_family_and_forgets_nothing(synthetic):
     assert len(taught.items) == len(synthetic.items) and len(base.items) == len(rest.items)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_leaving_families_out(synthetic):
     table = leave_family_out(synthetic, shots=(0, 3), draws=1, members=2)
     assert set(table) == {0, 3} and set(table[0]) == {"model", *NAMES}

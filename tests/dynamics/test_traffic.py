@@ -275,6 +275,7 @@ def test_totals_share_links_between_partitions():
     np.testing.assert_allclose(total[1, LAYOUT.link][:2], links[0, 4:] + links[1, :2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ps", [0, 2])
 def test_gradients_are_finite(ps):
     """With respect to every capacity, strength and profile, empty groups and unused links included."""

@@ -34,6 +34,7 @@ def footprints_of(case: strategies.Case, seed: int, count: int):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_step_times_with_a_placement_are_those_of_all_together(path):
     case = strategies.random_case(5, "two")

@@ -97,6 +97,7 @@ def test_signature(pool):
     assert ClusterEnv(dataclasses.replace(CONFIG, rounds=4)) != ENV
 
 
+@pytest.mark.slow
 def test_reset_draws_from_the_whole_pool(pool):
     reset = jax.jit(jax.vmap(ENV.reset, in_axes=(0, None)))
     obs, states = reset(jax.random.split(jax.random.key(0), 200), Episodes(env=PARAMS, starts=pool))
@@ -154,6 +155,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
             same(getattr(ours, name), getattr(theirs, name))
 
 
+@pytest.mark.slow
 def test_a_second_call_does_not_retrace(pool):
     traces = []
 

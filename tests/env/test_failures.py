@@ -52,7 +52,13 @@ def test_runs_with_failures(shape, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "checkpoint_s"), [("first-fit:las+preempt+h0.2", 41.3), ("pack:area+backfill", 0.0)])
+@pytest.mark.parametrize(
+    ("spec", "checkpoint_s"),
+    [
+        pytest.param("first-fit:las+preempt+h0.2", 41.3, marks=pytest.mark.long),
+        ("pack:area+backfill", 0.0),
+    ],
+)
 def test_what_must_hold_when_servers_fail(spec, checkpoint_s):
     """No GPU of a server that is out is held, nobody is lost, and no more work is lost than since the checkpoint."""
     case = dataclasses.replace(strategies.random_case(3, "one"), preemption=Preemption(30.0, checkpoint_s, 0.0))

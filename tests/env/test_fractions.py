@@ -153,6 +153,7 @@ def test_fractions_share_gpus_in_the_cases():
     assert most >= 3 and slowest > 1.5
 
 
+@pytest.mark.slow
 def test_two_fractions_by_hand():
     """Alone 100 s each; together each computes 1 + kappa = 3 times as long, until the shorter one is done."""
     cluster = build([Server(groups=(1,), gpu_type="H100")], leaf_spine(1), 1)

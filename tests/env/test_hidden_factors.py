@@ -132,7 +132,7 @@ def test_a_run_has_the_factors_and_its_account_says_so():
     np.testing.assert_allclose(parts.sharing_s, expected - 1000, rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_observes_avoids_a_pair_that_it_has_seen_to_be_bad():
     """Of many pairs `match+observe` makes fewer bad ones than `match`, which believes in the law for ever."""
     rng = np.random.default_rng(0)

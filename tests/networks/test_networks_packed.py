@@ -30,6 +30,7 @@ def one_by_one(obs, menu):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
 
 
+@pytest.mark.slow
 def test_environments_side_by_side_do_not_hear_of_each_other():
     obs, menu = batch(1.0)
     assert_same(apply(obs, menu), one_by_one(obs, menu))

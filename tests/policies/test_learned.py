@@ -77,6 +77,7 @@ def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
     assert np.asarray(state.records.status)[:3].tolist() == [FINISHED] * 3
 
 
+@pytest.mark.long
 def test_untrained_it_decides_like_the_rule_that_it_starts_from():
     """In 7 of 8 turns in which one of them acts, among like servers 19 of 20, down to the choice among equals."""
     rule = parse(f"greedy-wait:{QUEUE.order}+spread")
@@ -176,6 +177,7 @@ def test_every_legal_option_of_the_menu_is_legal_for_the_environment():
     assert (illegal[~mask] == 1).any()  # the counter does count
 
 
+@pytest.mark.long
 def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     case, state = busy_case(), mid_run_state()
     _, alone = jit_offered()(case.params, state)

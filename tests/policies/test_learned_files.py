@@ -160,7 +160,7 @@ def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [None, 0])
+@pytest.mark.parametrize("most", [pytest.param(None, marks=pytest.mark.long), 0])
 def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
     """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""
     weights = noisy(1, 0.1)
