@@ -31,3 +31,7 @@ class DoubtfulFile(UserWarning):
 
 class NotRead(DoubtfulFile):
     """Columns of a file that are there and have no effect."""
+
+
+class Slower(UserWarning):
+    """What is asked for is done, but in a slow way, since something is not installed."""

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
-from jaxsched.errors import DoubtfulFile, Mistakes, UserError
+from jaxsched.errors import DoubtfulFile, Mistakes, Slower, UserError
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
@@ -136,13 +136,14 @@ def _plain_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def shown(message: Warning | str, category: type[Warning], *more: Any) -> None:
-            if issubclass(category, DoubtfulFile):
+            if issubclass(category, (DoubtfulFile, Slower)):
                 print(f"jaxsched: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, *more)
 
         warnings.showwarning = shown  # pyright: ignore[reportAttributeAccessIssue]
         warnings.simplefilter("once", DoubtfulFile)
+        warnings.simplefilter("once", Slower)
         yield
 
 

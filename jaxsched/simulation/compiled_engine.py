@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
-from jaxsched.event_loop import Run, SearchedRun, compiling, why_not_whole_run
+from jaxsched.event_loop import Run, SearchedRun, compiling, why_not, why_not_whole_run
 from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
@@ -22,18 +22,22 @@ FEWEST_ROUNDS = 64
 FEW_JOBS = 2000  # longer lists are not tried in Python
 
 
+@dataclasses.dataclass(frozen=True)
 class CompiledEngine:
-    """Plays hand-written policies, one job list after the other."""
+    """Plays hand-written policies, one job list after the other. `plain`: in Python, which needs no Numba."""
 
+    plain: bool = False
     name = COMPILED
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
         """What it lacks, Numba included."""
+        if self.plain:
+            return why_not(policy, config, params, compiled=False)
         return why_not_whole_run(policy, config, params)
 
     def prepare(self, policy: Policy, world: PlayedWorld) -> "CompiledPlayer":
         """A player; nothing is compiled before the first run. UserError: see `env_config`."""
-        return CompiledPlayer(policy, world.config, world.params, world.settings)
+        return CompiledPlayer(policy, world.config, world.params, world.settings, self.plain)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ class CompiledPlayer:
     config: EnvConfig
     params: EnvParams
     settings: Settings
+    plain: bool = False
 
     def play(
         self,
@@ -57,6 +62,8 @@ class CompiledPlayer:
         return [self._play(jobs, first_seed + i, report, stop) for i, jobs in enumerate(job_lists)]
 
     def _play(self, jobs: JobList, seed: int, report: Report | None, stop: threading.Event | None) -> Outcome:
+        if self.plain:
+            return self._run(jobs, seed, report, stop, in_python=True)
         if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
             with contextlib.suppress(_Spent):
                 return self._run(jobs, seed, report, stop, in_python=True)
@@ -79,7 +86,8 @@ class CompiledPlayer:
                 raise Stopped
             began_s = time.thread_time()
             over = run.go_on(rounds)
-            if in_python and IN_PYTHON.spent(time.thread_time() - began_s) and not over:
+            limited = in_python and not self.plain
+            if limited and IN_PYTHON.spent(time.thread_time() - began_s) and not over:
                 raise _Spent
             took_s, wall_s = time.perf_counter() - begin - wall_s, time.perf_counter() - begin
             rounds = max(fewest, int(rounds * np.clip(CHUNK_S / max(took_s, 1e-9), 0.1, 10.0)))

@@ -2,13 +2,14 @@
 
 import dataclasses
 import threading
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
-from jaxsched.errors import UserError
+from jaxsched.errors import Slower, UserError
 from jaxsched.executors.executor import Executor, Task, Tell
 from jaxsched.machine import side_by_side
 from jaxsched.options import AUTO, COMPILED, JAX
@@ -27,7 +28,8 @@ from jaxsched.workload.jobs import JobList
 def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine: Engine) -> Engine:
     """Which engine plays a policy: as the settings say, or the compiled loop where it has all that is needed.
 
-    UserError if the settings ask for an engine that cannot, or none can.
+    Where Numba is missing, and JAX lacks the policy, the loop plays in plain Python, with a warning. UserError if the
+    settings ask for an engine that cannot, or none can.
     """
     settings = world.settings
     if settings.debug_checks and settings.engine == COMPILED:
@@ -44,7 +46,13 @@ def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine:
         raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; take the rule without search")
     if settings.engine == COMPILED:
         raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; engine should be auto or jax")
-    return jax_engine
+    if jax_engine.why_not(policy, world.config, world.params) is None:
+        return jax_engine
+    plain = CompiledEngine(plain=True)
+    if plain.why_not(policy, world.config, world.params) is not None:
+        raise UserError(f"policy {policy.name!r}: no engine can play it here: {reason}")
+    warnings.warn(f"{policy.name}: is played some hundred times slower, in Python: {reason}", Slower, stacklevel=2)
+    return plain
 
 
 def check_world(policy: Policy, settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import re
 import threading
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
-from jaxsched.errors import UserError
+from jaxsched.errors import Slower, UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run, coverage, numba_missing
 from jaxsched.event_loop._kernel import machine_code
@@ -23,6 +24,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation import compiled_engine as engine
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.engine import Stopped
+from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
@@ -201,6 +203,22 @@ def test_without_numba_or_with_an_old_one(monkeypatch, version, reason):
     with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
         outcomes("compiled", cluster, jobs_for(cluster, 20), ["pack"])
     numba_missing.cache_clear()
+
+
+def test_without_numba_the_loop_plays_in_python_what_jax_lacks(monkeypatch):
+    """As it would with Numba, and a warning says that it is slow."""
+    cluster, spec = get_cluster("leaf-spine-2", 2), "pack:las+backfill+preempt"
+    jobs = jobs_for(cluster, 20)
+    (there,) = outcomes("compiled", cluster, jobs, [spec], preemption=True)
+    monkeypatch.setattr(coverage, "numba_missing", lambda: "it needs Numba")
+    monkeypatch.setattr(JaxEngine, "why_not", lambda *_: "it has no queues with preempt")
+    with pytest.warns(
+        Slower, match=f"{re.escape(spec)}: is played some hundred times slower, in Python: it needs Numba"
+    ):
+        (missing,) = outcomes("auto", cluster, jobs, [spec], preemption=True)
+    np.testing.assert_array_equal(missing.finish_s, there.finish_s)
+    with pytest.raises(UserError, match="policy 'random': no engine can play it here: it has the policies"):
+        outcomes("auto", cluster, jobs, ["random"])
 
 
 def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):
