@@ -184,19 +184,21 @@ def _column(pieces: Sequence[Mapping[str, Any]], name: str, size: int) -> Shaped
     return np.concatenate(given) if given else np.full(size, COLUMNS[name])
 
 
-def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> list[str] | None:
+def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> Sequence[str] | None:
     """The models that the catalogue knows. Others are mistakes, or are drawn as if the log named none."""
     if names is None:
         return None
-    names = list(names)
-    known = {name: name in catalogue for name in set(names)}
+    unknown = {name for name in set(names) if name not in catalogue}
+    if not unknown:
+        return names
     if source.strict_models:
-        bad = np.fromiter((not known[name] and (bool(name) or source.name != "native") for name in names), bool)
-        cells.wrong(bad, source.strict_models, f"one of the known models {', '.join(catalogue.names)}")
-    for name in sorted(name for name in known if name and not known[name] and not source.strict_models):
+        bad = unknown - ({""} if source.strict_models in source.uses else set())
+        wanted = f"one of the known models {', '.join(catalogue.names)}"
+        cells.wrong(np.fromiter((name in bad for name in names), bool), source.strict_models, wanted)
+    for name in sorted(unknown - {""}) if not source.strict_models else ():
         rows = np.fromiter((other == name for other in names), bool)
         cells.note(rows, f"the model {shorten(name)!r} is not known, one is drawn instead (--models can name it)")
-    return [name if known[name] else "" for name in names]
+    return ["" if name in unknown else name for name in names]
 
 
 def _check_names(found: Findings, names: Shaped[np.ndarray, "J"], lines: Int[np.ndarray, "J"], source: Source) -> None:

@@ -23,10 +23,10 @@ from jaxsched.workload.rows import LONGEST_NAME, Row
 
 LISTED = 10  # mistakes of a file that are told one by one
 ABSENT = frozenset(("", "-", "none", "null", "nan", "nat", "n/a", "unknown", "\\n"))  # what stands for no value
+_ABSENT_FIRST = "".join({word[:1] + word[:1].upper() for word in ABSENT})
 _PLAIN = set("0123456789.+-")
 _LONGEST_PLAIN = 30
 _ZERO = re.compile(r"[+-]?(0+\.?0*|\.0+)")
-_BLANK = re.compile(r"\s")
 _DIGITS = [i for i in range(19) if i not in (4, 7, 10, 13, 16)]
 
 COMPLETED, CANCELLED, FAILED = range(len(ENDS))
@@ -100,7 +100,7 @@ class Cells:
             column = self.piece.columns.get(field)
             if column is None:
                 column = [""] * len(self)
-            elif _BLANK.search("".join(column)):
+            elif _may_have_blanks("".join(column)):
                 column = [cell.strip() for cell in column]
             self._texts[field] = column
         return self._texts[field]
@@ -117,7 +117,7 @@ class Cells:
 
     def absent(self, field: str) -> Bool[np.ndarray, "N"]:
         """Whether a cell is empty or says that there is no value."""
-        return self.where(field, lambda cell: cell.casefold() in ABSENT)
+        return self.where(field, lambda cell: cell[:1] in _ABSENT_FIRST and cell.casefold() in ABSENT)
 
     def zero(self, field: str) -> Bool[np.ndarray, "N"]:
         """Whether a cell is the number 0."""
@@ -279,6 +279,11 @@ class Cells:
 def needs_column(path: Path, wanted: str, how: str) -> NoReturn:
     """UserError for a log that lacks a column which no other can stand for."""
     raise UserError(f"{path}: has no column {wanted}; {how}")
+
+
+def _may_have_blanks(text: str) -> bool:
+    """Whether cells may need to be stripped; far quicker than to strip them all."""
+    return " " in text or "\t" in text or not text.isascii()
 
 
 def _plain_numbers(column: Sequence[str]) -> Float64[np.ndarray, "N"] | None:

@@ -38,9 +38,10 @@ def read_log_bytes(path: Path) -> bytes:
 def as_text(path: Path, content: bytes) -> str:
     """The text of a log in UTF-8, without a byte order mark, lines ending with a newline alone."""
     try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not a text file in UTF-8 (byte {error.start}), should be a job log") from None
+    return text.replace("\r\n", "\n") if "\r" in text else text
 
 
 def parquet_columns(path: Path, content: bytes) -> dict[str, list[str]]:
