@@ -22,8 +22,8 @@ from jaxsched.workload.jobs import ENDS
 from jaxsched.workload.rows import LONGEST_NAME, Row
 
 LISTED = 10  # mistakes of a file that are told one by one
-ABSENT = frozenset(("", "-", "none", "null", "nan", "nat", "n/a", "unknown", "\\n"))  # what stands for no value
-_ABSENT_FIRST = "".join({word[:1] + word[:1].upper() for word in ABSENT})
+_NOTHING = ("", "-", "none", "null", "nan", "NaN", "NaT", "n/a", "unknown", "\\N")  # what stands for no value
+ABSENT = frozenset(form for word in _NOTHING for form in (word, word.lower(), word.upper(), word.capitalize()))
 _PLAIN = set("0123456789.+-")
 _LONGEST_PLAIN = 30
 _ZERO = re.compile(r"[+-]?(0+\.?0*|\.0+)")
@@ -82,6 +82,7 @@ class Cells:
     found: Findings
     keep: Bool[np.ndarray, "N"] = dataclasses.field(init=False)
     _texts: dict[str, Sequence[str]] = dataclasses.field(init=False, default_factory=dict)
+    _numeric: dict[str, Float64[np.ndarray, "N"] | None] = dataclasses.field(init=False, default_factory=dict)
     _distinct: dict[str, set[str]] = dataclasses.field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,11 +118,17 @@ class Cells:
 
     def absent(self, field: str) -> Bool[np.ndarray, "N"]:
         """Whether a cell is empty or says that there is no value."""
-        return self.where(field, lambda cell: cell[:1] in _ABSENT_FIRST and cell.casefold() in ABSENT)
+        column = self.text(field)
+        if ABSENT.isdisjoint(column):
+            return np.zeros(len(self), bool)
+        return np.fromiter(map(ABSENT.__contains__, column), bool, len(self))
 
     def zero(self, field: str) -> Bool[np.ndarray, "N"]:
         """Whether a cell is the number 0."""
-        return self.where(field, lambda cell: cell[:1] in "+-.0" and _ZERO.fullmatch(cell) is not None)
+        numbers = self._plain(field)
+        if numbers is not None:
+            return numbers == 0
+        return self.where(field, lambda cell: _ZERO.fullmatch(cell) is not None)
 
     def leave_out(self, rows: Bool[np.ndarray, "N"], reason: str, field: str, wanted: str) -> None:
         """Rows that are no jobs: counted by `reason`; where reading is strict, a mistake of `field`."""
@@ -244,6 +251,11 @@ class Cells:
         code = {cell: WORDS.get(text, COMPLETED) for cell, text in word.items()}
         return np.fromiter(map(code.__getitem__, column), np.int64, len(self))
 
+    def _plain(self, field: str) -> Float64[np.ndarray, "N"] | None:
+        if field not in self._numeric:
+            self._numeric[field] = _plain_numbers(self.text(field))
+        return self._numeric[field]
+
     def _row(self, field: str, i: Any) -> Row:
         cells = {field: str(self.text(field)[i])}
         return Row(self.found.path, int(self.piece.numbers[i]), cells, self.found.unit)
@@ -263,10 +275,10 @@ class Cells:
         self, field: str, minimum: float, maximum: float, judge: Callable[[Row], float], whole: bool = False
     ) -> Float64[np.ndarray, "N"]:
         values, kept = np.full(len(self), math.nan), np.flatnonzero(self.keep)
-        column = self._kept(field, kept)
-        some = _plain_numbers(column)
-        if some is None:
-            some = np.array([plain_number(cell) for cell in column], np.float64)
+        plain = self._plain(field)
+        if plain is None:
+            plain = np.array([plain_number(cell) for cell in self.text(field)], np.float64)
+        some = plain[kept]
         bad = ~((some >= minimum) & (some <= maximum))
         if whole:
             bad |= some != np.floor(some)

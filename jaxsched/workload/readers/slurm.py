@@ -25,7 +25,8 @@ _SPAN = re.compile(r"(?:(?:(?P<days>[0-9]+)-)?(?P<hours>[0-9]+):)?(?P<minutes>[0
 
 
 def _read(cells: Cells) -> Columns:
-    cells.leave_out(cells.where("JobID", lambda job: "." in job), "a step of another job", "JobID", "a job")
+    steps = np.fromiter(("." in job for job in cells.text("JobID")), bool, len(cells))
+    cells.leave_out(steps, "a step of another job", "JobID", "a job")
     ended = cells.ends("State")
     given = [field for field in _TRES if cells.has(field)]
     if not given:
