@@ -14,7 +14,7 @@ from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
-    from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+    from jaxsched.kube.policy.guarded import GuardedPolicy
     from jaxsched.kube.read.settings import PlanSettings
 
 HELP = """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.
@@ -104,7 +104,7 @@ class Run:
         from jaxsched.kube.cluster.metrics import Metrics
         from jaxsched.kube.cluster.metrics_access import MetricsAccess
         from jaxsched.kube.plan.planner import Planner
-        from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+        from jaxsched.kube.policy.guarded import GuardedPolicy
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger("jax").setLevel(logging.WARNING)  # else it says which accelerators are not there
@@ -113,7 +113,7 @@ class Run:
         api = connect(str(self.kubeconfig) if self.kubeconfig else None, self.context)
         metrics = Metrics()
         name = str(self.checkpoint) if self.checkpoint is not None else self.policy or "greedy-wait"
-        policy = CompiledPolicy(name, settings, self.decision_timeout_s, beside=True)
+        policy = GuardedPolicy(name, settings, self.decision_timeout_s, beside=True)
         planner = Planner(policy, settings, self.patience_s)
         scheduler = Scheduler(api, planner, self._options(), metrics)
         more: dict[str, Any] = {"check": MetricsAccess(api).check} if self.metrics_auth else {}
@@ -146,7 +146,7 @@ class Run:
                 raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
 
     def _settings(self) -> "PlanSettings":
-        from jaxsched.kube.read.labels import TOPOLOGY_PRESETS
+        from jaxsched.kube.read.hints import TOPOLOGY_PRESETS
 
         labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
         return plan_settings(
@@ -179,7 +179,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def _ended_while_compiling(policy: "CompiledPolicy") -> Iterator[None]:
+def _ended_while_compiling(policy: "GuardedPolicy") -> Iterator[None]:
     """Ends the process with the block if the policy is being compiled then, with the exit code that it has anyway."""
     from jaxsched.cli.errors import mistakes
 
@@ -192,7 +192,7 @@ def _ended_while_compiling(policy: "CompiledPolicy") -> Iterator[None]:
     _end_if_compiling(policy, 0)
 
 
-def _end_if_compiling(policy: "CompiledPolicy", code: int) -> None:
+def _end_if_compiling(policy: "GuardedPolicy", code: int) -> None:
     """Python ends threads by an exception when they want to go on, which XLA does not let pass: it aborts."""
     import logging
     import os
@@ -231,7 +231,7 @@ class Replay:
         from jaxsched.evaluation.compare import compare
         from jaxsched.io.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.replay import plan_again, recorded_day
+        from jaxsched.kube.whatif.replay import plan_again, read_day
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 
@@ -240,7 +240,7 @@ class Replay:
         if not 0.0 < self.interval_s < math.inf:
             raise UserError(f"--interval-s {self.interval_s:g}: should be a number of seconds above 0")
         settings = plan_settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
-        day = recorded_day(read_recording(self.recording), settings, self.scheduler_name)
+        day = read_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)
         comparison = compare(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxsched.kube.read.gangs import Gang
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.kube.read.snapshot import Snapshot
-    from jaxsched.kube.whatif.answers import Answer
+    from jaxsched.kube.whatif.forecast import Forecast
     from jaxsched.kube.whatif.history import History
 
 Seconds = Annotated[float, tyro.conf.arg(metavar="X")]
@@ -70,7 +70,7 @@ class Whatif:
         from jaxsched.io.files import check_outputs
         from jaxsched.io.yaml_file import read_yaml
         from jaxsched.kube.read.manifest import manifest_pods
-        from jaxsched.kube.whatif.answers import answers
+        from jaxsched.kube.whatif.forecast import forecast_starts
         from jaxsched.kube.whatif.question import Question
         from jaxsched.policies.registry import parse_all
 
@@ -92,7 +92,7 @@ class Whatif:
             more = manifest_pods(manifest, str(self.manifest), shot.now_s, settings, self.priority)
             shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
         history = self._history(shot.now_s, settings)
-        found = answers(shot, policies, settings, question, history)
+        found = forecast_starts(shot, policies, settings, question, history)
         with results() as write:
             rows = [_json(answer, settings) for answer in found]
             came = None if history is None else {"gangs": len(history.gangs), "seconds": history.span_s}
@@ -110,11 +110,10 @@ class Whatif:
         if not self.history:
             return None
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.history import in_blocks
-        from jaxsched.kube.whatif.recorded_arrivals import recorded_arrivals
+        from jaxsched.kube.whatif.history import cut_into_blocks, read_arrivals
 
-        stretches = [recorded_arrivals(read_recording(path), settings, now_s) for path in self.history]
-        return in_blocks([one for one in stretches if one is not None])
+        stretches = [read_arrivals(read_recording(path), settings, now_s) for path in self.history]
+        return cut_into_blocks([one for one in stretches if one is not None])
 
     def _snapshot(self) -> "Snapshot":
         from jaxsched.errors import UserError
@@ -123,15 +122,15 @@ class Whatif:
             if self.at_s is not None:
                 raise UserError("--at-s: is for recordings, give one")
             from jaxsched.kube.cluster.api import connect
-            from jaxsched.kube.cluster.look import live_snapshot
+            from jaxsched.kube.cluster.informers import live_snapshot
 
             return live_snapshot(connect(str(self.kubeconfig) if self.kubeconfig else None, self.context))
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.replay import recorded_snapshot
+        from jaxsched.kube.whatif.replay import read_snapshot
 
         if self.at_s is not None and not self.at_s >= 0.0:
             raise UserError(f"--at-s: {self.at_s} should be a number of seconds of at least 0")
-        return recorded_snapshot(read_recording(self.recording), self.at_s)
+        return read_snapshot(read_recording(self.recording), self.at_s)
 
 
 def _nobody(shot: "Snapshot", settings: "PlanSettings") -> str:
@@ -148,7 +147,7 @@ def _nobody(shot: "Snapshot", settings: "PlanSettings") -> str:
     return f"{ours}, but pods are: {named}; name it with --scheduler-name"
 
 
-def _lines(found: "Sequence[Answer]", horizon_s: float) -> Iterator[str]:
+def _lines(found: "Sequence[Forecast]", horizon_s: float) -> Iterator[str]:
     """For people: a table for each policy."""
     names = {answer.gang.key: _name(answer.gang) for answer in found}
     for policy in dict.fromkeys(answer.policy for answer in found):
@@ -161,7 +160,7 @@ def _lines(found: "Sequence[Answer]", horizon_s: float) -> Iterator[str]:
             yield "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, [*widths, 0])).rstrip()
 
 
-def _row(answer: "Answer", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:
+def _row(answer: "Forecast", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:
     name, waits = names[answer.gang.key], _words(answer.waits_s)
     if answer.median_s is None or answer.low_s is None or answer.high_s is None:
         assert answer.reason is not None
@@ -205,7 +204,7 @@ def _words(seconds: float) -> str:
     return f"{whole // 60} min" if whole >= 600 else f"{whole} s"
 
 
-def _json(answer: "Answer", settings: "PlanSettings") -> dict[str, Any]:
+def _json(answer: "Forecast", settings: "PlanSettings") -> dict[str, Any]:
     """For machines. Times in seconds from now; null where there is none, see `reason`."""
     finite = {
         name: value if value is not None and value < float("inf") else None

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.kube.policy.decision import Decision
-from jaxsched.policies.policy import Policy
+from jaxsched.kube.policy.base import Decision
+from jaxsched.policies.base import Policy
 from tests.fuzz.mutations import CELLS
 from tests.support.kube.objects import make_node, make_pod
 
@@ -82,7 +82,7 @@ def line(rng: random.Random, raw: Any) -> bytes:
 
 
 class PackPolicy:
-    """Stands in for `CompiledPolicy`: places the first gang of each queue as its counts say, in NumPy."""
+    """Stands in for `GuardedPolicy`: places the first gang of each queue as its counts say, in NumPy."""
 
     main, fallback, compilations, compile_s = Policy("pack", print), Policy("fallback", print), 0, 0.0
     on_ready = print
@@ -94,14 +94,21 @@ class PackPolicy:
         """Always."""
         return True
 
-    def begin(self, fleet: object, arrays: Any, merged: bool, fallback: bool) -> Any:
-        """The arrays themselves, of which queues are taken away as they are placed."""
+    def begin(self, fleet: object, arrays: Any, merged: bool, fallback: bool = False) -> "PackRounds":
+        """Anything, as long as it is numbers."""
         assert all(np.isfinite(leaf).all() for leaf in (arrays.remaining_s, arrays.attained_s, arrays.jobs.duration_s))
-        return arrays, [list(row[row >= 0]) for row in arrays.queue]
+        return PackRounds(arrays)
 
-    def decide(self, state: Any, free: np.ndarray, number: int, fallback: bool) -> Decision:
+
+class PackRounds:
+    """Queues, of which gangs are taken away as they are placed."""
+
+    def __init__(self, arrays: Any) -> None:
+        self.arrays, self.queues = arrays, [list(row[row >= 0]) for row in arrays.queue]
+
+    def decide(self, free: np.ndarray, seed: int) -> Decision:
         """The oldest gang of each partition, wherever there is room."""
-        arrays, queues = state
+        arrays, queues = self.arrays, self.queues
         placed, rows = np.zeros(len(queues), bool), np.zeros(len(queues), np.int32)
         workers = np.zeros(free.shape, np.int32)
         for partition, queue in enumerate(queues):

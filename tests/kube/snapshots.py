@@ -4,7 +4,7 @@ from collections import Counter
 
 from jaxsched.kube.capacity.filters import filter_reason
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
@@ -14,7 +14,7 @@ SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4
 
 
 def compiled_planner() -> Planner:
-    one = Planner(CompiledPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS)
+    one = Planner(GuardedPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS)
     one.plan(snapshot(nodes(8)))
     return one
 

@@ -17,7 +17,7 @@ from jaxsched.event_loop.search import (
     there_by_estimates,
     waiting_jobs,
 )
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
@@ -130,7 +130,7 @@ def test_where_it_cannot_search_is_said(capsys):
     with pytest.raises(UserError, match="in whole runs"):
         parse(spec)(jax.random.key(0), None, None)  # pyright: ignore
     with pytest.raises(UserError, match="searches in simulations only"):
-        CompiledPolicy(spec, PlanSettings())
+        GuardedPolicy(spec, PlanSettings())
 
 
 # ----------------------------------------------------------------------------------------------- what it is compared to

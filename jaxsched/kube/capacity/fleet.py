@@ -18,8 +18,7 @@ from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.kube.read.gangs import natural
-from jaxsched.kube.read.hints import numbers
-from jaxsched.kube.read.labels import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS
+from jaxsched.kube.read.hints import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS, numbers
 from jaxsched.kube.read.objects import Node
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.pytree import on_device
@@ -72,7 +71,7 @@ def topology_labels(nodes: Sequence[Node], settings: PlanSettings) -> tuple[str,
     return next(found, ())
 
 
-def not_there(nodes: Sequence[Node], settings: PlanSettings) -> list[str]:
+def find_missing(nodes: Sequence[Node], settings: PlanSettings) -> list[str]:
     """What the settings name and no GPU node has, perhaps misspelt, with the option that names it."""
     own = gpu_nodes(nodes, settings)
     if not own:

@@ -3,6 +3,8 @@
 Plain NumPy on the host. `S` GPU nodes, `A` all nodes, the others last, `K` GPU groups of a node.
 """
 
+import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,11 +13,36 @@ from jaxtyping import Bool, Int, Int64
 from jaxsched.kube.capacity.filters import filter_reason
 from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.capacity.ledger import Ledger
-from jaxsched.kube.capacity.placement import Assignment, Placement, decision_id
 from jaxsched.kube.capacity.preferences import Preferences
 from jaxsched.kube.read.gangs import Gang, node_rights
 from jaxsched.kube.read.objects import Node, Pod
 from jaxsched.kube.read.settings import PlanSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """Where one pod goes."""
+
+    pod: Pod
+    node: str
+    groups: tuple[int, ...]  # GPU groups on that node, advice
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where one gang goes; `decision` identifies it in logs, events and annotations."""
+
+    gang: Gang
+    assignments: tuple[Assignment, ...]
+    decision: str
+    by: str  # the policy, the fallback, `rest` (of a gang that has started) or `span` (over several partitions)
+
+
+def decision_id(assignments: Sequence[Assignment]) -> str:
+    """12 hexadecimal digits that depend on the pods and where they go."""
+    text = "\n".join(f"{one.pod.uid} {one.node} {one.groups}" for one in assignments)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
 
 Target = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, near the others), its GPU groups ((): any)
 

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from jaxsched.kube.capacity.fleet import Fleet
-from jaxsched.kube.read.objects import DONE_PHASES, Node, Pod
-from jaxsched.kube.read.quantity import LARGEST
+from jaxsched.kube.read.objects import DONE_PHASES, LARGEST, Node, Pod
 
 
 class Ledger:

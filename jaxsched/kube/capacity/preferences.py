@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsched.kube.capacity.ledger import Ledger
 from jaxsched.kube.read.objects import Node, Pod, mapping
-from jaxsched.kube.read.selectors import selector_holds, term_holds, term_matches, tolerated
+from jaxsched.kube.read.selectors import selector_matches, term_matches_node, term_matches_pod, tolerates
 
 TAINTS, NODE_AFFINITY, POD_AFFINITY, SPREAD = 3.0, 2.0, 2.0, 2.0  # weights of kube-scheduler's default plugins
 BEST = 100.0
@@ -83,7 +83,9 @@ class Preferences:
         label = str(term.get("topologyKey") or "")
         own = _own_labels(term, pod)
         key = f"term {term} {pod.namespace} {own}"
-        return self._by_domain(label, key, lambda other: term_matches(term, pod.namespace, other) and _has(other, own))
+        return self._by_domain(
+            label, key, lambda other: term_matches_pod(term, pod.namespace, other) and _has(other, own)
+        )
 
     def _by_domain(self, label: str, key: str, matches: Callable[[Pod], bool]) -> Float[np.ndarray, "A"]:
         known = self._matches.setdefault(key, {})
@@ -104,7 +106,7 @@ class Preferences:
             return np.zeros(len(self.nodes))
 
         def matches(other: Pod) -> bool:
-            return other.namespace == namespace and selector_holds(selector, other.labels) and _has(other, own)
+            return other.namespace == namespace and selector_matches(selector, other.labels) and _has(other, own)
 
         return self._by_domain(label, f"spread {selector} {own} {namespace}", matches)
 
@@ -126,11 +128,11 @@ class Preferences:
 
 
 def _soft_taints(pod: Pod, node: Node) -> float:
-    return sum(not tolerated(pod, taint) for taint in node.soft_taints)
+    return sum(not tolerates(pod, taint) for taint in node.soft_taints)
 
 
 def _liked(pod: Pod, node: Node) -> float:
-    return sum(weight for weight, term in pod.preferred_nodes if term_holds(term, node))
+    return sum(weight for weight, term in pod.preferred_nodes if term_matches_node(term, node))
 
 
 def _own_labels(term: Mapping[str, Any], pod: Pod) -> tuple[tuple[str, str], ...]:

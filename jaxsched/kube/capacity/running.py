@@ -33,7 +33,7 @@ class RunningPart:
         return merged
 
 
-def running_parts(
+def find_running_parts(
     fleet: Fleet, ledger: Ledger, pods: Iterable[Pod], settings: PlanSettings, now_s: float
 ) -> list[RunningPart]:
     """The running gangs, of all schedulers, by partition, in the split view. Pods of unknown gangs stand alone.

@@ -4,8 +4,10 @@ Raw, because the typed client raises after a successful Binding (the body is a S
 """
 
 import contextlib
+import email.utils
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,11 +15,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.server_clock import ServerClock
 
 CONNECT_S, READ_S = 5.0, 15.0
 DEFAULT_CONFIG = "~/.kube/config"
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+RESOLUTION_S = 1.0  # of the header: the server's clock stood between Date and this much later
 
 
 class Unreachable(Exception):
@@ -73,7 +75,7 @@ class ApiClient:
             )
         except self._errors as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
-        self.clock.heard(reply.headers.get("Date"), sent_s, time.monotonic())
+        self.clock.update(reply.headers.get("Date"), sent_s, time.monotonic())
         return Response(reply.status, _decoded(reply.data), _retry_after(reply.headers))
 
     def stream(
@@ -224,3 +226,30 @@ def _number(text: str) -> int | float:
 def _retry_after(headers: Mapping[str, str]) -> float:
     text = headers.get("Retry-After") or ""
     return min(float(text), 60.0) if text.isascii() and text.isdecimal() else 0.0
+
+
+class ServerClock:
+    """Bounds on the server's time less our monotonic one, which every answer narrows; safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._bounds: tuple[float, float] | None = None
+        self._lock = threading.Lock()
+
+    def update(self, date: str | None, sent_s: float, received_s: float) -> None:
+        """An answer with this header came `received_s` to a request of `sent_s` (monotonic)."""
+        try:
+            stamp = email.utils.parsedate_to_datetime(date or "").timestamp()
+        except (ValueError, OverflowError):
+            return
+        low, high = stamp - received_s, stamp + RESOLUTION_S - sent_s
+        with self._lock:
+            if self._bounds is not None:
+                narrow = max(low, self._bounds[0]), min(high, self._bounds[1])
+                if narrow[0] <= narrow[1]:  # else one of the clocks was set, ran fast, or is another server's
+                    low, high = narrow
+            self._bounds = low, high
+
+    def now_s(self) -> float:
+        """Seconds since 1970 on the server; on this machine while no server has said."""
+        bounds = self._bounds
+        return time.time() if bounds is None else time.monotonic() + sum(bounds) / 2

@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.kube.capacity.fleet import not_there
+from jaxsched.kube.capacity.fleet import find_missing
 from jaxsched.kube.cluster.api import ApiClient
-from jaxsched.kube.cluster.attempts import failed_attempts, pending_pods
 from jaxsched.kube.cluster.binder import Binder
 from jaxsched.kube.cluster.evictor import Evictor
 from jaxsched.kube.cluster.gang_binder import GangBinder
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.leader_election import LeaderElector
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import check_permissions, needed
+from jaxsched.kube.cluster.permissions import check_permissions, required_permissions
 from jaxsched.kube.cluster.record import Recorder
 from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.plan.group_status import group_states
 from jaxsched.kube.plan.planner import Plan, Planner
 from jaxsched.kube.plan.shadow import Shadow
-from jaxsched.kube.plan.volcano import volcano_phases
+from jaxsched.kube.plan.status import failed_attempts, group_states, pending_pods, volcano_phases
 from jaxsched.kube.read.gangs import gang_key
 from jaxsched.kube.read.objects import mapping
 from jaxsched.kube.read.snapshot import Snapshot
@@ -91,10 +89,11 @@ class Scheduler:
     def start(self) -> None:
         """Check permissions and read the cluster. UserError if the cluster cannot be used."""
         writes = self.options.mode != "shadow"
-        wanted = needed(writes, self.elector is not None, self.options.metrics_auth, self.evictor is not None)
-        check_permissions(self.api, wanted, self.options.namespace, self.options.lease)
+        leases, evicts = self.elector is not None, self.evictor is not None
+        required = required_permissions(writes, leases, self.options.metrics_auth, evicts)
+        check_permissions(self.api, required, self.options.namespace, self.options.lease)
         self.informers.start(on_wait=self._alive)
-        if missing := not_there(self.informers.stores["nodes"].items(), self.settings):
+        if missing := find_missing(self.informers.stores["nodes"].items(), self.settings):
             log.warning("no node has %s: is it misspelt?", ", ".join(missing))
         self.reporter.start()
         self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles, or begins to
@@ -107,7 +106,7 @@ class Scheduler:
         """Turn until `stop` is called or the Lease is lost. UserError if a permission is taken away."""
         while not self.stopped.is_set():
             began = time.monotonic()
-            pending = self._turned()
+            pending = self._try_step()
             took = time.monotonic() - began
             self.stopped.wait(max(0.05, min(took, 2.0)))  # events that come together are planned together
             self.dirty.wait(1.0 if pending else self.options.resync_s)
@@ -141,7 +140,7 @@ class Scheduler:
 
     # One turn
 
-    def _turned(self) -> bool:
+    def _try_step(self) -> bool:
         """`step`, through faults of our own: whatever the cluster holds, the loop goes on."""
         try:
             return self.step()
@@ -213,12 +212,12 @@ class Scheduler:
             counts[reason.reason] = counts.get(reason.reason, 0) + 1
             if self.options.mode == "bind":
                 for pod in plan.pending[key].pending:
-                    self.reporter.unschedulable(pod, reason.reason, reason.message)
+                    self.reporter.report_unschedulable(pod, reason.reason, reason.message)
         if self.options.mode == "bind":
             for group, why in group_states(snapshot, plan, self.settings.scheduler_name):
-                self.reporter.group(group, why)
+                self.reporter.report_group(group, why)
             for group, phase in volcano_phases(snapshot, self.settings.scheduler_name):
-                self.reporter.phase(group, phase)
+                self.reporter.report_phase(group, phase)
         self.metrics.pending.clear()
         for name, count in counts.items():
             self.metrics.pending.labels(name).set(count)
@@ -239,7 +238,7 @@ class Scheduler:
         by = (policy.main if plan.policy_ready else policy.fallback).name
         for gang, result in failed_attempts(plan):
             self.metrics.attempts.labels(result, by).inc()
-            self.metrics.attempted(len(gang.pending), result, name, plan_s)
+            self.metrics.count_attempts(len(gang.pending), result, name, plan_s)
         backing_off = self.gang_binder.backing_off()
         for queue, count in pending_pods(self.informers.pods(), plan, backing_off, name).items():
             self.metrics.pending_pods.labels(queue).set(count)
@@ -262,7 +261,7 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.change(kind, what, raw)
         if kind == "pods" and what == "DELETED" and not self.stopped.is_set():
-            self.gang_binder.ended(str(mapping(raw, "metadata").get("uid", "")))
+            self.gang_binder.check_rejection(str(mapping(raw, "metadata").get("uid", "")))
 
     def _on_restart(self, resource: str, cause: str) -> None:
         self.metrics.restarts.labels(resource, cause).inc()

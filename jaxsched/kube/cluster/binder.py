@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxsched.kube.capacity.placement import Assignment
+from jaxsched.kube.capacity.free_capacity import Assignment
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
-from jaxsched.kube.read.labels import DECISION, GROUP, POLICY
+from jaxsched.kube.read.hints import DECISION, GROUP, POLICY
 from jaxsched.kube.read.objects import mapping
 
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"

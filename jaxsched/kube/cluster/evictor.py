@@ -81,7 +81,7 @@ class Evictor:
         if response.ok and not dry_run:
             self._for[preemption.gang.key] = time.monotonic()
             why = f"for gang {preemption.gang.key}, priority {preemption.gang.priority}"
-            self.reporter.event(pod, "Preempted", f"evicted {why}", "Warning")
+            self.reporter.report_event(pod, "Preempted", f"evicted {why}", "Warning")
         if response.ok or response.status in (404, 409):  # gone, or another pod has its name
             return True
         self._not_before = time.monotonic() + max(response.retry_after_s, WAIT_S)

@@ -1,16 +1,19 @@
-"""Gangs that are planned become Bindings, in parallel; those that fail rest for a while."""
+"""Gangs that are planned become Bindings, in parallel; those that fail rest for a while.
+
+Assumed pods count as bound until the watch, or a failed Binding, says more.
+"""
 
 import concurrent.futures
+import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxsched.kube.capacity.placement import Assignment, Placement
+from jaxsched.kube.capacity.free_capacity import Assignment, Placement
 from jaxsched.kube.cluster import binder as binding
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
-from jaxsched.kube.cluster.assumed import AssumedPods
 from jaxsched.kube.cluster.binder import Binder, Outcome
 from jaxsched.kube.cluster.informers import Informers
 from jaxsched.kube.cluster.metrics import Metrics
@@ -22,6 +25,43 @@ log = logging.getLogger("jaxsched.kube")
 BACKOFF_S = (1.0, 10.0)
 DENIED_S = 300.0
 REJECTED_S = 120.0  # a pod that ends this soon after our Binding is looked at: did the kubelet reject it?
+
+
+class AssumedPods:
+    """Assumed nodes by pod uid; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def assume(self, placement: Placement) -> None:
+        """Count all pods of a placement as bound."""
+        with self._lock:
+            for one in placement.assignments:
+                self._nodes[one.pod.uid] = one.node, one.groups
+
+    def forget(self, uid: str) -> None:
+        """The pod was not bound after all."""
+        with self._lock:
+            self._nodes.pop(uid, None)
+
+    def apply(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        """The pods with assumed nodes filled in; assumptions that the pods confirm, or whose pod is gone, end."""
+        pods = tuple(pods)
+        unbound = {pod.uid for pod in pods if not pod.node}
+        with self._lock:
+            self._nodes = {uid: where for uid, where in self._nodes.items() if uid in unbound}
+            return tuple(self._assumed(pod) for pod in pods)
+
+    def _assumed(self, pod: Pod) -> Pod:
+        if pod.uid not in self._nodes:
+            return pod
+        node, groups = self._nodes[pod.uid]
+        hints = dataclasses.replace(pod.hints, gpu_groups=groups) if groups else pod.hints
+        return dataclasses.replace(pod, node=node, hints=hints)
 
 
 def is_rejection(status: Mapping[str, Any]) -> bool:
@@ -88,7 +128,7 @@ class GangBinder:
             else:
                 self._settle(placement, outcomes)
 
-    def ended(self, uid: str) -> None:
+    def check_rejection(self, uid: str) -> None:
         """A pod is gone from the list; if we bound it a moment ago, ask whether its kubelet rejected it."""
         now = time.monotonic()
         for old in [key for key, (at, _) in list(self._bound_at.items()) if now - at > REJECTED_S]:
@@ -114,13 +154,13 @@ class GangBinder:
         took = time.perf_counter() - began
         self.metrics.bind_s.observe(took)
         result = "scheduled" if outcome.result == binding.BOUND else "error"
-        self.metrics.attempted(1, result, assignment.pod.scheduler, plan_s + took)
+        self.metrics.count_attempts(1, result, assignment.pod.scheduler, plan_s + took)
         self.metrics.binds.labels(outcome.result).inc()
         if outcome.result == binding.BOUND:
             self._bound_at[assignment.pod.uid] = time.monotonic(), assignment
             if not self.binder.dry_run:
                 where = f"bound to {assignment.node}, gang {placement.gang.key}, decision {placement.decision}"
-                self.reporter.event(assignment.pod, "Scheduled", where)
+                self.reporter.report_event(assignment.pod, "Scheduled", where)
         return outcome
 
     def _succeeded(self, placement: Placement) -> None:
@@ -146,7 +186,7 @@ class GangBinder:
                 self.assumed.forget(assignment.pod.uid)
                 log.warning("pod %s: %s: %s", assignment.pod.key, outcome.result, outcome.message)
             if outcome.result == binding.DENIED:
-                self.reporter.event(assignment.pod, "FailedBinding", outcome.message, "Warning")
+                self.reporter.report_event(assignment.pod, "FailedBinding", outcome.message, "Warning")
         if binding.UNKNOWN in worst or binding.ELSEWHERE in worst:
             self.informers.relist("pods")
         _, last = self._backoff.get(placement.gang.key, (0.0, 0.0))

@@ -1,25 +1,27 @@
 """Informers: a store and a reflector for each resource that plans rest on, and a snapshot of them all."""
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.kube.capacity.placement import Placement
+from jaxsched.kube.capacity.free_capacity import Placement
 from jaxsched.kube.cluster.api import NODES, PODS, ApiClient
 from jaxsched.kube.cluster.outage import Outage
-from jaxsched.kube.cluster.permissions import POD_GROUPS, granted_in
+from jaxsched.kube.cluster.permissions import POD_GROUPS, check_permissions, file_granting, required_permissions
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.read.budgets import read_budget
 from jaxsched.kube.read.objects import Node, Pod, read_node, read_pod
 from jaxsched.kube.read.owners import OWNER_KINDS, read_owner
 from jaxsched.kube.read.pod_groups import read_pod_group
-from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.read.snapshot import Snapshot, read_budget
 from jaxsched.kube.read.volumes import read_volume, read_volume_claim
 
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
+IDLE_S = 60.0  # a watch that says nothing for longer is opened anew
+PATIENCE_S = 120.0
 
 
 class Informers:
@@ -83,7 +85,7 @@ class Informers:
         for reflector in self.reflectors.values():
             if reflector.denied:
                 group = reflector.path.split("/")[2] if reflector.path.startswith("/apis/") else ""
-                file = granted_in(group, reflector.path.rpartition("/")[2])
+                file = file_granting(group, reflector.path.rpartition("/")[2])
                 raise UserError(f"RBAC: {reflector.denied}; {file} grants what is needed")
 
     def is_live(self) -> bool:
@@ -122,3 +124,20 @@ class Informers:
             if one.node not in usable or pod is None or pod.node or pod.terminating:
                 return False
         return True
+
+
+def live_snapshot(api: ApiClient) -> Snapshot:
+    """The cluster now. UserError if something may not be read, or is not within `PATIENCE_S`."""
+    check_permissions(api, required_permissions(writes=False, lease=False), "", "")
+    informers = Informers(api, lambda: None, lambda kind, what, raw: None, lambda name, cause: None, IDLE_S)
+    until_s = time.monotonic() + PATIENCE_S
+
+    def wait() -> None:
+        if time.monotonic() > until_s:
+            raise UserError(f"the cluster could not be read within {PATIENCE_S:.0f} s")
+
+    try:
+        informers.start(wait)
+        return informers.snapshot(informers.pods())
+    finally:
+        informers.stop()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
-from jaxsched.kube.cluster.refusals import Refusals
+from jaxsched.kube.cluster.outage import Refusals
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -140,7 +140,7 @@ class LeaderElector:
 def _judge(response: Response, refusals: Refusals) -> bool:
     """Whether the request was done."""
     if response.ok:
-        refusals.permitted()
+        refusals.reset()
     elif response.status in (401, 403):
-        refusals.refused(response.message)
+        refusals.record(response.message)
     return response.ok

@@ -70,7 +70,7 @@ class Metrics:
         self.refused_nodes = gauge("unreadable_nodes", "Nodes that are left out because they cannot be read")
         self.unreadable = gauge("unreadable_objects", "Objects that reading raised on, by resource", "resource")
 
-    def attempted(self, pods: int, result: str, profile: str, seconds: float) -> None:
+    def count_attempts(self, pods: int, result: str, profile: str, seconds: float) -> None:
         """So many pods were tried in one plan."""
         self.pod_attempts.labels(result, profile).inc(pods)
         histogram = self.pod_attempt_s.labels(result, profile)

@@ -41,14 +41,14 @@ PREEMPTION = (
 LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
 
 
-def granted_in(group: str, resource: str) -> str:
+def file_granting(group: str, resource: str) -> str:
     """The file that grants it."""
     if group == "coordination.k8s.io":
         return "deploy/ha/lease-rbac.yaml"
     return f"deploy/{'preemption' if group == 'policy' or resource == 'pods/eviction' else 'base'}/rbac.yaml"
 
 
-def needed(
+def required_permissions(
     writes: bool, lease: bool, reviews: bool = False, preemption: bool = False
 ) -> tuple[tuple[str, str, str], ...]:
     """What a process needs; one that only looks does without `writes`, one without replicas without `lease`.
@@ -86,7 +86,7 @@ def check_permissions(
             raise UserError(f"the API server {api.host} cannot say what is permitted: {response.message}")
         if not (response.body.get("status") or {}).get("allowed"):
             missing.append(f"{verb} {resource}" + (f" ({group})" if group else ""))
-            files.append(granted_in(group, resource))
+            files.append(file_granting(group, resource))
     if missing:
         grants = " and ".join(dict.fromkeys(files)) + (" grant" if len(set(files)) > 1 else " grants")
         raise UserError(f"RBAC: not permitted to {', '.join(missing)}; {grants} what is needed")

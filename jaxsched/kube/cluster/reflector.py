@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
-from jaxsched.kube.cluster.outage import Outage
-from jaxsched.kube.cluster.refusals import Refusals
+from jaxsched.kube.cluster.outage import Outage, Refusals
 from jaxsched.kube.read.objects import mapping
 
 log = logging.getLogger("jaxsched.kube")
@@ -142,8 +141,8 @@ class Reflector:
 
     def _opened(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
-        self._watch_refusals.permitted()
-        self._outage.answered(self.paths[0])
+        self._watch_refusals.reset()
+        self._outage.record_answer(self.paths[0])
         self.live.set()  # the server has answered: one that hangs does not keep the store current
         if self._again.is_set() or self._stop.is_set():  # asked for while the watch was being opened
             self.live.clear()
@@ -173,7 +172,7 @@ class Reflector:
                     self._version = ""  # we cut it ourselves
                     continue
                 self.count("unreachable")
-                self._outage.failed(self.paths[0], error)
+                self._outage.record_failure(self.paths[0], error)
                 self._stop.wait(delay * random.uniform(0.5, 1.0))
                 delay = min(delay * 2, BACKOFF_S[1])
             except Exception:  # a fault of ours: the thread must not end, for nothing else would tell
@@ -193,13 +192,13 @@ class Reflector:
                 break
         self.missing = response.status == 404 and self.optional
         if self.missing:
-            self._list_refusals.permitted()
-            self._outage.answered(self.paths[0])
+            self._list_refusals.reset()
+            self._outage.record_answer(self.paths[0])
             self.store.replace([])
             self.listed.set()
             self.live.set()
             return ""
-        if response.status in (401, 403) and self._list_refusals.refused(response.message):
+        if response.status in (401, 403) and self._list_refusals.record(response.message):
             self.live.clear()
             return ""
         version = _version(response.body)
@@ -209,7 +208,7 @@ class Reflector:
         items = response.body.get("items")
         items = [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
         self.store.replace([{"apiVersion": kind, **item} for item in items])
-        self._list_refusals.permitted()
+        self._list_refusals.reset()
         self.lists += 1
         self.listed.set()
         return version
@@ -233,11 +232,11 @@ class Reflector:
                 code = raw.get("code")
                 gone = code in (404, 410) or raw.get("reason") in ("Expired", "Gone")
                 refused, words = code in (401, 403), str(raw.get("message") or f"HTTP {code}")
-                if refused and not self._watch_refusals.refused(words):
+                if refused and not self._watch_refusals.record(words):
                     raise Unreachable(f"watch {self.path}: {words}")
                 self.count("gone" if gone else "error")
                 if not gone and not refused:
-                    self._outage.failed(self.paths[0], f"watch {self.path}: {words}")
+                    self._outage.record_failure(self.paths[0], f"watch {self.path}: {words}")
                 self._version = "" if gone or refused else self._version
                 return gone
             if kind == "DELETED":

@@ -77,24 +77,24 @@ class Reporter:
         with self._news:
             return sum(map(len, self._wanted)) + len(self._under_way)
 
-    def unschedulable(self, pod: Pod, reason: str, message: str) -> None:
+    def report_unschedulable(self, pod: Pod, reason: str, message: str) -> None:
         """The pod cannot be scheduled now: a condition when the text changes, an event once in a while."""
         text = f"{reason}: {message}"[:LONGEST_MESSAGE]
         self._want(_Report(pod, "", text))
-        self.event(pod, "FailedScheduling", text, "Warning")
+        self.report_event(pod, "FailedScheduling", text, "Warning")
 
-    def event(self, pod: Pod, reason: str, message: str, kind: str = "Normal") -> None:
+    def report_event(self, pod: Pod, reason: str, message: str, kind: str = "Normal") -> None:
         """An event on the pod, unless it had one of this reason lately."""
         self._want(_Report(pod, reason, message[:LONGEST_MESSAGE], kind))
 
-    def group(self, group: PodGroup, why: str) -> None:
+    def report_group(self, group: PodGroup, why: str) -> None:
         """Why an upstream PodGroup waits, or "" if as many of its pods have nodes as must start together."""
         scheduled = "False" if why else "True"
         text = why[:LONGEST_MESSAGE] or f"at least {group.minimum} pods have nodes"
         if group.said != (scheduled, text):
             self._want(_Report(group, "", text, scheduled))
 
-    def phase(self, group: PodGroup, phase: str) -> None:
+    def report_phase(self, group: PodGroup, phase: str) -> None:
         """The phase of a Volcano PodGroup, once more if somebody puts another in its place."""
         self._want(_Report(group, "", phase), AGAIN_S)
 

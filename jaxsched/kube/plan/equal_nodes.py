@@ -19,7 +19,7 @@ from jaxsched.kube.read.settings import PlanSettings
 LEAST_GAIN = 1e-6  # of a score, below which it is rounding
 
 
-def preferred(
+def find_preferred(
     capacity: FreeCapacity, gang: Gang, targets: Sequence[Target], running: Sequence[RunningPart]
 ) -> list[Target] | None:
     """Targets on equal nodes with a higher score; None if there are none. `running`: all gangs that have GPUs."""
@@ -30,13 +30,13 @@ def preferred(
     if not all(usable[row].any() for row in used):  # a parameter server where no worker could be
         return None
     score = capacity.preferences.of_all(pods, capacity.allowed(gang.workers[0]))
-    alike = _Alike(capacity.fleet, capacity.settings, usable, running)
+    alike = _EqualNodes(capacity.fleet, capacity.settings, usable, running)
     where = alike.best(used, score)
     gain = sum(count * (score[where[row]] - score[row]) for row, count in used.items())
     return [(pod, where[row], groups) for pod, row, groups in targets] if gain > LEAST_GAIN else None
 
 
-class _Alike:
+class _EqualNodes:
     """Which nodes and racks are equal."""
 
     def __init__(

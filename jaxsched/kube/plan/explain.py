@@ -110,7 +110,7 @@ class Explanations:
         for pod in (*gang.helpers, *gang.ps):
             row = capacity.node_near(pod, ())
             if row < 0:
-                problem = Refusal("Insufficient", f"its workers fit, but beside them {fits_nowhere(capacity, pod)}")
+                problem = Refusal("Insufficient", f"its workers fit, but beside them {explain_no_node(capacity, pod)}")
                 break
             capacity.ledger.reserve(pod, row)
             tried.append(pod)
@@ -128,7 +128,7 @@ class Explanations:
         return _words(counts) or "too few with room"
 
 
-def fits_nowhere(capacity: FreeCapacity, pod: Pod) -> str:
+def explain_no_node(capacity: FreeCapacity, pod: Pod) -> str:
     """A pod that no node takes, and how many nodes each filter rejects, are kept, and are full."""
     filtered = capacity.filtered_out(pod)
     counts = Counter(filtered.values())

@@ -23,7 +23,7 @@ class GangFault(Exception):
 
 
 @contextlib.contextmanager
-def about(gangs: Sequence[Gang]) -> Iterator[None]:
+def blame(gangs: Sequence[Gang]) -> Iterator[None]:
     """Whatever is raised inside is the fault of these gangs."""
     try:
         yield

@@ -9,24 +9,32 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
 from jaxsched.cluster.padding import Shape
+from jaxsched.kube.capacity.filters import close_domains, count_nominations
 from jaxsched.kube.capacity.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
-from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.placement import Placement
-from jaxsched.kube.capacity.running import running_parts
-from jaxsched.kube.capacity.standing import with_closed_domains, with_nominations
-from jaxsched.kube.plan.domains import domains, why_in_no_domain, with_its_bound_pods
+from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement
+from jaxsched.kube.capacity.running import find_running_parts
+from jaxsched.kube.plan.direct_placement import (
+    explain_no_domain,
+    keep_nodes,
+    list_domains,
+    place_each,
+    place_each_in_domain,
+    place_extra,
+    place_rest,
+    restrict_to_bound_pods,
+    span,
+    span_partitions,
+)
 from jaxsched.kube.plan.explain import Explanations
-from jaxsched.kube.plan.faults import GangFault, about
-from jaxsched.kube.plan.partial_gangs import place_each, place_each_in_domain, place_extra, place_rest
-from jaxsched.kube.plan.preemption import Preemption, Room, choose_victims, ending_pods
-from jaxsched.kube.plan.rounds import Rounds, equivalence_classes
-from jaxsched.kube.plan.spanning import keep_nodes, span, span_partitions
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.plan.faults import GangFault, blame
+from jaxsched.kube.plan.preemption import Preemption, VacatedCapacity, choose_victims, ending_pods
+from jaxsched.kube.plan.rounds import PolicyRounds, equivalence_classes
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.objects import Node, Refusal
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import unusable_volume, with_volumes
+from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 
@@ -51,7 +59,7 @@ class Plan:
 class Planner:
     """Holds what survives from plan to plan: the compiled policy and the arrays of nodes that did not change."""
 
-    def __init__(self, policy: CompiledPolicy, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, policy: GuardedPolicy, settings: PlanSettings, patience_s: float = PATIENCE_S) -> None:
         self.policy, self.settings, self.patience_s = policy, settings, patience_s
         self._inputs: tuple = ()
         self._fleet: Fleet | None = None
@@ -98,13 +106,13 @@ class _PlanInProgress:
     ) -> None:
         self.settings, self.policy, self.patience_s = settings, planner.policy, planner.patience_s
         self.snapshot, self.aside, self.alone = snapshot, aside, alone
-        pods = with_nominations(snapshot.pods, settings.scheduler_name)
-        pods = with_closed_domains(pods, snapshot.nodes, settings.scheduler_name)
-        self.pods = with_volumes(pods, snapshot.volume_claims, snapshot.volumes)
+        pods = count_nominations(snapshot.pods, settings.scheduler_name)
+        pods = close_domains(pods, snapshot.nodes, settings.scheduler_name)
+        self.pods = add_volume_affinity(pods, snapshot.volume_claims, snapshot.volumes)
         plain = nodes_without_gpus(snapshot.nodes, settings)
         self.capacity = FreeCapacity(fleet, plain, self.pods, settings)
-        running = running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
-        self.rounds = Rounds(planner.policy, self.capacity, running, snapshot.now_s)
+        running = find_running_parts(fleet, self.capacity.ledger, snapshot.pods, settings, snapshot.now_s)
+        self.rounds = PolicyRounds(planner.policy, self.capacity, running, snapshot.now_s)
         self.placements: list[Placement] = []
         self.reasons: dict[str, Refusal] = {}
         self.settled: dict[str, Gang] = {}  # gangs in the topology domain that is theirs in this plan
@@ -132,7 +140,7 @@ class _PlanInProgress:
         self._place_rests([gang for gang in gangs if gang.bound and gang.together])
         for gang in gangs:
             if not gang.bound and (gang.topology or not gang.uniform):
-                with about([gang]):
+                with blame([gang]):
                     self._place_apart(gang)
         whole = [gang for gang in gangs if not gang.bound and gang.uniform and not gang.topology]
         promised = [gang for gang in whole if gang.key in self.snapshot.making_room]
@@ -151,8 +159,8 @@ class _PlanInProgress:
     def _make_room(self, gangs: Sequence[Gang], evict: bool = True) -> None:
         """Keep nodes for gangs that fit once pods have ended; have others evicted for the first that does not."""
         for gang in gangs if self.settings.preemption else ():
-            with about([gang]):
-                room = Room(self.capacity, gang, self.pods, self.placements)
+            with blame([gang]):
+                room = VacatedCapacity(self.capacity, gang, self.pods, self.placements)
                 may = evict and self.preemption is None and gang.preempts
                 fits = room.fits()
                 victims = choose_victims(room, self.running, self.snapshot.budgets) if may and not fits else ()
@@ -182,7 +190,7 @@ class _PlanInProgress:
         """Say why gangs are not placed, as things are now."""
         explanations = Explanations(self.capacity, self.policy.main.name)
         for gang in gangs:
-            with about([gang]):
+            with blame([gang]):
                 reason = explanations.why_not(gang)
             unasked = self.rounds.exhausted and reason.reason == "PolicyWaits"
             self.reasons[gang.key] = self._next_plan() if unasked else self.promised.get(gang.key, reason)
@@ -209,12 +217,12 @@ class _PlanInProgress:
         if fault is not None:
             self.reasons[gang.key] = fault.refusal()
             return False
-        with about([gang]):
+        with blame([gang]):
             shot = self.snapshot
-            volume = unusable_volume(gang, self.pods, shot.volume_claims, shot.volumes)
+            volume = find_unusable_volume(gang, self.pods, shot.volume_claims, shot.volumes)
             reason = gang.refusal or gang.waiting or volume
             if reason is None and gang.bound and gang.topology:
-                there = with_its_bound_pods(self.capacity, gang)
+                there = restrict_to_bound_pods(self.capacity, gang)
                 reason = there if isinstance(there, Refusal) else None
                 self.settled |= {gang.key: there} if isinstance(there, Gang) else {}
         if reason is not None:
@@ -230,7 +238,7 @@ class _PlanInProgress:
             self.settled[gang.key], found = place_each_in_domain(self.capacity, gang, keep=late)
         else:
             found = None
-            for there in domains(self.capacity, gang):
+            for there in list_domains(self.capacity, gang):
                 self.settled[gang.key] = there
                 self._decide([there], fallback=False)
                 if not self._unplaced([gang]):
@@ -243,7 +251,7 @@ class _PlanInProgress:
                 if found is not None or not self._unplaced([gang]):
                     break
             else:
-                there, reason = why_in_no_domain(self.capacity, gang, policy)
+                there, reason = explain_no_domain(self.capacity, gang, policy)
                 self.reasons[gang.key] = self._next_plan() if self.rounds.exhausted else reason
                 if late and there is not None and reason.reason == "Insufficient":
                     keep_nodes(self.capacity, there, self.capacity.workers(there))
@@ -255,7 +263,7 @@ class _PlanInProgress:
     def _place_rests(self, gangs: Sequence[Gang]) -> None:
         """Place the rest of gangs that have started, or say why not."""
         for gang in gangs:
-            with about([gang]):
+            with blame([gang]):
                 found = place_rest(self.capacity, self.settled.get(gang.key, gang))
             if isinstance(found, Placement):
                 self.placements.append(found)
@@ -269,7 +277,7 @@ class _PlanInProgress:
             at = placed.get(gang.key)
             if at is None and gang.together:
                 continue
-            with about([gang]):
+            with blame([gang]):
                 there = self.settled.get(gang.key, gang)
                 found = place_extra(self.capacity, there, None if at is None else self.placements[at])
             if isinstance(found, Refusal):
@@ -291,7 +299,7 @@ class _PlanInProgress:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
         for alike in equivalence_classes(self.capacity, gangs, self.alone):
-            with about(alike):
+            with blame(alike):
                 placed, failed = self.rounds.place(alike, self.placements, fallback)
             self.placements += placed
             blocked |= failed

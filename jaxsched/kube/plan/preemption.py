@@ -4,14 +4,39 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from jaxsched.kube.capacity.free_capacity import FreeCapacity
+from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement
 from jaxsched.kube.capacity.ledger import Ledger
-from jaxsched.kube.capacity.placement import Placement
-from jaxsched.kube.read.budgets import Budget, Spending
 from jaxsched.kube.read.gangs import Gang, gang_key
 from jaxsched.kube.read.objects import DONE_PHASES, Pod
+from jaxsched.kube.read.snapshot import Budget
 
 MOST_ORDERS = 8  # in which victims are tried, where budgets forbid some
+
+
+class RemainingBudgets:
+    """What budgets have left while victims are chosen."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        self._left = {(one.namespace, one.name): one.allowed for one in budgets}
+        self._budgets = tuple(budgets)
+
+    def spend(self, pods: Iterable[Pod]) -> bool:
+        """Evict all of the pods, or none where a budget forbids one: nothing is begun that cannot be ended.
+
+        A pod with several budgets cannot be evicted: the API server refuses it.
+        """
+        spent: dict[tuple[str, str], int] = {}
+        for pod in pods:
+            about = [(one.namespace, one.name) for one in self._budgets if one.concerns(pod)]
+            if len(about) > 1:
+                return False
+            for key in about:
+                spent[key] = spent.get(key, 0) + 1
+        if any(count > self._left[key] for key, count in spent.items()):
+            return False
+        for key, count in spent.items():
+            self._left[key] -= count
+        return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +57,7 @@ def ending_pods(pods: Iterable[Pod]) -> list[Pod]:
     return [pod for pod in pods if pod.node and pod.terminating and pod.phase not in DONE_PHASES]
 
 
-class Room:
+class VacatedCapacity:
     """What there would be without pods that end, and then without victims. Built anew for every gang."""
 
     def __init__(
@@ -48,7 +73,7 @@ class Room:
         for pod in self.ending:
             self._release(pod)
 
-    def without(self, gangs: Iterable[Gang]) -> "Room":
+    def without(self, gangs: Iterable[Gang]) -> "VacatedCapacity":
         """The room without these gangs, too."""
         other = copy.copy(self)
         other.ledger = self.ledger.copy()
@@ -77,7 +102,7 @@ class Room:
             self.ledger.release(pod)
 
 
-def choose_victims(room: Room, running: Iterable[Gang], budgets: Sequence[Budget]) -> tuple[Gang, ...]:
+def choose_victims(room: VacatedCapacity, running: Iterable[Gang], budgets: Sequence[Budget]) -> tuple[Gang, ...]:
     """Gangs without which the room is enough; none if that cannot be, or budgets forbid all that is found.
 
     Gangs of which some pods end already come first, then the lowest priority, then those that began last. Then each is
@@ -87,23 +112,25 @@ def choose_victims(room: Room, running: Iterable[Gang], budgets: Sequence[Budget
     gang, broken = room.gang, {gang_key(pod) for pod in room.ending}
     worth: Callable[[Gang], tuple] = lambda one: (one.key not in broken, one.priority, -_began_s(one), one.key)
     lower = [one for one in running if one.bound and one.priority < gang.priority and one.preemptable]
-    order = sorted((one for one in lower if room.holds(one) and Spending(budgets).take(one.bound)), key=worth)
+    order = sorted((one for one in lower if room.holds(one) and RemainingBudgets(budgets).spend(one.bound)), key=worth)
     if not room.without(order).fits():  # whatever the budgets say of them together
         return ()
     for _ in range(MOST_ORDERS):
-        chosen, forbidden = _evict_in_order(room.without(()), order, Spending(budgets))
+        chosen, forbidden = _evict_in_order(room.without(()), order, RemainingBudgets(budgets))
         if room.without(chosen).fits():
             return _without_needless(room, sorted(chosen, key=worth))
         order = forbidden + [one for one in order if one not in forbidden]
     return ()
 
 
-def _evict_in_order(room: Room, order: Sequence[Gang], spending: Spending) -> tuple[list[Gang], list[Gang]]:
+def _evict_in_order(
+    room: VacatedCapacity, order: Sequence[Gang], remaining: RemainingBudgets
+) -> tuple[list[Gang], list[Gang]]:
     """Evict until the room is enough or all were tried. Returns those that are evicted, and that a budget forbade."""
     chosen: list[Gang] = []
     forbidden: list[Gang] = []
     for victim in order:
-        if not spending.take(victim.bound):
+        if not remaining.spend(victim.bound):
             forbidden.append(victim)
             continue
         room.evict(victim)
@@ -113,7 +140,7 @@ def _evict_in_order(room: Room, order: Sequence[Gang], spending: Spending) -> tu
     return chosen, forbidden
 
 
-def _without_needless(room: Room, chosen: Sequence[Gang]) -> tuple[Gang, ...]:
+def _without_needless(room: VacatedCapacity, chosen: Sequence[Gang]) -> tuple[Gang, ...]:
     """Of these gangs the ones that must end, after sparing each, from the last on, that need not."""
     needed = tuple(chosen)
     for victim in reversed(chosen):

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence, Set
 import numpy as np
 from jaxtyping import Int
 
-from jaxsched.kube.capacity.free_capacity import FreeCapacity, Target
-from jaxsched.kube.capacity.placement import Placement
-from jaxsched.kube.capacity.running import RunningPart, running_parts
-from jaxsched.kube.plan.equal_nodes import preferred
-from jaxsched.kube.plan.faults import about
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
-from jaxsched.kube.policy.decision import Decision, PolicyError
+from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement, Target
+from jaxsched.kube.capacity.running import RunningPart, find_running_parts
+from jaxsched.kube.plan.equal_nodes import find_preferred
+from jaxsched.kube.plan.faults import blame
+from jaxsched.kube.policy.base import Decision, PolicyError
 from jaxsched.kube.policy.encode import build_arrays
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang
 
 
@@ -23,19 +22,17 @@ def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Se
     """Gangs that may use the same GPUs, higher priority first, then by the oldest; those of `alone` by themselves."""
     found: dict[tuple, list[Gang]] = {}
     for gang in gangs:
-        with about([gang]):
+        with blame([gang]):
             legal = capacity.usable(gang).tobytes()
         by_itself = gang.key if gang.key in alone else ""
         found.setdefault((-gang.priority, capacity.merged(gang), legal, by_itself), []).append(gang)
     return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
 
 
-class Rounds:
+class PolicyRounds:
     """All decisions of one plan: how many, how long they took, and how the policy failed."""
 
-    def __init__(
-        self, policy: CompiledPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float
-    ) -> None:
+    def __init__(self, policy: GuardedPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float) -> None:
         self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
         self.count, self.decision_s = 0, 0.0
         self.failures: list[str] = []
@@ -84,10 +81,10 @@ class Rounds:
         swapped = False
         slots = (arrays.running_row < 0).sum(1)
         try:
-            moment = self.policy.begin(capacity.fleet, arrays, merged, fallback)
+            rounds = self.policy.begin(capacity.fleet, arrays, merged, fallback)
             while not self.exhausted:
                 free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
-                decision = self.policy.decide(moment, free, self.count, fallback)
+                decision = rounds.decide(free, self.count)
                 self.count += 1
                 for partition in np.flatnonzero(decision.placed):
                     gang = rows[decision.row[partition]]
@@ -125,7 +122,7 @@ class Rounds:
         if targets is None:
             return None, False
         if capacity.preferences.wanted([pod for pod, _, _ in targets]):
-            better = preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
+            better = find_preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
             placement = None if better is None else capacity.reserve(gang, better, by)
             if placement is not None:
                 return placement, True
@@ -162,7 +159,7 @@ def _started(capacity: FreeCapacity, placements: Sequence[Placement], now_s: flo
     """Parts of the gangs that the plan has placed so far: classes see each other's."""
     assignments = [assignment for placement in placements for assignment in placement.assignments]
     moved = [dataclasses.replace(placed.pod, node=placed.node, created_s=now_s) for placed in assignments]
-    return running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
+    return find_running_parts(capacity.fleet, capacity.ledger, moved, capacity.settings, now_s)
 
 
 def _targets(

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxsched.kube.capacity.placement import Placement
+from jaxsched.kube.capacity.free_capacity import Placement
 from jaxsched.kube.plan.planner import Planner
 from jaxsched.kube.read.gangs import form_gangs, gang_key
 from jaxsched.kube.read.objects import Pod
@@ -43,11 +43,11 @@ class Shadow:
             if gang.key in members and gang.key not in self._done and gang.bound and not gang.together:
                 self._done.add(gang.key)
                 why = reasons[gang.key].message if gang.key in reasons else ""
-                entries.append(compared(gang.key, self._ours.pop(gang.key, None), gang.bound, why))
+                entries.append(compare_placements(gang.key, self._ours.pop(gang.key, None), gang.bound, why))
         return entries
 
 
-def compared(key: str, ours: Placement | None, bound: tuple[Pod, ...], why_not: str) -> dict[str, Any]:
+def compare_placements(key: str, ours: Placement | None, bound: tuple[Pod, ...], why_not: str) -> dict[str, Any]:
     """One gang: nodes by pod; `ours` is None where the policy placed nothing, and `why_not` says why."""
     mine = {one.pod.key: one.node for one in ours.assignments} if ours is not None else None
     theirs = {pod.key: pod.node for pod in bound}

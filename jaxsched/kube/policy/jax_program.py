@@ -16,19 +16,12 @@ from jaxsched.env.environment import SHOWN
 from jaxsched.env.observation import observe
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State, make_params
 from jaxsched.kube.capacity.fleet import Fleet
-from jaxsched.kube.policy.decision import Decision, PolicyError
+from jaxsched.kube.policy.base import Decision, PolicyError
 from jaxsched.kube.policy.encode import StateArrays, all_finite, blank_state, build_arrays, to_state
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.policy import Policy
 
 Sizes = tuple[Shape, int]  # of the arrays, and the most GPUs of a worker
-
-
-class Moment:
-    """The state between two rounds, in the view (split or merged) that it was begun with."""
-
-    def __init__(self, params: EnvParams, state: State) -> None:
-        self.params, self.state = params, state
 
 
 class JaxProgram:
@@ -48,22 +41,28 @@ class JaxProgram:
         self._encode = jax.jit(lambda params, blank, arrays: to_state(params, blank, arrays))
         self._round = _round(policy)
         arrays, _ = build_arrays(fleet, settings, [[]] * fleet.shape.partitions, [], {}, False, 0.0)
-        moment = self.begin(fleet, arrays, merged=False)
-        jax.block_until_ready(self._round(jax.random.key(0), moment.params, moment.state, moment.state.free))
+        begun = self.begin(fleet, arrays, merged=False)
+        jax.block_until_ready(self._round(jax.random.key(0), begun.params, begun.state, begun.state.free))
 
-    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool) -> Moment:
-        """The moment before the first round."""
+    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool) -> "JaxRounds":
+        """As `PlanningPolicy.begin`."""
         params = self._params.replace(cluster=fleet.merged if merged else fleet.split)
-        return Moment(params, self._encode(params, self._blank, arrays))
+        return JaxRounds(self._round, params, self._encode(params, self._blank, arrays))
 
-    def decide(self, moment: Moment, free: Int32[np.ndarray, "P N K"], number: int) -> Decision:
-        """One round with `free` GPUs; `number` is the seed of what is random. PolicyError: something is no number."""
-        before = moment.state
-        key = jax.random.key(number)
-        fault, (after, action, placed, row, sound) = self._round(key, moment.params, before, free)
+
+class JaxRounds:
+    """Rounds of one state, in the view (split or merged) that it was begun with."""
+
+    def __init__(self, compiled_round: Callable, params: EnvParams, state: State) -> None:
+        self._round, self.params, self.state = compiled_round, params, state
+
+    def decide(self, free: Int32[np.ndarray, "P N K"], seed: int) -> Decision:
+        """As `DecisionRounds.decide`. PolicyError if the policy sees or gives something that is not a number."""
+        before = self.state
+        fault, (after, action, placed, row, sound) = self._round(jax.random.key(seed), self.params, before, free)
         if fault.get() or not bool(sound):
             raise PolicyError("nan")
-        moment.state = after
+        self.state = after
         moved = bool((~after.waited & ~before.waited).any())
         return Decision(np.asarray(placed), moved, np.asarray(row), np.asarray(action.workers), np.asarray(action.ps))
 

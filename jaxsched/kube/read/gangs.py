@@ -1,14 +1,15 @@
 """Pods into gangs: PodGroups of three kinds, labels, else the owner; and what a gang is to the simulator's eyes.
 
 The one place that knows the conventions (they have changed before): upstream `spec.schedulingGroup`, the coscheduling
-label and PodGroup, Volcano's, Kueue's pod groups, JobSet, LeaderWorkerSet, and jobs by their controller.
+label and PodGroup, Volcano's, Kueue's pod groups, JobSet, LeaderWorkerSet, and jobs by their controller. How many pods
+must be there and start together is what the PodGroup, an annotation or the controller says.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from jaxsched.kube.read.gang_sizes import GangSize, stated_size
 from jaxsched.kube.read.objects import DONE_PHASES, Pod, Refusal
 from jaxsched.kube.read.owners import Owner
 from jaxsched.kube.read.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO, PodGroup
@@ -20,6 +21,61 @@ KUEUE_LABEL = "kueue.x-k8s.io/pod-group-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 LWS_LABELS = ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index")
 ALONE = ("", "ReplicaSet", "ReplicationController", "DaemonSet", "StatefulSet", "Node")  # their pods start one by one
+BY_NAME = {"jobset": "JobSet.jobset.x-k8s.io", "lws": "LeaderWorkerSet.leaderworkerset.x-k8s.io"}  # second part of keys
+
+
+@dataclasses.dataclass(frozen=True)
+class GangSize:
+    """The number of pods, 0 where nothing says it; `unknown` is what should say it and is not there.
+
+    Further pods start with the others; of an `elastic` gang they start as they fit.
+    """
+
+    pods: int
+    elastic: bool = False
+    unknown: Refusal | None = None
+
+    def missing(self, key: str, members: Sequence[Pod], settle_s: float, now_s: float) -> Refusal | None:
+        """What a gang that has not started waits for; None when it is complete."""
+        there = [pod for pod in members if not pod.gated]
+        if len(there) < len(members) and not (self.elastic and self.pods <= len(there)):
+            return Refusal("Gated", "some of its pods have scheduling gates")
+        if self.unknown is not None:
+            return self.unknown
+        if len(members) < self.pods:
+            return Refusal("GangIncomplete", f"{len(members)} of {self.pods} pods exist")
+        newest = max(pod.created_s for pod in members)
+        if not self.pods and key.split("/")[1] != "pod" and now_s - newest < settle_s:
+            return Refusal("GangIncomplete", f"its size is not stated and its newest pod is under {settle_s:g} s old")
+        return None
+
+
+def find_size(
+    key: str, members: Sequence[Pod], group: PodGroup | None, owners: Mapping[Any, Owner], served: frozenset[str]
+) -> GangSize:
+    """What is known. `owners`: by uid, and by kind, namespace and name."""
+    api = key.split("/")[1]
+    if group is not None:
+        return GangSize(group.minimum, elastic=not group.whole)
+    hinted = max((pod.hints.gang_size for pod in members), default=0)
+    if not hinted and (api == UPSTREAM or api in served):
+        return GangSize(0, unknown=Refusal("PodGroupMissing", f"its PodGroup ({api}) does not exist"))
+    owner, kind = _owner(key, members[0], owners)
+    if owner is not None and owner.pods:  # of a large Job that is almost done fewer are left than the annotation says
+        return GangSize(min(hinted, owner.pods) if hinted else owner.pods)
+    if owner is None and not hinted and kind in served:
+        return GangSize(0, unknown=Refusal("GangIncomplete", f"its {kind.partition('.')[0]} is not known yet"))
+    return GangSize(hinted)
+
+
+def _owner(key: str, pod: Pod, owners: Mapping[Any, Owner]) -> tuple[Owner | None, str]:
+    """The controller that makes all pods of the gang, and of what kind it is; of gangs by a label none is known."""
+    namespace, api, name, *_ = key.split("/")
+    if api in BY_NAME:
+        return owners.get((BY_NAME[api], namespace, name)), BY_NAME[api]
+    if api == pod.owner[0]:
+        return owners.get(pod.owner[1]), pod.owner_kind
+    return None, ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +153,7 @@ def form_gangs(
     gangs = []
     for key, own in members.items():
         own = sorted(own, key=lambda pod: natural(pod.name))
-        size = stated_size(key, own, by_key.get(key), owned, served)
+        size = find_size(key, own, by_key.get(key), owned, served)
         gangs.append(_gang(key, own, by_key.get(key), size, settings, now_s))
     return sorted(gangs, key=lambda gang: (gang.submit_s, gang.key))
 

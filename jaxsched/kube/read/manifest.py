@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
-from jaxsched.kube.read.hints import LARGEST_GANG
-from jaxsched.kube.read.labels import GANG_SIZE
+from jaxsched.io.inputs import shortened
+from jaxsched.kube.read.hints import GANG_SIZE, LARGEST_GANG
 from jaxsched.kube.read.objects import Pod, mapping, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 

@@ -7,7 +7,7 @@ from jaxsched.kube.read.hints import integer
 from jaxsched.kube.read.objects import Node, Pod, mapping, mappings
 
 
-def selector_holds(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """A label selector as pods and Services have it; an empty one matches everything."""
     exact = mapping(selector, "matchLabels")
     if any(labels.get(str(key)) != str(value) for key, value in exact.items()):
@@ -15,7 +15,7 @@ def selector_holds(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bo
     return all(_holds(one, labels) for one in mappings(selector, "matchExpressions"))
 
 
-def tolerated(pod: Pod, taint: Mapping[str, Any]) -> bool:
+def tolerates(pod: Pod, taint: Mapping[str, Any]) -> bool:
     """Some toleration of the pod is about the taint."""
     return any(_tolerates(toleration, taint) for toleration in pod.tolerations)
 
@@ -33,7 +33,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return False
 
 
-def term_holds(term: Mapping[str, Any], node: Node) -> bool:
+def term_matches_node(term: Mapping[str, Any], node: Node) -> bool:
     """All expressions of a term hold; a term without any matches nothing."""
     expressions = mappings(term, "matchExpressions")
     fields = mappings(term, "matchFields")
@@ -63,7 +63,7 @@ def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return False
 
 
-def term_matches(term: Mapping[str, Any], namespace: str, pod: Pod) -> bool:
+def term_matches_pod(term: Mapping[str, Any], namespace: str, pod: Pod) -> bool:
     """A term of a pod in `namespace` is about the pod. Labels of namespaces are not read: a selector of them holds."""
     listed = term.get("namespaces")
     listed = [str(name) for name in listed] if isinstance(listed, list) else []
@@ -71,4 +71,6 @@ def term_matches(term: Mapping[str, Any], namespace: str, pod: Pod) -> bool:
     named = listed or ([] if anywhere else [namespace])
     if not anywhere and pod.namespace not in named:
         return False
-    return isinstance(term.get("labelSelector"), Mapping) and selector_holds(mapping(term, "labelSelector"), pod.labels)
+    return isinstance(term.get("labelSelector"), Mapping) and selector_matches(
+        mapping(term, "labelSelector"), pod.labels
+    )

@@ -59,7 +59,7 @@ def read_volume(raw: Mapping[str, Any]) -> tuple[str, Volume]:
     return str(meta.get("name", "")), Volume(tuple(affinity))
 
 
-def with_volumes(
+def add_volume_affinity(
     pods: Iterable[Pod], claims: Mapping[str, VolumeClaim], volumes: Mapping[str, Volume]
 ) -> tuple[Pod, ...]:
     """The pods, each with the node affinity of all its volumes."""
@@ -74,7 +74,7 @@ def with_volumes(
     return tuple(map(placed_by, pods))
 
 
-def unusable_volume(
+def find_unusable_volume(
     gang: Gang, pods: Iterable[Pod], claims: Mapping[str, VolumeClaim], volumes: Mapping[str, Volume]
 ) -> Refusal | None:
     """Why the gang cannot have its volumes; None if it can. `pods`: all of the cluster."""

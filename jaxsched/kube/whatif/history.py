@@ -8,13 +8,17 @@ the same hour of the day, or the one before or after it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from jaxsched.errors import UserError
-from jaxsched.kube.read.gangs import Gang
+from jaxsched.kube.read.gangs import Gang, form_gangs, gang_key
+from jaxsched.kube.read.objects import DONE_PHASES, Pod, mapping, read_pod
+from jaxsched.kube.read.pod_groups import PodGroup, read_pod_group
+from jaxsched.kube.read.settings import PlanSettings
 
 BLOCK_S = 3600.0
 FEWEST_BLOCKS = 4  # a shorter history is cut finer
@@ -23,7 +27,7 @@ NEAR_S = 5400.0  # of a block's beginning from the time of day it stands for
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
+class RecordedSpan:
     """Everything that came between two instants, in seconds since the epoch; `gangs` by time."""
 
     begin_s: float
@@ -45,7 +49,7 @@ class History:
         if not self.gangs:
             raise UserError("--history: no gang came; give recordings in which some did, before the time asked about")
 
-    def drawn(self, now_s: float, until_s: float, seed: Sequence[int]) -> tuple[list[int], list[float]]:
+    def draw(self, now_s: float, until_s: float, seed: Sequence[int]) -> tuple[list[int], list[float]]:
         """One future: which gangs come, and how many seconds from now, up to `until_s`.
 
         A later `until_s` only adds to it.
@@ -91,7 +95,7 @@ class History:
         return near if near.any() else np.ones(len(near), bool)
 
 
-def in_blocks(stretches: Sequence[Stretch]) -> History:
+def cut_into_blocks(stretches: Sequence[RecordedSpan]) -> History:
     """The history of some recorded stretches of time. What does not fill a block is left out, the oldest first."""
     spans = [one.end_s - one.begin_s for one in stretches]
     length_s = min(BLOCK_S, max(sum(spans) / FEWEST_BLOCKS, 1.0))
@@ -109,3 +113,76 @@ def in_blocks(stretches: Sequence[Stretch]) -> History:
             first.append(len(gangs))
             begin_s.append(start_s)
     return History(tuple(gangs), np.array(offset_s), np.array(first), np.array(begin_s), length_s)
+
+
+def read_arrivals(
+    lines: Iterable[dict[str, Any]], settings: PlanSettings, until_s: float = float("inf")
+) -> RecordedSpan | None:
+    """The gangs that were submitted while it was recorded, before `until_s` (since the epoch); None if it began later.
+
+    A gang that cannot be read, or is not whole by then, is left out.
+    """
+    seen, groups, begin_s, end_s = _FirstSeenPods(settings), {}, None, 0.0
+    for line in lines:
+        if line["t"] >= until_s:
+            end_s = until_s
+            break
+        begin_s = line["t"] if begin_s is None else begin_s
+        end_s = max(end_s, line["t"])
+        if line["kind"] == "start":
+            seen.start()
+        if line["kind"] == "pods":
+            seen.change(line)
+        if line["kind"] == "podgroups" and line["type"] != "DELETED":
+            group = read_pod_group(line["object"])
+            groups[group.key] = group
+    if begin_s is None:
+        return None
+    gangs = [gang for gang in seen.gangs(tuple(groups.values()), end_s) if begin_s <= gang.submit_s < end_s]
+    return RecordedSpan(begin_s, end_s, tuple(sorted(gangs, key=lambda gang: (gang.submit_s, gang.key))))
+
+
+class _FirstSeenPods:
+    """Pods as they first were, in layers: in each, a gang's name stands for one gang only."""
+
+    def __init__(self, settings: PlanSettings) -> None:
+        self.settings = dataclasses.replace(settings, settle_s=0.0)
+        self.layers: list[list[Pod]] = []
+        self._layer: dict[str, int] = {}  # by gang key, of the present gang of that name
+        self._alive: dict[str, set[str]] = {}  # its pods that have not ended
+        self._key: dict[str, str] = {}  # by uid
+
+    def start(self) -> None:
+        """The recording began, perhaps anew: of pods that do not come again nothing is left."""
+        self._alive = {key: set() for key in self._alive}
+
+    def change(self, line: dict[str, Any]) -> None:
+        """A pod came, changed or went."""
+        uid = str(mapping(line["object"], "metadata").get("uid", ""))
+        if line["type"] != "DELETED" and uid not in self._key:
+            pod = read_pod(line["object"])
+            if pod.scheduler == self.settings.scheduler_name:
+                self._add(dataclasses.replace(pod, node="", phase="Pending", terminating=False))
+        phase = mapping(line["object"], "status").get("phase")
+        if uid in self._key:
+            ended = line["type"] == "DELETED" or phase in DONE_PHASES
+            alive = self._alive[self._key[uid]]
+            alive.discard(uid) if ended else alive.add(uid)
+
+    def _add(self, pod: Pod) -> None:
+        key = gang_key(pod)
+        if not self._alive.get(key):  # nobody of that name is left, so this is another gang
+            self._layer[key] = self._layer.get(key, -1) + 1
+            self._alive[key] = set()
+        if self._layer[key] == len(self.layers):
+            self.layers.append([])
+        self.layers[self._layer[key]].append(pod)
+        self._alive[key].add(pod.uid)
+        self._key[pod.uid] = key
+
+    def gangs(self, groups: tuple[PodGroup, ...], now_s: float) -> list[Gang]:
+        """All that can be read and are whole."""
+        found = []
+        for pods in self.layers:
+            found += form_gangs(pods, groups, frozenset(), self.settings, now_s)
+        return [gang for gang in found if gang.workers and gang.refusal is None and gang.waiting is None]

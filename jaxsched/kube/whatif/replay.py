@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
 from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import gang_key, natural, profile_of
 from jaxsched.kube.read.objects import Node, Pod, mapping, read_node, read_pod
 from jaxsched.kube.read.pod_groups import read_pod_group
@@ -59,7 +59,7 @@ class _RecordedGang:
     ended_s: dict[str, float]
 
 
-def recorded_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
+def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
     """The jobs and the cluster of a recording; UserError if it holds no finished gang or no GPU node.
 
     A gang's run time is from its last Binding to the end of its last pod.
@@ -156,7 +156,7 @@ def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
 
 def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
     """Plan offline at every recorded plan; one line each, and how many gangs went to the same nodes."""
-    planner = Planner(CompiledPolicy(policy, settings), settings)
+    planner = Planner(GuardedPolicy(policy, settings), settings)
     objects = _Objects()
     same = total = 0
     for line in lines:
@@ -173,7 +173,7 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: 
     yield f"{same} of {total} gangs on the same nodes as recorded"
 
 
-def recorded_snapshot(lines: Iterable[dict[str, Any]], at_s: float | None = None) -> Snapshot:
+def read_snapshot(lines: Iterable[dict[str, Any]], at_s: float | None = None) -> Snapshot:
     """The cluster as recorded `at_s` seconds after the first line, None: at the end. UserError if that is outside."""
     objects, first_s, now_s = _Objects(), None, 0.0
     for line in lines:

@@ -139,11 +139,11 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def planner():
     from jaxsched.kube.plan.planner import Planner
-    from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+    from jaxsched.kube.policy.guarded import GuardedPolicy
     from jaxsched.kube.read.settings import PlanSettings
 
     settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
-    return Planner(CompiledPolicy("pack:area+backfill+forward", settings), settings)
+    return Planner(GuardedPolicy("pack:area+backfill+forward", settings), settings)
 
 
 @pytest.fixture

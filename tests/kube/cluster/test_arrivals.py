@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jaxsched.kube.cluster.record import Recorder, read_recording
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.recorded_arrivals import recorded_arrivals
-from jaxsched.kube.whatif.replay import recorded_snapshot
+from jaxsched.kube.whatif.history import read_arrivals
+from jaxsched.kube.whatif.replay import read_snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = PlanSettings()
@@ -31,23 +31,23 @@ def test_gangs_are_as_they_were_submitted_and_names_may_come_again() -> None:
         line(begin_s + 310, "ADDED", "foreign", "", scheduler="default-scheduler"),
         line(begin_s + 900, "ADDED", "b-1", "b"),
     ]
-    found = recorded_arrivals(lines, SETTINGS)
+    found = read_arrivals(lines, SETTINGS)
     assert found is not None and (found.begin_s, found.end_s) == (begin_s, begin_s + 900)
     assert [(gang.submit_s - begin_s, len(gang.workers), len(gang.bound)) for gang in found.gangs] == [
         (10.0, 2, 0),
         (200.0, 2, 0),
         (300.0, 2, 0),
     ]
-    before = recorded_arrivals(lines, SETTINGS, begin_s + 250)  # gangs that are not whole by then are left out
+    before = read_arrivals(lines, SETTINGS, begin_s + 250)  # gangs that are not whole by then are left out
     assert before is not None and len(before.gangs) == 2 and before.end_s == begin_s + 250
-    assert recorded_arrivals(lines, SETTINGS, begin_s) is None
+    assert read_arrivals(lines, SETTINGS, begin_s) is None
 
 
 def test_what_was_there_when_the_recording_began_did_not_come_in_it() -> None:
     old, new = line(NOW - 900, "ADDED", "old-0", ""), line(NOW - 400, "ADDED", "new-0", "")
     for one in (old, new):
         one["object"]["metadata"]["annotations"].clear()
-    found = recorded_arrivals([old | {"t": NOW - 500}, new, {"t": NOW, "kind": "plan"}], SETTINGS)
+    found = read_arrivals([old | {"t": NOW - 500}, new, {"t": NOW, "kind": "plan"}], SETTINGS)
     assert found is not None and [gang.key for gang in found.gangs] == ["default/pod/new-0"]
 
 
@@ -63,7 +63,7 @@ def test_what_went_while_nothing_was_recorded_is_gone(tmp_path: Path) -> None:
             pod = make_pod(name, 1, gang, 2 - (gang == "s"), uid=uid, node="n0", age_s=-90 * number)
             recorder.change("pods", "ADDED", pod)
         recorder.close()
-    assert {pod.uid for pod in recorded_snapshot(read_recording(path), 50.0).pods} == {"old-0", "old-1", "stays"}
-    assert {pod.uid for pod in recorded_snapshot(read_recording(path)).pods} == {"stays", "new-0", "new-1"}
-    found = recorded_arrivals(read_recording(path), SETTINGS, NOW + 200)
+    assert {pod.uid for pod in read_snapshot(read_recording(path), 50.0).pods} == {"old-0", "old-1", "stays"}
+    assert {pod.uid for pod in read_snapshot(read_recording(path)).pods} == {"stays", "new-0", "new-1"}
+    found = read_arrivals(read_recording(path), SETTINGS, NOW + 200)
     assert found is not None and [len(gang.workers) for gang in found.gangs] == [2, 1, 2]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from jaxsched.kube.cluster.server_clock import ServerClock
+from jaxsched.kube.cluster.api import ServerClock
 from jaxsched.kube.read.objects import parse_time
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, turn
@@ -53,14 +53,14 @@ def test_the_bounds_narrow_and_follow_a_clock_that_is_set() -> None:
     for number in range(50):
         sent = 100.0 + 0.37 * number
         stamp = time.gmtime(int(server + sent + 0.05))
-        clock.heard(time.strftime("%a, %d %b %Y %H:%M:%S GMT", stamp), sent, sent + 0.1)
+        clock.update(time.strftime("%a, %d %b %Y %H:%M:%S GMT", stamp), sent, sent + 0.1)
     assert clock._bounds is not None
     low, high = clock._bounds
     assert low <= server <= high and high - low < 0.3
-    clock.heard("Fri, 15 Jan 2027 03:00:00 GMT", 200.0, 200.1)  # five hours earlier
+    clock.update("Fri, 15 Jan 2027 03:00:00 GMT", 200.0, 200.1)  # five hours earlier
     assert clock._bounds[1] - clock._bounds[0] == pytest.approx(1.1)
     for odd in ("", None, "yesterday", "Fri, 99 Jan 2027 03:00:00 GMT"):
-        clock.heard(odd, 300.0, 300.1)
+        clock.update(odd, 300.0, 300.1)
     assert clock._bounds[0] == pytest.approx(1_799_982_000.0 - 200.1)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxsched.kube.cluster.api import NODES, PODS, Unreachable, pod_path
-from jaxsched.kube.read.labels import DECISION, GROUP
+from jaxsched.kube.read.hints import DECISION, GROUP
 from tests.support.kube.calls import MERGE, eventually, post
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import Response
-from jaxsched.kube.cluster.informers import Informers
-from jaxsched.kube.cluster.look import live_snapshot
+from jaxsched.kube.cluster.informers import Informers, live_snapshot
 
 
 def test_a_look_sees_nodes_and_pods_and_writes_nothing(world, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +25,7 @@ def test_a_look_sees_nodes_and_pods_and_writes_nothing(world, monkeypatch: pytes
 
 
 def test_a_cluster_that_cannot_be_read_is_one_line(world, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxsched.kube.cluster.look.PATIENCE_S", -1.0)
+    monkeypatch.setattr("jaxsched.kube.cluster.informers.PATIENCE_S", -1.0)
     monkeypatch.setattr(Informers, "start", lambda self, on_wait: on_wait())  # nothing has been listed yet
     with pytest.raises(UserError, match="could not be read within"):
         live_snapshot(world.api)

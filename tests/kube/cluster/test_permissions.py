@@ -11,7 +11,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.app import Options, Scheduler
 from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import PREEMPTION, check_permissions, granted_in, needed
+from jaxsched.kube.cluster.permissions import PREEMPTION, check_permissions, file_granting, required_permissions
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, gang, turn
@@ -31,7 +31,7 @@ class As(ApiClient):
 
 
 USER = "system:serviceaccount:jaxsched:jaxsched"
-NEEDED = needed(writes=True, lease=True, reviews=True)
+NEEDED = required_permissions(writes=True, lease=True, reviews=True)
 
 
 def shipped() -> list[dict]:
@@ -91,7 +91,7 @@ def test_the_role_for_preemption_is_exactly_what_that_needs() -> None:
     granted = set()
     for rule in roles[0]["rules"]:
         granted |= {(verb, rule["apiGroups"][0], resource) for verb in rule["verbs"] for resource in rule["resources"]}
-    more = set(needed(writes=True, lease=True, reviews=True, preemption=True)) - set(NEEDED)
+    more = set(required_permissions(writes=True, lease=True, reviews=True, preemption=True)) - set(NEEDED)
     assert granted == more and roles[1]["roleRef"]["name"] == roles[0]["metadata"]["name"]
 
 
@@ -120,7 +120,7 @@ def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> 
 
 @pytest.mark.long
 def test_a_permission_that_is_taken_away_later_is_named(world, start, monkeypatch) -> None:
-    monkeypatch.setattr("jaxsched.kube.cluster.refusals.REFUSED_S", 2.0)
+    monkeypatch.setattr("jaxsched.kube.cluster.outage.REFUSED_S", 2.0)
     world.node()
     scheduler = start()
     body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()
@@ -138,7 +138,7 @@ def test_everything_is_permitted_to_the_administrator(world) -> None:
 def test_the_file_that_grants_it_is_named() -> None:
     """Before: always that of the base."""
     for wanted in (*NEEDED, *PREEMPTION):
-        roles = yaml.safe_load_all((DEPLOY.parent / granted_in(*wanted[1:])).read_text())
+        roles = yaml.safe_load_all((DEPLOY.parent / file_granting(*wanted[1:])).read_text())
         rules = [rule for role in roles for rule in role.get("rules") or []]
         assert any(
             all(one in rule[part] for one, part in zip(wanted, ("verbs", "apiGroups", "resources"))) for rule in rules

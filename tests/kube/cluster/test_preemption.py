@@ -6,7 +6,7 @@ import pytest
 
 from jaxsched.kube.cluster import evictor
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from tests.support.kube.calls import MERGE, eventually
 from tests.support.kube.turns import bound, gang, node_of, turn
@@ -18,7 +18,7 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 @pytest.fixture(scope="module")
 def planner() -> Planner:
     settings = PlanSettings(schedulers=1, running_slots=8, queue_slots=8, headroom=4.0, preemption=True)
-    return Planner(CompiledPolicy("pack:area+backfill+forward", settings), settings)
+    return Planner(GuardedPolicy("pack:area+backfill+forward", settings), settings)
 
 
 @pytest.fixture(autouse=True)

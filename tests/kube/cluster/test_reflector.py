@@ -6,9 +6,8 @@ import time
 import pytest
 
 from jaxsched.kube.cluster.api import NODES, PODS, pod_path
-from jaxsched.kube.cluster.outage import Outage
+from jaxsched.kube.cluster.outage import Outage, Refusals
 from jaxsched.kube.cluster.reflector import Reflector, Store
-from jaxsched.kube.cluster.refusals import Refusals
 from jaxsched.kube.read.objects import read_pod
 from tests.support.kube.calls import eventually, post
 
@@ -137,15 +136,15 @@ def test_who_was_never_permitted_is_denied_at_once(world) -> None:
 
 def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("jaxsched.kube.cluster.refusals.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("jaxsched.kube.cluster.outage.time.monotonic", lambda: now_s[0])
     refusals = Refusals()
-    refusals.permitted()
+    refusals.reset()
     told = []
     for now_s[0] in (0.0, 59.0, 61.0):
-        told.append(refusals.refused("no"))
+        told.append(refusals.record("no"))
     assert told == [False, False, True] and refusals.denied == "no"
-    refusals.permitted()
-    assert not refusals.denied and not refusals.refused("no")
+    refusals.reset()
+    assert not refusals.denied and not refusals.record("no")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 
 from jaxsched.kube.cluster.api import NODES
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.compiled_policy import FALLBACK, CompiledPolicy
-from jaxsched.kube.read.labels import POLICY
+from jaxsched.kube.policy.guarded import FALLBACK, GuardedPolicy
+from jaxsched.kube.read.hints import POLICY
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -35,7 +35,7 @@ def planner() -> Planner:
         return parse("first-fit").function(key, state, params, weights)
 
     settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=1.0)
-    return Planner(CompiledPolicy(Policy("slow", act), settings, beside=True), settings)
+    return Planner(GuardedPolicy(Policy("slow", act), settings, beside=True), settings)
 
 
 def machines(world, count: int) -> list[str]:

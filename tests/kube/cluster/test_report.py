@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from jaxsched.kube.cluster import report
-from jaxsched.kube.cluster.api import Response, Unreachable
+from jaxsched.kube.cluster.api import Response, ServerClock, Unreachable
 from jaxsched.kube.cluster.report import Reporter
-from jaxsched.kube.cluster.server_clock import ServerClock
 from jaxsched.kube.read.objects import read_pod
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
@@ -51,7 +50,7 @@ def test_no_pod_is_forgotten_when_many_wait(quick: None) -> None:
     server, many = Server(), pods(3000)
     reporter = Reporter(server, "jaxsched")
     for pod in many:
-        reporter.unschedulable(pod, "Insufficient", "0 of 8 nodes")
+        reporter.report_unschedulable(pod, "Insufficient", "0 of 8 nodes")
     reporter.start()
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
@@ -63,7 +62,7 @@ def test_what_was_not_taken_is_said_later(quick: None) -> None:
     server, some = Server(refuses=3), pods(50)
     reporter = Reporter(server, "jaxsched").start()
     for pod in some:
-        reporter.unschedulable(pod, "Insufficient", "0 of 8 nodes")
+        reporter.report_unschedulable(pod, "Insufficient", "0 of 8 nodes")
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
     assert len(server.conditions) == len(server.events) == 50 and server.asked > 250
@@ -73,14 +72,14 @@ def test_what_was_not_taken_is_said_later(quick: None) -> None:
 def test_of_texts_that_change_only_the_last_is_said(quick: None) -> None:
     server, (first, second) = Server(), pods(2)
     reporter = Reporter(server, "jaxsched").start()
-    reporter.unschedulable(first, "Insufficient", "old")
+    reporter.report_unschedulable(first, "Insufficient", "old")
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
     idle = Reporter(server, "jaxsched")
     idle._said = reporter._said
     for number in range(100):
-        idle.unschedulable(first, "Insufficient", f"{number} of 8")
-    idle.unschedulable(second, "Gated", "x")
+        idle.report_unschedulable(first, "Insufficient", f"{number} of 8")
+    idle.report_unschedulable(second, "Gated", "x")
     assert idle.waiting() == 3  # two conditions and an event
     idle.start()
     eventually(lambda: idle.waiting() == 0)
@@ -92,9 +91,9 @@ def test_of_texts_that_change_only_the_last_is_said(quick: None) -> None:
 def test_a_pod_that_is_bound_is_not_said_to_wait_after_all(quick: None) -> None:
     server, (pod,) = Server(), pods(1)
     reporter = Reporter(server, "jaxsched")
-    reporter.unschedulable(pod, "Insufficient", "x")
+    reporter.report_unschedulable(pod, "Insufficient", "x")
     reporter.withdraw([pod])
-    reporter.event(pod, "Scheduled", "bound")
+    reporter.report_event(pod, "Scheduled", "bound")
     reporter.start()
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
@@ -119,10 +118,10 @@ def test_what_is_withdrawn_while_it_is_written_is_not_written_again(quick: None)
     assert asked.wait(20)
     reporter.withdraw([pod])
     go_on.set()
-    reporter.unschedulable(other, "Insufficient", "x")
+    reporter.report_unschedulable(other, "Insufficient", "x")
     eventually(lambda: reporter.waiting() == 0)
     assert set(server.conditions) == {"u1"}
-    reporter.unschedulable(pod, "Insufficient", "x")  # the Binding was refused
+    reporter.report_unschedulable(pod, "Insufficient", "x")  # the Binding was refused
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
     assert server.conditions == {"u1": ["Insufficient: x"], "u0": ["Insufficient: x"]}
@@ -139,7 +138,7 @@ def test_an_overloaded_server_is_told_in_the_end(world) -> None:
     world.proxy.inject("POST", "/events", status=503)
     reporter = Reporter(world.proxy.api, "jaxsched").start()
     for pod in pods:
-        reporter.unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
+        reporter.report_unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
     assert all("0 of 8 nodes" in conditions(world, pod)[0]["message"] for pod in pods)
@@ -152,7 +151,7 @@ def test_events_name_who_reports(world) -> None:
     world.since(19, "events.k8s.io/v1")
     pod = world.pod()
     reporter = Reporter(world.proxy.api, "jaxsched", instance="jaxsched-0").start()
-    reporter.event(read_pod(pod), "Scheduled", "bound")
+    reporter.report_event(read_pod(pod), "Scheduled", "bound")
     eventually(lambda: reporter.waiting() == 0)
     reporter.stop()
     path = "/api/v1/namespaces/default/events"
@@ -168,7 +167,7 @@ def test_the_waiting_condition_is_written_once_per_text(world) -> None:
     pod = world.pod()
     reporter = Reporter(world.proxy.api, "jaxsched").start()
     for _ in range(3):
-        reporter.unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
+        reporter.report_unschedulable(read_pod(pod), "Insufficient", "0 of 8 nodes")
 
     eventually(lambda: bool(conditions(world, pod)))
     assert (

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
-from jaxsched.kube.policy.decision import PolicyError
+from jaxsched.kube.policy.base import PolicyError
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.read.objects import read_node, read_pod
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot
@@ -249,7 +249,7 @@ def test_nothing_goes_before_gangs_for_which_no_decision_was_left(planner: Plann
     assert {reason.reason for reason in plan.reasons.values()} == {"PlanFull"}
 
 
-class Broken(CompiledPolicy):
+class Broken(GuardedPolicy):
     """A policy that fails in a chosen way."""
 
     cause = "nan"
@@ -297,7 +297,7 @@ def test_nan_in_the_policy_is_noticed() -> None:
         broken = jnp.log(-1.0 - state.total.sum() ** 2)
         return action.replace(kind=jnp.where(broken > 0, action.kind, 0))
 
-    plan = Planner(CompiledPolicy(Policy("broken", act), SETTINGS), SETTINGS).plan(snapshot(nodes(2), gang("g", 1, 1)))
+    plan = Planner(GuardedPolicy(Policy("broken", act), SETTINGS), SETTINGS).plan(snapshot(nodes(2), gang("g", 1, 1)))
     assert plan.policy_failures == ("nan",) and len(plan.placements) == 1
 
 

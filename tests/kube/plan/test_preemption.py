@@ -8,12 +8,11 @@ import pytest
 
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.plan.preemption import Room, choose_victims
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
-from jaxsched.kube.read.budgets import Budget, Spending, read_budget
+from jaxsched.kube.plan.preemption import RemainingBudgets, VacatedCapacity, choose_victims
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.pod_groups import read_pod_group
-from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.read.snapshot import Budget, Snapshot, read_budget
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot
 from tests.support.kube.objects import make_pod
 
@@ -21,7 +20,7 @@ from tests.support.kube.objects import make_pod
 @pytest.fixture(scope="module")
 def planner() -> Planner:
     settings = dataclasses.replace(SETTINGS, preemption=True)
-    return Planner(CompiledPolicy("pack:area+backfill+forward", settings), settings)
+    return Planner(GuardedPolicy("pack:area+backfill+forward", settings), settings)
 
 
 def running(name: str, priority: int, *hosts: str, gpus: int = 8, age_s: float = 600.0, **more) -> list[dict]:
@@ -72,7 +71,7 @@ def test_the_lowest_gang_that_suffices_is_evicted_whole(planner: Planner) -> Non
 
 
 def test_off_by_default() -> None:
-    made = Planner(CompiledPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS).plan(
+    made = Planner(GuardedPolicy("pack:area+backfill+forward", SETTINGS), SETTINGS).plan(
         snapshot(nodes(4), [*FULL, *high(2)])
     )
     assert made.preemption is None and next(iter(made.reasons.values())).reason == "Insufficient"
@@ -155,7 +154,7 @@ def test_whenever_budgets_allow_enough_victims_some_are_found(planner: Planner) 
             (one for one in gangs if one.pending),
             [one for one in gangs if one.bound and one.priority < 2],
         )
-        room = Room(capacity, wanted, shot.pods, ())
+        room = VacatedCapacity(capacity, wanted, shot.pods, ())
         if room.fits():
             continue
         chosen = choose_victims(room, gangs, allowed)
@@ -165,10 +164,10 @@ def test_whenever_budgets_allow_enough_victims_some_are_found(planner: Planner) 
     assert found > 50
 
 
-def enough(room: Room, gangs: tuple[Gang, ...], budgets: tuple[Budget, ...]) -> bool:
+def enough(room: VacatedCapacity, gangs: tuple[Gang, ...], budgets: tuple[Budget, ...]) -> bool:
     """Budgets allow it, and then there is room."""
-    spending = Spending(budgets)
-    return all(spending.take(one.bound) for one in gangs) and room.without(gangs).fits()
+    remaining = RemainingBudgets(budgets)
+    return all(remaining.spend(one.bound) for one in gangs) and room.without(gangs).fits()
 
 
 def test_the_youngest_goes_first_and_a_gang_that_ends_already_before_it(planner: Planner) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxsched.kube.plan.volcano import volcano_phases
+from jaxsched.kube.plan.status import volcano_phases
 from jaxsched.kube.read.owners import OWNER_KINDS, read_owner
 from jaxsched.kube.read.pod_groups import read_pod_group
 from tests.kube.snapshots import nodes, snapshot

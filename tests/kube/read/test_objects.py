@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsched.kube.capacity.filters import filter_reason
-from jaxsched.kube.capacity.fleet import gpu_type, not_there, read_fleet
+from jaxsched.kube.capacity.fleet import find_missing, gpu_type, read_fleet
 from jaxsched.kube.capacity.ledger import Ledger
 from jaxsched.kube.read.gangs import form_gangs, gang_key
 from jaxsched.kube.read.objects import read_node, read_pod, slim
@@ -255,7 +255,7 @@ def test_what_the_options_name_and_no_node_has() -> None:
     """Before: a misspelt label was passed over in silence."""
     there = PlanSettings(topology=("cloud.provider.com/topology-rack",), partition_label="zone")
     machines = tuple(map(read_node, [make_node("n0", labels={"zone": "a"}), make_node("n1")]))
-    assert not_there(machines, PlanSettings()) == not_there(machines, there) == []
+    assert find_missing(machines, PlanSettings()) == find_missing(machines, there) == []
     settings = PlanSettings(topology=("rakc", "cloud.provider.com/topology-rack"), partition_label="zoen")
-    assert not_there(machines, settings) == ["the label rakc (--topology)", "the label zoen (--partition-label)"]
-    assert not_there(machines, PlanSettings(gpu_resource="amd.com/gpu")) == ["amd.com/gpu (--gpu-resource)"]
+    assert find_missing(machines, settings) == ["the label rakc (--topology)", "the label zoen (--partition-label)"]
+    assert find_missing(machines, PlanSettings(gpu_resource="amd.com/gpu")) == ["amd.com/gpu (--gpu-resource)"]

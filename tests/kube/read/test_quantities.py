@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsched.errors import UserError
-from jaxsched.kube.read.quantity import parse_quantity, resource_units, to_units
+from jaxsched.kube.read.objects import parse_quantity, resource_units, to_units
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from jaxsched.errors import UserError
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.answers import answers
-from jaxsched.kube.whatif.history import DAY_S, History, Stretch, in_blocks
+from jaxsched.kube.whatif.forecast import forecast_starts
+from jaxsched.kube.whatif.history import DAY_S, History, RecordedSpan, cut_into_blocks
 from jaxsched.kube.whatif.question import Question
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot
-from tests.kube.whatif.test_answers import KEY, lasting, running
+from tests.kube.whatif.test_forecast import KEY, lasting, running
 from tests.support.kube.objects import NOW
 
 SETTINGS = PlanSettings(schedulers=1)
@@ -26,22 +26,22 @@ def came(name: str, ago_s: float, size: int = 4, gpus: int = 8, seconds: float =
 def every(gap_s: float, span_s: float, **more) -> History:
     """A gang every `gap_s`, up to now."""
     gangs = [came(f"h{number}", ago_s, **more) for number, ago_s in enumerate(np.arange(span_s, 0.0, -gap_s))]
-    return in_blocks([Stretch(NOW - span_s, NOW, tuple(gangs))])
+    return cut_into_blocks([RecordedSpan(NOW - span_s, NOW, tuple(gangs))])
 
 
 def test_as_many_come_as_came_and_a_longer_future_only_adds_to_a_shorter() -> None:
     rng = np.random.default_rng(0)
     agos_s = np.sort(rng.uniform(0.0, 24 * HOUR_S, 120))[::-1]
-    history = in_blocks(
-        [Stretch(NOW - 24 * HOUR_S, NOW, tuple(came(f"h{i}", ago_s) for i, ago_s in enumerate(agos_s)))]
+    history = cut_into_blocks(
+        [RecordedSpan(NOW - 24 * HOUR_S, NOW, tuple(came(f"h{i}", ago_s) for i, ago_s in enumerate(agos_s)))]
     )
     assert history.span_s == 24 * HOUR_S and len(history.gangs) == 120
     counts = []
     for draw in range(400):
-        come, at_s = history.drawn(NOW, 12 * HOUR_S, (0, draw))
+        come, at_s = history.draw(NOW, 12 * HOUR_S, (0, draw))
         counts.append(len(come))
         assert (np.diff(at_s) >= 0.0).all() and 0.0 <= min(at_s) and max(at_s) <= 12 * HOUR_S
-        first, first_s = history.drawn(NOW, 5.5 * HOUR_S, (0, draw))
+        first, first_s = history.draw(NOW, 5.5 * HOUR_S, (0, draw))
         assert (first, first_s) == (come[: len(first)], at_s[: len(first)])
     by_hour = np.diff(history.first)
     of_mean = by_hour.std() * 12 * np.sqrt(1.0 / 12 + 1.0 / 25)  # hours drawn, and how likely each of 24 is
@@ -52,19 +52,21 @@ def test_as_many_come_as_came_and_a_longer_future_only_adds_to_a_shorter() -> No
 def test_two_days_or_more_stand_for_the_same_time_of_day() -> None:
     """Gangs came in the first two hours of each day; from 10 h to 20 h after that nobody ever did."""
     agos_s = [day * DAY_S - minute * 60.0 for day in (3, 2, 1) for minute in range(0, 120, 10)]
-    history = in_blocks([Stretch(NOW - 3 * DAY_S, NOW, tuple(came(f"h{i}", ago_s) for i, ago_s in enumerate(agos_s)))])
-    hours = np.concatenate([np.array(history.drawn(NOW, DAY_S, (1, draw))[1]) // HOUR_S for draw in range(50)])
+    history = cut_into_blocks(
+        [RecordedSpan(NOW - 3 * DAY_S, NOW, tuple(came(f"h{i}", ago_s) for i, ago_s in enumerate(agos_s)))]
+    )
+    hours = np.concatenate([np.array(history.draw(NOW, DAY_S, (1, draw))[1]) // HOUR_S for draw in range(50)])
     assert set(hours) <= {0.0, 1.0, 2.0, 23.0} and {0.0, 1.0} <= set(hours)
-    assert set(np.array(history.drawn(NOW + 12 * HOUR_S, DAY_S, (1, 0))[1]) // HOUR_S) <= {11.0, 12.0, 13.0, 14.0}
+    assert set(np.array(history.draw(NOW + 12 * HOUR_S, DAY_S, (1, 0))[1]) // HOUR_S) <= {11.0, 12.0, 13.0, 14.0}
 
 
 def test_a_short_history_is_cut_finer_and_an_empty_one_refused() -> None:
     history = every(600.0, 2 * HOUR_S)
     assert history.length_s == 1800.0 and len(history.begin_s) == 4
     with pytest.raises(UserError, match="--history: no gang came"):
-        in_blocks([])
+        cut_into_blocks([])
     with pytest.raises(UserError, match="no gang came"):
-        in_blocks([Stretch(NOW - HOUR_S, NOW, ())])
+        cut_into_blocks([RecordedSpan(NOW - HOUR_S, NOW, ())])
 
 
 def starts(history: History | None, policy: str = "pack", held: int = 4, **more) -> tuple:
@@ -75,7 +77,7 @@ def starts(history: History | None, policy: str = "pack", held: int = 4, **more)
         *gang("g", 4, 8, **lasting(300, **more)),
     ]
     question = Question(draws=20, error=0.0)
-    answer = answers(snapshot(nodes(8), pods), [parse(policy)], SETTINGS, question, history)[0]
+    answer = forecast_starts(snapshot(nodes(8), pods), [parse(policy)], SETTINGS, question, history)[0]
     assert answer.gang.key == KEY.format("g")
     return answer.low_s, answer.median_s, answer.high_s
 

@@ -10,7 +10,7 @@ from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.record import Recorder, read_recording
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.replay import plan_again, recorded_day
+from jaxsched.kube.whatif.replay import plan_again, read_day
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 
@@ -39,7 +39,7 @@ def write(path: Path, cut: bool = False) -> Path:
 
 
 def test_gangs_become_jobs(tmp_path: Path) -> None:
-    day = recorded_day(read_recording(write(tmp_path / "r", cut=True)), PlanSettings())
+    day = read_day(read_recording(write(tmp_path / "r", cut=True)), PlanSettings())
     assert len(day.jobs) == 5 and day.skipped == {"unfinished": 1}
     np.testing.assert_allclose(day.jobs.submit_s, [0, 50, 100, 150, 200])
     np.testing.assert_allclose(day.jobs.duration_s, 100)
@@ -50,7 +50,7 @@ def test_gangs_become_jobs(tmp_path: Path) -> None:
 
 def test_only_gangs_of_one_scheduler(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no gang from its start"):
-        recorded_day(read_recording(write(tmp_path / "r")), PlanSettings(), "default-scheduler")
+        read_day(read_recording(write(tmp_path / "r")), PlanSettings(), "default-scheduler")
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "[]\n", '{"t": 1, "kind": "cats"}\n', '{"t": 1, "kind": "plan"}\n'])
@@ -99,7 +99,7 @@ def test_metadata_that_is_none_is_no_traceback(tmp_path):
     gone = {"t": NOW, "kind": "pods", "type": "DELETED", "object": {"metadata": "gone"}}
     path = write(tmp_path / "r.jsonl")
     path.write_text(json.dumps(gone) + "\n" + path.read_text())
-    assert len(recorded_day(read_recording(path), PlanSettings()).jobs) == 5
+    assert len(read_day(read_recording(path), PlanSettings()).jobs) == 5
 
 
 def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from jaxsched.kube.capacity.placement import Assignment
+from jaxsched.kube.capacity.free_capacity import Assignment
 from jaxsched.kube.cluster.api import pod_path
 from jaxsched.kube.cluster.binder import binding
 from jaxsched.kube.read.objects import read_pod

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
@@ -20,7 +20,7 @@ def main(size: int, policy: str, plans: int) -> None:
     pods = []
     for i in range(size // 2):  # half of the nodes are busy with gangs of two pods
         pods += [read_pod(make_pod(f"run{i}-{k}", 4, f"run{i}", 2, node=f"n{i}", uid=f"run{i}-{k}")) for k in range(2)]
-    planner = Planner(CompiledPolicy(policy, PlanSettings()), PlanSettings())
+    planner = Planner(GuardedPolicy(policy, PlanSettings()), PlanSettings())
     planner.policy.prepare(planner.fleet(nodes))
     decision, whole, placed = [], [], 0
     for number in range(plans):

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from jaxsched.kube.cluster.api import ApiClient, Unreachable
-from jaxsched.kube.read.quantity import to_units
+from jaxsched.kube.read.objects import to_units
 from tests.support.kube.drill_pods import GPU
 
 LOOK_S = 0.25  # between two looks

@@ -17,24 +17,24 @@ from jaxsched.errors import UserError
 from jaxsched.event_loop import why_not
 from jaxsched.kube.capacity.fleet import gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.running import running_parts
+from jaxsched.kube.capacity.running import find_running_parts
 from jaxsched.kube.plan.explain import Explanations
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.objects import Refusal
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import unusable_volume, with_volumes
+from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
 from jaxsched.kube.whatif.history import History
-from jaxsched.kube.whatif.pool_rollouts import Starts, rollouts
 from jaxsched.kube.whatif.pools import Pool, pools_of
 from jaxsched.kube.whatif.question import HIGH, LOW, Question
-from jaxsched.policies.policy import Policy
+from jaxsched.kube.whatif.rollouts import Starts, play_futures
+from jaxsched.policies.base import Policy
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Forecast:
     """One gang under one policy. Times are seconds from now, inf: not before the horizon, None: not simulated."""
 
     policy: str
@@ -48,13 +48,13 @@ class Answer:
     reason: Refusal | None = None  # why nothing is said, or no start found
 
 
-def answers(
+def forecast_starts(
     snapshot: Snapshot,
     policies: Sequence[Policy],
     settings: PlanSettings,
     question: Question,
     history: History | None = None,
-) -> list[Answer]:
+) -> list[Forecast]:
     """For each policy all pending gangs, higher priority first, then the oldest.
 
     `history`: what came before; other gangs come like it, in another way in every draw. None: nobody else comes.
@@ -62,21 +62,21 @@ def answers(
     """
     settings = dataclasses.replace(settings, settle_s=0.0)  # a manifest's pods are new, and all there
     fleet = read_fleet(gpu_nodes(snapshot.nodes, settings), settings)
-    pods = with_volumes(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+    pods = add_volume_affinity(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
     capacity = FreeCapacity(fleet, nodes_without_gpus(snapshot.nodes, settings), pods, settings)
     now_s = snapshot.now_s
     found = form_gangs(pods, snapshot.groups, snapshot.served, settings, now_s, snapshot.owners)
     gangs = sorted((one for one in found if one.pending), key=lambda one: (-one.priority, one.submit_s, one.key))
     aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
     playable = [gang for gang in gangs if gang.key not in aside]
-    pools = pools_of(capacity, playable, running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
-    result: list[Answer] = []
+    pools = pools_of(capacity, playable, find_running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
+    result: list[Forecast] = []
     for policy in policies:
         _check(policy, [*playable, *(() if history is None else history.gangs)], capacity)
         why = Explanations(capacity, policy.name)
         said = {gang.key: _without_times(policy, gang, now_s, aside[gang.key]) for gang in gangs if gang.key in aside}
         for pool in pools:
-            said |= _of_pool(policy, pool, rollouts(policy, pool, settings, question, now_s), capacity, why, now_s)
+            said |= _of_pool(policy, pool, play_futures(policy, pool, settings, question, now_s), capacity, why, now_s)
         result += [said[gang.key] for gang in gangs]
     return result
 
@@ -84,7 +84,7 @@ def answers(
 def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Refusal | None:
     """Why a gang is left out, of the others' rollouts too."""
     reason = gang.refusal or gang.waiting
-    reason = reason or unusable_volume(gang, snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+    reason = reason or find_unusable_volume(gang, snapshot.pods, snapshot.volume_claims, snapshot.volumes)
     if reason is not None:
         return reason
     if gang.bound:
@@ -100,24 +100,24 @@ def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Re
 
 
 def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:
-    spec = policy.spec
+    options = policy.options
     missing = why_not(policy, EnvConfig(), make_params(capacity.fleet.split), compiled=False)
-    if missing is not None or spec is None:
+    if missing is not None or options is None:
         raise UserError(f"--policies: {policy.name} cannot be played here: {missing}")
-    order = spec.queue.order
-    if policy.requires == HISTORY or spec.queue.preempt or order not in (*SAME_ORDER, "tenants"):
+    order = options.queue.order
+    if policy.needs == HISTORY or options.queue.preempt or order not in (*SAME_ORDER, "tenants"):
         raise UserError(f"--policies: {policy.name}: should have an order of {', '.join(SAME_ORDER)}, or tenants")
     if order == "tenants" and len({gang.priority for gang in gangs}) > 1:
         raise UserError(f"--policies: {policy.name}: the order tenants is for gangs of one priority")
 
 
-def _without_times(policy: Policy, gang: Gang, now_s: float, reason: Refusal) -> Answer:
-    return Answer(policy.name, gang, max(now_s - gang.submit_s, 0.0), None, None, None, reason=reason)
+def _without_times(policy: Policy, gang: Gang, now_s: float, reason: Refusal) -> Forecast:
+    return Forecast(policy.name, gang, max(now_s - gang.submit_s, 0.0), None, None, None, reason=reason)
 
 
 def _of_pool(
     policy: Policy, pool: Pool, starts: Starts, capacity: FreeCapacity, why: Explanations, now_s: float
-) -> dict[str, Answer]:
+) -> dict[str, Forecast]:
     said = {}
     for row, gang in enumerate(pool.gangs):
         if gang.key in pool.restricted:
@@ -133,14 +133,14 @@ def _of_pool(
 
 def _with_times(
     policy: Policy, pool: Pool, row: int, starts: Starts, capacity: FreeCapacity, why: Explanations, now_s: float
-) -> Answer:
+) -> Forecast:
     gang, own = pool.gangs[row], starts.start_s[:, row]
     low_s, median_s, high_s = (quantile(own, share) for share in (LOW, 0.5, HIGH))
     nodes, behind = (), ()
     if median_s < np.inf:
         draw = int(np.argsort(own, kind="stable")[_place(len(own), 0.5)])
         nodes, behind = _nodes(capacity, starts, draw, row), _behind(pool, starts, draw, row)
-    return Answer(
+    return Forecast(
         policy=policy.name,
         gang=gang,
         waits_s=max(now_s - gang.submit_s, 0.0),

@@ -10,12 +10,11 @@ from jaxsched.errors import UserError
 from jaxsched.kube.read.manifest import manifest_pods
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.whatif.answers import Answer, answers
-from jaxsched.kube.whatif.question import Question
-from jaxsched.kube.whatif.run_times import drawn_durations
+from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
+from jaxsched.kube.whatif.question import Question, draw_durations
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot
-from tests.kube.whatif import test_whatif_calibration as days
+from tests.kube.whatif import test_calibration as days
 from tests.support.kube.objects import NOW
 
 SETTINGS = PlanSettings(schedulers=1)
@@ -34,15 +33,15 @@ def running(name: str, seconds: float, elapsed_s: float, first: int = 0, count: 
     return [pod | {"spec": pod["spec"] | {"nodeName": f"n{first + i}"}} for i, pod in enumerate(pods)]
 
 
-def ask(shot: Snapshot, *policies: str, question: Question = SURE, settings: PlanSettings = SETTINGS) -> list[Answer]:
-    return answers(shot, [parse(one) for one in policies or ("pack",)], settings, question)
+def ask(shot: Snapshot, *policies: str, question: Question = SURE, settings: PlanSettings = SETTINGS) -> list[Forecast]:
+    return forecast_starts(shot, [parse(one) for one in policies or ("pack",)], settings, question)
 
 
-def of(found: list[Answer], name: str) -> Answer:
+def of(found: list[Forecast], name: str) -> Forecast:
     return next(answer for answer in found if answer.gang.key == KEY.format(name))
 
 
-def times(answer: Answer) -> tuple:
+def times(answer: Forecast) -> tuple:
     return answer.low_s, answer.median_s, answer.high_s
 
 
@@ -113,22 +112,22 @@ def test_pools_of_nodes_are_apart_and_overlapping_ones_say_so() -> None:
 
 
 def test_draws_are_those_of_the_law_and_the_same_beside_other_gangs_and_policies() -> None:
-    drawn = drawn_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1)
-    assert np.array_equal(drawn, drawn_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1))
+    drawn = draw_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1)
+    assert np.array_equal(drawn, draw_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1))
     rank = ndtr(np.log(np.sort(drawn) / 1000.0) / 0.5)  # uniform
     assert np.abs(rank - (np.arange(4000) + 0.5) / 4000).max() < 1.63 / np.sqrt(4000)  # Kolmogorov, 1%
-    late = drawn_durations("one", 1000.0, 1500.0, 0.5, 4000, seed=1)
+    late = draw_durations("one", 1000.0, 1500.0, 0.5, 4000, seed=1)
     over = 1.0 - ndtr(np.log(1.5) / 0.5)
     rank = 1.0 - (1.0 - ndtr(np.log(np.sort(late) / 1000.0) / 0.5)) / over
     assert late.min() >= 1500.0 and np.abs(rank - (np.arange(4000) + 0.5) / 4000).max() < 1.63 / np.sqrt(4000)
-    forgotten = drawn_durations("one", 1.0, 1e9, 0.1, 10, seed=1)
+    forgotten = draw_durations("one", 1.0, 1e9, 0.1, 10, seed=1)
     assert np.isfinite(forgotten).all() and (forgotten > 1e9).all()
     unsure = Question(draws=40)
     shot = snapshot(nodes(4), [*running("r", 1000, 400), *gang("g", 4, 8)])
     more = dataclasses.replace(shot, pods=(*shot.pods, *snapshot([], gang("late", 4, 8, age_s=1.0)).pods))
     one, two = of(ask(shot, question=unsure), "g"), of(ask(more, "first-fit", question=unsure), "g")
     assert times(one) == times(two)
-    ends = np.sort(np.ceil((drawn_durations(KEY.format("r"), 1000.0, 400.0, 0.5, 40, 0) - 400.0) / 10.0) * 10.0)
+    ends = np.sort(np.ceil((draw_durations(KEY.format("r"), 1000.0, 400.0, 0.5, 40, 0) - 400.0) / 10.0) * 10.0)
     assert times(one) == (ends[1], ends[19], ends[37])
 
 

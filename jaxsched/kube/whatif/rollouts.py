@@ -1,4 +1,7 @@
-"""Rollouts of one pool under one policy: from its nodes, gangs and running parts to starts."""
+"""Futures of one pool under one policy: from its nodes, gangs and running parts to starts.
+
+Gangs that may come later are rows at the end of the job table, others in every draw.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -11,17 +14,83 @@ from jaxsched.event_loop import Futures, RunningJob, numba_missing
 from jaxsched.kube.plan.rounds import home_partition, tenants_of
 from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.later_jobs import LaterJobs, joined, orders_by_key
 from jaxsched.kube.whatif.pools import Pool
-from jaxsched.kube.whatif.question import HIGH, Question
-from jaxsched.kube.whatif.run_times import drawn_durations
-from jaxsched.policies.policy import Policy
+from jaxsched.kube.whatif.question import HIGH, Question, draw_durations
+from jaxsched.policies.base import Policy
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
 
 FIRST_STRETCH_S, LONGER = 4 * 3600.0, 4.0  # of the future with later gangs, and how much longer the next one is
 FEW_JOBS = 1500  # in all draws together: so many are played in Python sooner than machine code is loaded
 MOST_FORWARDS = 2**20  # every plan of a live cluster begins to count anew
+RUN_TIMES, HOMES = 1, 2  # streams of random numbers
+
+
+class LaterRows(NamedTuple):
+    """The last rows of the job table in one draw; those that nobody fills never arrive."""
+
+    jobs: JobTable
+    priority: Int64[np.ndarray, "rows"]
+
+
+class LaterJobs:
+    """`rows` of the job table; none if nobody comes."""
+
+    def __init__(self, pool: Pool, question: Question, tenants: dict[str, int], now_s: float) -> None:
+        self.pool, self.question = pool, question
+        self.gangs = () if pool.later is None else pool.later.gangs
+        self.shapes = blank_jobs(len(self.gangs))
+        for row, gang in enumerate(self.gangs):
+            jobs = self.shapes
+            jobs.workers[row], jobs.gpus_per_worker[row] = len(gang.workers), gang.gpus_per_worker
+            jobs.ps[row], jobs.model[row] = len(gang.ps), gang.model
+            jobs.tenant[row], jobs.estimate_s[row] = tenants[gang.namespace], gang.duration_s
+        self.priority = np.array([gang.priority for gang in self.gangs], np.int64)
+        self.futures: list[tuple[list[int], list[float]]] = []
+        if pool.later is not None:
+            ends_s = question.horizon_s
+            self.futures = [pool.later.draw(now_s, ends_s, (question.seed, draw)) for draw in range(question.draws)]
+        self._distinct = _one_of_each(self.shapes)
+        self.rows = max([len(self._distinct), *(len(come) for come, _ in self.futures)])
+
+    def largest(self) -> JobTable:
+        """As many rows, with every size that occurs: so much room must there be."""
+        which = np.resize(self._distinct, self.rows) if self.rows else np.zeros(0, np.int64)
+        return _rows(self.shapes, which)
+
+    def draw(self, draw: int) -> LaterRows:
+        """The rows of one draw, in order of arrival."""
+        come, at_s = self.futures[draw] if self.futures else ([], [])
+        which = np.array([*come, *[0] * (self.rows - len(come))], np.int64)
+        jobs, own = _rows(self.shapes, which), slice(len(come))
+        z = np.random.default_rng([self.question.seed, draw, RUN_TIMES]).standard_normal(len(come))
+        partitions = len(self.pool.cluster.group_gpus)
+        homes = np.random.default_rng([self.question.seed, draw, HOMES]).integers(0, partitions, len(come))
+        jobs.arrival[own] = np.ceil(np.array(at_s) / self.question.interval_s)
+        jobs.duration_s[:] = jobs.estimate_s
+        jobs.duration_s[own] *= np.exp(self.question.error * z)
+        jobs.home[own] = homes
+        return LaterRows(jobs, self.priority[which])
+
+
+def concat_tables(first: JobTable, last: JobTable) -> JobTable:
+    """The rows of both."""
+    pairs = {name: (column, getattr(last, name)) for name, column in vars(first).items() if column is not None}
+    return first.replace(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+
+
+def has_queue_key(policy: Policy) -> bool:
+    """Its queues go by a key of the job, so that priorities can be put into it."""
+    return policy.options is not None and policy.options.queue.order != "tenants"
+
+
+def _one_of_each(jobs: JobTable) -> Int64[np.ndarray, "sizes"]:
+    sizes = np.stack([jobs.workers, jobs.gpus_per_worker], 1)
+    return np.unique(sizes, axis=0, return_index=True)[1] if len(sizes) else np.zeros(0, np.int64)
+
+
+def _rows(jobs: JobTable, which: Int64[np.ndarray, "rows"]) -> JobTable:
+    return jobs.replace(**{name: column[which] for name, column in vars(jobs).items() if column is not None})
 
 
 class Starts(NamedTuple):
@@ -33,7 +102,7 @@ class Starts(NamedTuple):
     workers: Int8[np.ndarray, "D J NK"]
 
 
-def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float = 0.0) -> Starts:
+def play_futures(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float = 0.0) -> Starts:
     """Plays all draws. The same draws, whatever the policy.
 
     With later gangs a stretch of the future is played, and a longer one while more than 1 - `HIGH` of the draws of some
@@ -41,14 +110,14 @@ def rollouts(policy: Policy, pool: Pool, settings: PlanSettings, question: Quest
     """
     until_s = question.horizon_s if pool.later is None else min(FIRST_STRETCH_S, question.horizon_s)
     while True:
-        starts = _played(policy, pool, settings, dataclasses.replace(question, horizon_s=until_s), now_s)
+        starts = _play(policy, pool, settings, dataclasses.replace(question, horizon_s=until_s), now_s)
         started = np.isfinite(starts.start_s[:, starts.possible]).mean(0)
         if until_s >= question.horizon_s or (started >= HIGH - 1e-9).all():
             return starts
         until_s = min(until_s * LONGER, question.horizon_s)
 
 
-def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float) -> Starts:
+def _play(policy: Policy, pool: Pool, settings: PlanSettings, question: Question, now_s: float) -> Starts:
     seated, known = len(pool.parts), len(pool.parts) + len(pool.gangs)
     tenants = _tenants(pool, settings)
     attained_s = np.zeros(settings.tenants)
@@ -69,7 +138,7 @@ def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Questi
     player = Futures(
         _config(pool, settings, len(pool.gangs) + later.rows),
         params,
-        joined(_table(pool, tenants), later.largest()),
+        concat_tables(_table(pool, tenants), later.largest()),
         policy,
         interval_s=question.interval_s,
         running=running,
@@ -80,10 +149,10 @@ def _played(policy: Policy, pool: Pool, settings: PlanSettings, question: Questi
     start, partition, workers = [], [], []
     priority = np.array([0] * seated + [gang.priority for gang in pool.gangs], np.int64)
     for draw, durations in enumerate(drawn.T):
-        last = later.drawn(draw)
+        last = later.draw(draw)
         durations = np.concatenate([durations, last.jobs.duration_s])
         left_s = durations - np.concatenate([done_s, np.zeros(later.rows)])
-        ranks = np.concatenate([priority, last.priority]) if orders_by_key(policy) else None
+        ranks = np.concatenate([priority, last.priority]) if has_queue_key(policy) else None
         played = player.play(durations, left_s, later=last.jobs, priority=ranks)
         at = played.start[seated:known]
         start.append(np.where(at < 0, np.inf, at * question.interval_s))
@@ -108,7 +177,7 @@ def _drawn(
     stated += [(gang.key, gang.duration_s, 0.0) for gang in pool.gangs]
     done_s = np.array([elapsed_s for _, _, elapsed_s in stated]) / slowdowns
     drawn = [
-        drawn_durations(key, duration_s, float(done), question.error, question.draws, question.seed)
+        draw_durations(key, duration_s, float(done), question.error, question.draws, question.seed)
         for (key, duration_s, _), done in zip(stated, done_s)
     ]
     return np.array(drawn), done_s

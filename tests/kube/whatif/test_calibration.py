@@ -14,11 +14,10 @@ from jaxsched.kube.plan.rounds import home_partition
 from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.whatif.answers import Answer, answers
-from jaxsched.kube.whatif.history import History, Stretch, in_blocks
-from jaxsched.kube.whatif.pool_rollouts import MOST_FORWARDS
+from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
+from jaxsched.kube.whatif.history import History, RecordedSpan, cut_into_blocks, read_arrivals
 from jaxsched.kube.whatif.question import Question
-from jaxsched.kube.whatif.recorded_arrivals import recorded_arrivals
+from jaxsched.kube.whatif.rollouts import MOST_FORWARDS
 from jaxsched.policies.registry import parse
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
@@ -128,7 +127,7 @@ def seen(day: Day, at_s: float, policy: str = "") -> Snapshot:
     return snapshot(nodes(8), pods)
 
 
-def recorded(jobs: JobTable, policy: str, begin_s: float, until_s: float) -> Stretch:
+def recorded(jobs: JobTable, policy: str, begin_s: float, until_s: float) -> RecordedSpan:
     """What a recording of a day says of the gangs that came in it, up to an instant."""
     priority = priorities(jobs, policy)
     ends: list[dict] = [{"t": at_s, "kind": "nodes", "type": "ADDED"} for at_s in (begin_s, begin_s + DAY_S)]
@@ -147,7 +146,7 @@ def recorded(jobs: JobTable, policy: str, begin_s: float, until_s: float) -> Str
                 spec={"priority": int(priority[job])},
             )
             lines.append({"t": at_s, "kind": "pods", "type": "ADDED", "object": raw})
-    found = recorded_arrivals([ends[0], *lines, ends[1]], SETTINGS, until_s)
+    found = read_arrivals([ends[0], *lines, ends[1]], SETTINGS, until_s)
     assert found is not None
     return found
 
@@ -156,7 +155,7 @@ def earlier(seed: int, policy: str, at_s: float) -> History:
     """Two other days, and the present one so far."""
     begin_s = NOW - at_s
     others = [recorded(drawn_jobs(10_000 + 2 * seed + k), policy, begin_s - (k + 1) * DAY_S, NOW) for k in range(2)]
-    return in_blocks([*others, recorded(long_day(seed), policy, begin_s, NOW)])
+    return cut_into_blocks([*others, recorded(long_day(seed), policy, begin_s, NOW)])
 
 
 def long_day(seed: int) -> JobTable:
@@ -175,8 +174,8 @@ def covered(policy: str, days: int) -> np.ndarray:
             rest = played(first(day.jobs, known), policy)
             question = Question(error=ERROR, seed=1000 + seed, horizon_s=AHEAD_S)
             shot, rule = seen(day, at_s, policy), [parse(policy.removesuffix(RUSHED))]
-            among = answers(shot, rule, SETTINGS, question, earlier(seed, policy, at_s))
-            for answer, other in zip(answers(shot, rule, SETTINGS, question), among):
+            among = forecast_starts(shot, rule, SETTINGS, question, earlier(seed, policy, at_s))
+            for answer, other in zip(forecast_starts(shot, rule, SETTINGS, question), among):
                 job = int(answer.gang.key[-4:])
                 alone_s, then_s = (within(one.start_s[job] - at_s) for one in (rest, day))
                 assert other.median_s is not None and answer.median_s is not None
@@ -189,7 +188,7 @@ def within(start_s: float) -> float:
     return float(start_s) if start_s < AHEAD_S else np.inf
 
 
-def holds(answer: Answer, start_s: float) -> bool:
+def holds(answer: Forecast, start_s: float) -> bool:
     assert answer.low_s is not None and answer.high_s is not None
     return bool(answer.low_s <= start_s <= answer.high_s)
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.running import running_parts
+from jaxsched.kube.capacity.running import find_running_parts
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
 from jaxsched.kube.policy.encode import build_arrays
+from jaxsched.kube.policy.event_loop import EventLoopPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.policy.jax_program import JaxProgram
-from jaxsched.kube.policy.rule_policy import RulePolicy
 from jaxsched.kube.read.gangs import form_gangs
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
@@ -65,9 +65,9 @@ def drawn_pods(draw: random.Random) -> tuple[list[dict], list[dict]]:
     ),
 )
 def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
-    planner = Planner(CompiledPolicy("pack", SETTINGS), SETTINGS)
+    planner = Planner(GuardedPolicy("pack", SETTINGS), SETTINGS)
     fleet = planner.fleet([read_node(one) for one in nodes()])
-    rule, program = RulePolicy(parse(name), SETTINGS), JaxProgram(parse(name), SETTINGS, fleet)
+    rule, program = EventLoopPolicy(parse(name), SETTINGS), JaxProgram(parse(name), SETTINGS, fleet)
     assert rule.covers(fleet)
     placed = rounds = 0
     for seed in range(30 * TIMES):
@@ -76,7 +76,7 @@ def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
         merged = draw.random() < 0.3
         pods = [read_pod(one) for one in running]
         capacity = FreeCapacity(fleet, (), pods, SETTINGS)
-        parts = running_parts(fleet, capacity.ledger, pods, SETTINGS, NOW)
+        parts = find_running_parts(fleet, capacity.ledger, pods, SETTINGS, NOW)
         gangs = form_gangs([read_pod(one) for one in waiting], (), frozenset(), SETTINGS, NOW)
         half = draw.randint(0, len(gangs))
         queues = [gangs[:half], gangs[half:]]
@@ -86,7 +86,7 @@ def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
             free = np.concatenate([free.sum(-1, keepdims=True), np.zeros_like(free[..., 1:])], -1).astype(np.int32)
         ours, theirs = rule.begin(fleet, arrays, merged), program.begin(fleet, arrays, merged)
         for number in range(20):
-            one, other = rule.decide(ours, free), program.decide(theirs, free, number)
+            one, other = ours.decide(free, number), theirs.decide(free, number)
             assert one.placed.tolist() == other.placed.tolist() and one.moved == other.moved, (seed, number)
             for p in np.flatnonzero(one.placed):
                 assert one.row[p] == other.row[p], (seed, number)
@@ -104,11 +104,11 @@ import resource, sys
 import jax
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
-from jaxsched.kube.policy.compiled_policy import CompiledPolicy
+from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.plan.planner import Planner
-from tests.kube.policy.test_rule_policy import SETTINGS, Snapshot, gang_of, nodes, read_node, read_pod
+from tests.kube.policy.test_event_loop import SETTINGS, Snapshot, gang_of, nodes, read_node, read_pod
 pods = tuple(read_pod(one) for one in gang_of("g", 4, 2))
-planner = Planner(CompiledPolicy("greedy-wait", SETTINGS, beside=True), SETTINGS)
+planner = Planner(GuardedPolicy("greedy-wait", SETTINGS, beside=True), SETTINGS)
 plan = planner.plan(Snapshot(now_s=1.8e9, nodes=tuple(read_node(one) for one in nodes(200)), pods=pods))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(len(plan.placements), plan.placements[0].by, len([e for e in compiled if "backend_compile" in e]))
@@ -136,7 +136,7 @@ def test_what_is_no_rule_is_compiled_beside_and_the_fallback_decides_until_then(
         assert gate.wait(60) and not broken.is_set()  # while it is traced
         return parse("first-fit").function(key, state, params, weights)
 
-    policy = CompiledPolicy(Policy("slow", act), SETTINGS, beside=True, on_ready=ready.set)
+    policy = GuardedPolicy(Policy("slow", act), SETTINGS, beside=True, on_ready=ready.set)
     planner = Planner(policy, SETTINGS)
 
     def decided_by(count: int = 8) -> str:
@@ -163,7 +163,7 @@ def test_other_racks_are_no_other_arrays() -> None:
     small = dataclasses.replace(SETTINGS, headroom=1.0)
     for settings in (SETTINGS, small):
         shapes = set()
-        planner = Planner(CompiledPolicy("pack", settings), settings)
+        planner = Planner(GuardedPolicy("pack", settings), settings)
         for per_rack, per_block in ((4, 8), (1, 8), (8, 8), (2, 4), (1, 1)):
             raw = [make_node(f"n{i}", rack=f"r{i // per_rack}", block=f"b{i // per_block}") for i in range(8)]
             shapes.add(planner.fleet([read_node(one) for one in raw]).shape)

@@ -1,6 +1,6 @@
 """The policy that decides, and the hand-written one that stands in while it is compiled and where it fails.
 
-Rules are played by the compiled event loop, in Python: ready at once. All else is a JAX program, compiled beside the
+Rules are played by the event loop, in Python: ready at once. All else is a JAX program, compiled beside the
 planning. A policy fails when it takes too long, raises, or is shown or produces something that is not a number.
 """
 
@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -17,10 +17,10 @@ from jaxtyping import Int32
 
 from jaxsched.errors import UserError
 from jaxsched.kube.capacity.fleet import Fleet
-from jaxsched.kube.policy.decision import Decision, PolicyError
+from jaxsched.kube.policy.base import Decision, DecisionRounds, PlanningPolicy, PolicyError
 from jaxsched.kube.policy.encode import StateArrays
+from jaxsched.kube.policy.event_loop import EventLoopPolicy
 from jaxsched.kube.policy.jax_program import JaxProgram, Sizes, sizes_of
-from jaxsched.kube.policy.rule_policy import RulePolicy
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -29,10 +29,11 @@ log = logging.getLogger("jaxsched.kube")
 
 FALLBACK = "pack:fifo+backfill+forward"
 TIMEOUT_S = 30.0
+T = TypeVar("T")
 
 
-class CompiledPolicy:
-    """`begin` encodes a moment, `decide` makes one round of decisions.
+class GuardedPolicy:
+    """A policy by its name or itself, and its fallback.
 
     Args:
         beside: compile in a thread, and let the fallback decide until then; else `prepare` waits.
@@ -53,11 +54,11 @@ class CompiledPolicy:
         if self.main.searches:
             raise UserError(f"policy {self.main.name!r}: searches in simulations only; take its rule, or a checkpoint")
         self.compilations, self.compile_s = 0, 0.0
-        self._stand_in, self._rule = RulePolicy(self.fallback, settings), RulePolicy(self.main, settings)
+        self._stand_in, self._rule = EventLoopPolicy(self.fallback, settings), EventLoopPolicy(self.main, settings)
         self._is_rule: bool | None = None  # not known before the first fleet
         self._program: JaxProgram | None = None
         self._compiling: tuple[Sizes, threading.Thread] | None = None  # for which sizes
-        self._thread = _thread()
+        self._thread = _make_thread()
 
     def prepare(self, fleet: Fleet) -> None:
         """See that the policy is, or is being, compiled for the fleet's sizes."""
@@ -81,38 +82,24 @@ class CompiledPolicy:
         program = self._program
         return bool(self._is_rule) or (program is not None and program.sizes == sizes_of(fleet, self.settings))
 
-    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool, fallback: bool) -> Any:
-        """What `decide` takes. PolicyError if the policy (not the fallback) raises."""
+    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool, fallback: bool = False) -> DecisionRounds:
+        """As `PlanningPolicy.begin`; `fallback`: it decides, and is trusted."""
         if fallback:
             return self._stand_in.begin(fleet, arrays, merged)
-        return self._trusted(lambda: self._policy().begin(fleet, arrays, merged), arrays)
-
-    def decide(self, moment: Any, free: Int32[np.ndarray, "P N K"], number: int, fallback: bool) -> Decision:
-        """One round with `free` GPUs. PolicyError if the policy (not the fallback) cannot be trusted."""
-        if fallback:
-            return self._stand_in.decide(moment, free)
-        return self._trusted(lambda: self._run(moment, free, number))
-
-    def _policy(self) -> RulePolicy | JaxProgram:
-        if self._is_rule:
-            return self._rule
-        assert self._program is not None
-        return self._program
-
-    def _run(self, moment: Any, free: Int32[np.ndarray, "P N K"], number: int) -> Decision:
-        policy = self._policy()
-        return policy.decide(moment, free) if isinstance(policy, RulePolicy) else policy.decide(moment, free, number)
-
-    def _trusted(self, call: Callable[[], Any], arrays: StateArrays | None = None) -> Any:
-        """The result of a call of the policy, within the time-out."""
-        if arrays is not None and not _finite(arrays):
+        if not _is_finite(arrays):
             raise PolicyError("nan")
+        policy: PlanningPolicy | None = self._rule if self._is_rule else self._program
+        assert policy is not None
+        return _GuardedRounds(self, self.guard(lambda: policy.begin(fleet, arrays, merged)))
+
+    def guard(self, call: Callable[[], T]) -> T:
+        """The result of a call of the policy. PolicyError if it takes longer than the time-out, or raises."""
         future = self._thread.submit(call)
         try:
             return future.result(self.timeout_s)
         except concurrent.futures.TimeoutError:
             self._thread.shutdown(wait=False)
-            self._thread = _thread()  # the old one is stuck; its result no longer matters
+            self._thread = _make_thread()  # the old one is stuck; its result no longer matters
             raise PolicyError("timeout") from None
         except PolicyError:
             raise
@@ -132,10 +119,21 @@ class CompiledPolicy:
         self.compile_s, self.compilations = time.monotonic() - start, self.compilations + 1
 
 
-def _thread() -> concurrent.futures.ThreadPoolExecutor:
+class _GuardedRounds:
+    """Rounds of a policy that may raise or hang."""
+
+    def __init__(self, policy: GuardedPolicy, rounds: DecisionRounds) -> None:
+        self._policy, self._rounds = policy, rounds
+
+    def decide(self, free: Int32[np.ndarray, "P N K"], seed: int) -> Decision:
+        """As `DecisionRounds.decide`."""
+        return self._policy.guard(lambda: self._rounds.decide(free, seed))
+
+
+def _make_thread() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="policy")
 
 
-def _finite(arrays: StateArrays) -> bool:
+def _is_finite(arrays: StateArrays) -> bool:
     leaves = [leaf for leaf in jax.tree.leaves(arrays) if np.issubdtype(leaf.dtype, np.floating)]
     return all(bool(np.isfinite(leaf).all()) for leaf in leaves)

@@ -1,0 +1,74 @@
+"""Rules on a live cluster: the event loop decides, in Python. Nothing is compiled."""
+
+import jax
+import numpy as np
+from jaxtyping import Int32
+
+from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.event_loop import DecisionRounds, RunningJob, why_not
+from jaxsched.kube.capacity.fleet import Fleet
+from jaxsched.kube.policy.base import Decision
+from jaxsched.kube.policy.encode import StateArrays
+from jaxsched.kube.read.settings import PlanSettings
+from jaxsched.policies.base import Policy
+
+
+class EventLoopPolicy:
+    """A hand-written policy that is ready at once."""
+
+    def __init__(self, policy: Policy, settings: PlanSettings) -> None:
+        self.policy, self.settings = policy, settings
+        self._config = EnvConfig(
+            running_slots=settings.running_slots, queue_slots=settings.queue_slots, tenants=settings.tenants
+        )
+
+    def covers(self, fleet: Fleet) -> bool:
+        """Whether the event loop has this policy."""
+        params = make_params(fleet.split, interval_s=self.settings.interval_s)
+        return why_not(self.policy, self._config, params, compiled=False) is None
+
+    def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool) -> "EventLoopRounds":
+        """As `PlanningPolicy.begin`; the loop's job table has what runs first, then what waits."""
+        first_running = arrays.queue.size
+        running, waiting = int((arrays.running_row >= 0).sum()), int(arrays.queue.max(initial=-1)) + 1
+        rows = np.concatenate([np.arange(first_running, first_running + running), np.arange(waiting)])
+        jobs = jax.tree.map(lambda column: column[rows], arrays.jobs)
+        running_jobs = [
+            RunningJob(
+                int(arrays.running_row[partition, slot]) - first_running,
+                int(partition),
+                arrays.running_workers[partition, slot].reshape(-1),
+                float(arrays.remaining_s[partition, slot]),
+            )
+            for partition, slot in np.argwhere(arrays.running_row >= 0)
+        ]
+        interval_s = self.settings.interval_s
+        rounds = DecisionRounds(
+            self._config,
+            make_params(fleet.merged if merged else fleet.split, interval_s=interval_s),
+            jobs,
+            self.policy,
+            interval_s=interval_s,
+            running=running_jobs,
+            queues=[running + queue[queue >= 0] for queue in arrays.queue],
+            attained_s=arrays.attained_s.tolist(),
+        )
+        return EventLoopRounds(rounds, running)
+
+
+class EventLoopRounds:
+    """Rounds of one state; the first `running` rows of the loop's job table are not among those of `Decision`."""
+
+    def __init__(self, rounds: DecisionRounds, running: int) -> None:
+        self._rounds, self._running = rounds, running
+
+    def decide(self, free: Int32[np.ndarray, "P N K"], seed: int) -> Decision:
+        """As `DecisionRounds.decide`; nothing in rules is random."""
+        done = self._rounds.decide(free.reshape(len(free), -1))
+        return Decision(
+            placed=done.row >= 0,
+            moved=done.moved,
+            row=np.where(done.row >= 0, done.row - self._running, 0).astype(np.int32),
+            workers=done.workers.reshape(free.shape).astype(np.int32),
+            ps=done.ps.reshape(free.shape).astype(np.int32),
+        )
