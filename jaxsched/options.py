@@ -141,6 +141,12 @@ class ClusterOptions(Options):
         "Schedulers, each with its own partition of the servers (default: the cluster's).",
         AT_LEAST_ONE._replace(shown="P"),
     )
+    gpu_speeds: str | None = option(
+        None,
+        "GPU types of your own beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1. A list of nodes "
+        "may name these, and products by their makers' names (NVIDIA-A100-SXM4-80GB).",
+        text("FILE"),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

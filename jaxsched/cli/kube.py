@@ -71,7 +71,9 @@ class Run:
     preemption: Switch = False
     """Evict gangs of lower priority, whole, if a plan shows that a higher one then starts."""
     gpu_resource: str = "nvidia.com/gpu"
-    """The resource that counts GPUs."""
+    """What GPUs are requested as: amd.com/gpu, nvidia.com/mig-1g.5gb, ..."""
+    gpu_speeds: Annotated[Path | None, optional("FILE")] = None
+    """GPU products or types beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1."""
     topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
     """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first there)."""
     partition_label: str = ""
@@ -160,6 +162,7 @@ class Run:
             nic_gbits_s=self.nic_gbits_s,
             oversubscription=self.oversubscription,
             preemption=self.preemption,
+            gpu_speeds=self.gpu_speeds,
         )
 
     def _options(self) -> "Options":
@@ -217,6 +220,10 @@ class Replay:
     """Only gangs of this scheduler (default: of all)."""
     schedulers: Number = None
     """Partitions (default: one per 16 GPU nodes, at least 2)."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """What GPUs are requested as: amd.com/gpu, nvidia.com/mig-1g.5gb, ..."""
+    gpu_speeds: Annotated[Path | None, optional("FILE")] = None
+    """GPU products or types beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1."""
     interval_s: Annotated[float, tyro.conf.arg(metavar="X")] = 10.0
     """Seconds between decisions in the simulation."""
     plans: Switch = False
@@ -239,7 +246,12 @@ class Replay:
         policies = parse_all(self.policies)
         if not 0.0 < self.interval_s < math.inf:
             raise UserError(f"--interval-s {self.interval_s:g}: should be a number of seconds above 0")
-        settings = plan_settings(schedulers=self.schedulers, scheduler_name=self.scheduler_name or "jaxsched")
+        settings = plan_settings(
+            schedulers=self.schedulers,
+            scheduler_name=self.scheduler_name or "jaxsched",
+            gpu_resource=self.gpu_resource,
+            gpu_speeds=self.gpu_speeds,
+        )
         day = read_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)

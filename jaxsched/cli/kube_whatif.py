@@ -59,6 +59,10 @@ class Whatif:
     """Partitions (default: one per 16 GPU nodes, at least 2)."""
     default_duration_s: Seconds = 3600.0
     """Run time of pods without the annotation jaxsched.io/duration-seconds."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """What GPUs are requested as: amd.com/gpu, nvidia.com/mig-1g.5gb, ..."""
+    gpu_speeds: Annotated[Path | None, optional("FILE")] = None
+    """GPU products or types beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1."""
     json: Output = None
     """Also write the answers as JSON."""
 
@@ -69,12 +73,13 @@ class Whatif:
         from jaxsched.cli.output import results, text
         from jaxsched.io.files import check_outputs
         from jaxsched.io.yaml_file import read_yaml
+        from jaxsched.kube.capacity.fleet import warn_of_products
         from jaxsched.kube.read.manifest import manifest_pods
         from jaxsched.kube.whatif.forecast import forecast_starts
         from jaxsched.kube.whatif.question import Question
         from jaxsched.policies.registry import parse_all
 
-        inputs = [one for one in (self.recording, self.manifest, *self.history) if one is not None]
+        inputs = [one for one in (self.recording, self.manifest, self.gpu_speeds, *self.history) if one is not None]
         check_outputs({"--json": self.json}, inputs)
         question = Question(self.draws, self.duration_error, self.seed, self.horizon_s, self.interval_s)
         settings = plan_settings(
@@ -82,6 +87,8 @@ class Whatif:
             partition_label=self.partition_label,
             schedulers=self.schedulers,
             default_duration_s=self.default_duration_s,
+            gpu_resource=self.gpu_resource,
+            gpu_speeds=self.gpu_speeds,
         )
         policies = parse_all(self.policies)
         manifest = None if self.manifest is None else read_yaml(self.manifest, "docs/kubernetes.md")
@@ -91,6 +98,7 @@ class Whatif:
         if self.manifest is not None:
             more = manifest_pods(manifest, str(self.manifest), shot.now_s, settings, self.priority)
             shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
+        warn_of_products(shot.nodes, settings)
         history = self._history(shot.now_s, settings)
         found = forecast_starts(shot, policies, settings, question, history)
         with results() as write:
@@ -158,6 +166,10 @@ def _lines(found: "Sequence[Forecast]", horizon_s: float) -> Iterator[str]:
         widths[0] = max(len(row[0]) for row in rows)
         for row in rows:
             yield "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, [*widths, 0])).rstrip()
+    held_up = {names[answer.gang.key]: ", ".join(answer.beyond_gpus) for answer in found if answer.beyond_gpus}
+    for resources in dict.fromkeys(held_up.values()):
+        gangs = _some([name for name, own in held_up.items() if own == resources])
+        yield f"not looked at: {resources}, of which some pods ask for more than of GPUs; {gangs} may start later"
 
 
 def _row(answer: "Forecast", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:
@@ -220,6 +232,7 @@ def _json(answer: "Forecast", settings: "PlanSettings") -> dict[str, Any]:
         "waits_s": answer.waits_s,
         **finite,
         "nodes": list(answer.nodes),
+        "not_looked_at": list(answer.beyond_gpus),
         "behind": list(answer.behind),
         "reason": answer.reason.reason if answer.reason else None,
         "message": answer.reason.message if answer.reason else None,

@@ -35,13 +35,15 @@ def read_switch(preemption: str) -> bool:
     return preemption == "on"
 
 
-def plan_settings(**fields: Any) -> "PlanSettings":
+def plan_settings(gpu_speeds: Path | None = None, **fields: Any) -> "PlanSettings":
     """Settings of `jaxsched kube`. UserError that names the option, not its field."""
+    from jaxsched.cluster.gpu_types import read_gpu_speeds
     from jaxsched.errors import UserError
     from jaxsched.kube.read.settings import PlanSettings
 
+    speeds = {} if gpu_speeds is None else read_gpu_speeds(gpu_speeds)
     try:
-        return PlanSettings(**fields)
+        return PlanSettings(**fields, gpu_speeds=speeds)
     except UserError as error:
         field, _, wrong = str(error).partition(":")
         raise UserError(f"--{field.replace('_', '-')}:{wrong}") from None
@@ -117,7 +119,7 @@ class ScenarioOptions(flatten("_Scenario", ClusterOptions, _NAMED, JobOptions, E
     @property
     def inputs(self) -> list[str]:
         """Names that may be those of files and folders that are read."""
-        named = (self.cluster, self.workload, self.interference, self.models, self.outages)
+        named = (self.cluster, self.workload, self.interference, self.models, self.outages, self.gpu_speeds)
         return [name for name in named if name is not None]
 
     def scenario(self, seeds: int | None) -> "Scenario":
@@ -133,7 +135,9 @@ class ScenarioOptions(flatten("_Scenario", ClusterOptions, _NAMED, JobOptions, E
         from jaxsched.cluster.presets import get_inventory
         from jaxsched.simulation.settings import Settings
 
-        outages = None if self.outages is None else read_outages(self.outages, get_inventory(self.cluster).names)
+        outages = None
+        if self.outages is not None:
+            outages = read_outages(self.outages, get_inventory(self.cluster, self.gpu_speeds).names)
         return Settings.taken_from(self, **read_words(self, Settings), outages=outages, **more)
 
 

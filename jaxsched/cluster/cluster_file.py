@@ -22,9 +22,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.partitions import default_schedulers, partition_rows
-from jaxsched.cluster.servers import GPU_SPEEDS, MAX_SERVERS, Server, known_speed
+from jaxsched.cluster.servers import MAX_SERVERS, Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
@@ -50,10 +51,10 @@ class File(msgspec.Struct):
     gpu_speeds: dict[Text, Positive] = {}
 
 
-def read_cluster_file(path: str | Path) -> Inventory:
+def read_cluster_file(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> Inventory:
     """The inventory that a native YAML file describes; raises `UserError` for whatever is wrong with it."""
     content = _load(path)
-    speeds = {**GPU_SPEEDS, **content.gpu_speeds}
+    speeds = {**gpu_speeds, **content.gpu_speeds}
     servers = _servers(content.servers, f"{path}: servers", speeds)
     topology = _topology(content.topology, f"{path}: topology", servers)
     schedulers = default_schedulers(len(servers)) if content.schedulers is None else content.schedulers

@@ -13,7 +13,7 @@ from jax import Array
 from jax.core import Tracer
 from jaxtyping import ArrayLike, Float32, Int, Int32
 
-from jaxsched.cluster.servers import GPU_TYPES
+from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.pytree import Pytree, static
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
 from jaxsched.cluster.partitions import default_schedulers
-from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_SERVERS, Server, known_speed, split_gpus
+from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import Table, read_table
@@ -56,41 +57,46 @@ def make_inventory(servers: Sequence[Server], topology: Topology, names: Sequenc
     return Inventory(tuple(servers), names, topology, default_schedulers(len(servers)))
 
 
-def read_csv(path: str | Path) -> Inventory:
+def read_csv(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> Inventory:
     """A node list or a host map, whichever the header says. `UserError` if it is neither."""
     table = read_table(path, MAX_SERVERS)
     if set(HOST_COLUMNS) <= set(table.header):
         return read_host_map(table)
     if set(NODE_COLUMNS) <= set(table.header):
-        return read_node_list(table)
+        return read_node_list(table, gpu_speeds=gpu_speeds)
     raise UserError(
         f"{path}:1: header is {shorten(','.join(table.header), 200)}; it must have the columns of a node list "
         f"({','.join(NODE_COLUMNS)}) or of a host map ({','.join(HOST_COLUMNS)})"
     )
 
 
-def read_node_list(path: str | Path | Table, topology: Topology | None = None) -> Inventory:
+def read_node_list(
+    path: str | Path | Table, topology: Topology | None = None, gpu_speeds: Mapping[str, float] = GPU_SPEEDS
+) -> Inventory:
     """A node list: one server per row, in file order; nodes without GPUs are left out.
 
     `cpu_milli` are thousandths of a core, `memory_mib` is not used, GPUs are split by `split_gpus`; what the format
-    does not say (bandwidths) is a default `Server`'s. Without a topology: leaf-spine, racks in file order (assumption).
+    does not say (bandwidths) is a default `Server`'s. `model` is a type of `gpu_speeds`, or a product's name
+    (`find_gpu_type`). Without a topology: leaf-spine, racks in file order (assumption).
     """
     table = path if isinstance(path, Table) else read_table(path, MAX_SERVERS)
-    servers, names = [], []
+    servers, names, speeds = [], [], dict(gpu_speeds)
     for where, row in _rows(table, NODE_COLUMNS):
         gpus = parse_whole(row["gpu"], where, "gpu", 0, MAX_GROUP_GPUS, "the node's GPUs, e.g. 8")
         if gpus == 0:
             continue
         milli = parse_whole(row["cpu_milli"], where, "cpu_milli", 1, MAX_CPU_MILLI, "thousandths of a core, e.g. 64000")
-        try:
-            known_speed(row["model"])
-        except UserError as error:
-            raise UserError(f"{where}: model: {error}") from None
-        servers.append(Server(groups=split_gpus(gpus), gpu_type=row["model"], cores=milli / 1000))
+        found = find_gpu_type(row["model"], gpu_speeds)
+        if found is None:
+            text = f"unknown GPU type {shortened(repr(row['model']), 60)}; known types: {', '.join(gpu_speeds)}"
+            raise UserError(f"{where}: model: {text}; --gpu-speeds FILE tells the speeds of others")
+        speeds[found.name] = found.speed
+        servers.append(Server(groups=split_gpus(gpus), gpu_type=found.name, cores=milli / 1000))
         names.append(row["sn"])
     if not servers:
         raise UserError(f"{table.path}: no node has GPUs; at least one row must have gpu above 0")
-    return make_inventory(servers, leaf_spine(len(servers)) if topology is None else topology, names)
+    inventory = make_inventory(servers, leaf_spine(len(servers)) if topology is None else topology, names)
+    return dataclasses.replace(inventory, gpu_speeds=speeds)
 
 
 def read_host_map(path: str | Path | Table, server: Server | None = None) -> Inventory:

@@ -104,14 +104,16 @@ def stack(clusters: Sequence[Cluster], shape: Shape | None = None) -> Cluster:
     """The clusters padded to `shape` (default: their common one) and stacked: every leaf has a new leading axis."""
     shape = common_shape(clusters) if shape is None else shape
     names = tuple(dict.fromkeys(name for cluster in clusters for name in cluster.gpu_types))
-    alike = [_renumbered(pad(cluster, shape), names) for cluster in clusters]
+    alike = [renumber_types(pad(cluster, shape), names) for cluster in clusters]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
 
 
-def _renumbered(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
+def renumber_types(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
     """The cluster with GPU types numbered as in `names`."""
     if cluster.gpu_types == names:
         return cluster
-    number = jnp.asarray([names.index(name) for name in cluster.gpu_types] + [-1], jnp.int32)  # the last one is padding
-    kinds = number[cluster.group_gpu_type]
-    return cluster.replace(group_gpu_type=kinds, reference=number[cluster.reference], gpu_types=names)
+    number = np.array([names.index(name) for name in cluster.gpu_types] + [-1])  # the last one is padding
+    kinds, reference = number[np.asarray(cluster.group_gpu_type)], number[np.asarray(cluster.reference)]
+    return cluster.replace(
+        group_gpu_type=on_device(kinds, np.int32), reference=on_device(reference, np.int32), gpu_types=names
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsched.cluster.cluster_file import read_cluster_file
+from jaxsched.cluster.gpu_types import GPU_SPEEDS, read_gpu_speeds
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
@@ -24,22 +25,24 @@ def preset_names() -> tuple[str, ...]:
     return (*(f"{kind}-N" for kind in TOPOLOGIES), "philly")
 
 
-def get_cluster(name_or_path: str, schedulers: int | None = None) -> "Cluster":
+def get_cluster(name_or_path: str, schedulers: int | None = None, gpu_speeds: str | Path | None = None) -> "Cluster":
     """The cluster of a preset or of a file, cut into `schedulers` partitions.
 
     Names: see `preset_names`. Files: `.csv` (node list or host map, by its header), `.yaml`/`.yml` (cluster file). By
-    default a file says how many schedulers it has, else one per 16 servers, at least 2. Raises `UserError`.
+    default a file says how many schedulers it has, else one per 16 servers, at least 2. `gpu_speeds`: a file of further
+    GPU types (`gpu_types.read_gpu_speeds`). Raises `UserError`.
     """
-    return get_inventory(name_or_path).build(schedulers)
+    return get_inventory(name_or_path, gpu_speeds).build(schedulers)
 
 
-def get_inventory(name_or_path: str) -> Inventory:
+def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> Inventory:
     """As `get_cluster`, before it is cut into partitions: servers, their names, topology. Raises `UserError`."""
+    speeds = GPU_SPEEDS if gpu_speeds is None else {**GPU_SPEEDS, **read_gpu_speeds(gpu_speeds)}
     suffix = Path(name_or_path).suffix.lower()
     if suffix == ".csv":
-        return read_csv(name_or_path)
+        return read_csv(name_or_path, speeds)
     if suffix in (".yaml", ".yml"):
-        return read_cluster_file(name_or_path)
+        return read_cluster_file(name_or_path, speeds)
     if name_or_path == "philly":
         return _philly()
     sized = re.fullmatch(rf"({'|'.join(TOPOLOGIES)})-([0-9]{{1,9}})", name_or_path)

@@ -1,11 +1,12 @@
-"""Servers and GPU types: what one machine is made of, before it becomes rows of arrays.
+"""Servers: what one machine is made of, before it becomes rows of arrays.
 
 Units are in the names: `gbytes_s` is 1e9 bytes/s, `gbits_s` is 1e9 bits/s; all bandwidths are per direction.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from jaxsched.cluster.gpu_types import numbered_types
 from jaxsched.errors import UserError
 from jaxsched.io.schema import check_positive, check_whole
 
@@ -14,37 +15,6 @@ BYTES_S_PER_GBITS_S = 1e9 / 8
 MAX_SERVERS = 65536  # far above any cluster we know of; turns a typing error into a message instead of a full memory
 MAX_GROUP_GPUS = 127  # engines count the workers of a group in int8
 MAX_GROUPS = 64
-
-V100_SPEED = 1.0
-GPU_SPEEDS: Mapping[str, float] = {
-    # Training throughput relative to one V100 of a model that only computes. What was measured of a model goes before
-    # (`workload.models`), and a model that also keeps the host busy gains less (docs/semantics.md, section 4).
-    "V100": V100_SPEED,
-    "V100M16": V100_SPEED,  # openb's name for the V100 with 16 GB: the same chip
-    "V100M32": V100_SPEED,  # openb's name for the V100 with 32 GB: the same chip (NVIDIA measures 0.96, see A100)
-    # Geometric mean of ResNet-50 training at batch sizes 16 to 128 on one GPU, over V100: Gavel (OSDI'20),
-    # stanford-futuredata/gavel, simulation_throughputs.json.
-    "P100": 0.66,
-    "K80": 0.16,
-    # ResNet-50 inference, mixed precision, batch 256: 1198 over 3382 images/s. NVIDIA/DeepLearningExamples,
-    # PyTorch/Classification/ConvNets/resnet50v1.5. That training scales alike is an assumption.
-    "T4": 0.35,
-    # ResNet-50 training, mixed precision, one GPU: 2470 (A100 80 GB) over 1200 images/s (V100 16 GB). Same source.
-    "A100": 2.06,
-    # 1.85 A100s: MLPerf Training, ResNet-50 on 16 GPUs of otherwise alike Dell servers, 14.4 over 7.8 minutes
-    # (silvertonconsulting.com, 12 July 2023).
-    "H100": 3.8,
-    "A10": 0.67,  # assumption: the ratio of memory bandwidths, 600 over 900 GB/s (data sheets)
-    "G2": 0.67,  # assumption: openb does not say what a G2 is; taken to be like an A10
-    "G3": 2.06,  # assumption: openb does not say what a G3 is; taken to be like an A100
-    # Assumption: 1.2 H100s. The same chip with 1.43 times the memory bandwidth (4.8 over 3.35 TB/s, data sheets).
-    "H200": 4.56,
-    # Assumption: 2 H100s, the ratio of their dense half-precision peaks (2.25 over 0.99 PFLOP/s, data sheets), rounded.
-    "B200": 7.6,
-}
-
-
-GPU_TYPES = tuple(GPU_SPEEDS)  # the first ones of what `Cluster.group_gpu_type` indexes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,27 +69,9 @@ def gpu_types(servers: Iterable[Server]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(server.gpu_type for server in servers))
 
 
-def numbered_types(types: Iterable[str]) -> dict[str, int]:
-    """What `Cluster.group_gpu_type` holds: a type's place in `GPU_TYPES`, types of one's own after those."""
-    return {name: index for index, name in enumerate(dict.fromkeys((*GPU_TYPES, *types)))}
-
-
 def most_frequent_type(servers: Sequence[Server]) -> str:
     """The type that most GPUs of the servers have; of several the one that is first in `numbered_types`."""
     types = gpu_types(servers)
     numbers = numbered_types(types)
     gpus = {name: sum(server.gpus for server in servers if server.gpu_type == name) for name in types}
     return min(types, key=lambda name: (-gpus[name], numbers[name]))
-
-
-def relative_speeds(types: Sequence[str], reference: str, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> list[float]:
-    """Speed of each type in units of the type `reference`. `UserError` for a type not in the table."""
-    unit, *speeds = [check_positive(known_speed(name, gpu_speeds), "GPU speeds", name) for name in (reference, *types)]
-    return [speed / unit for speed in speeds]
-
-
-def known_speed(gpu_type: str, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> float:
-    """The table's speed of a type, V100 = 1. `UserError` with the known types for another."""
-    if gpu_type not in gpu_speeds:
-        raise UserError(f"GPU type {gpu_type!r} has no speed; known types: {', '.join(gpu_speeds)}")
-    return gpu_speeds[gpu_type]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Float64, Int
 
+from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.cluster.hardware import Cluster, reference_type
-from jaxsched.cluster.servers import GPU_SPEEDS
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.errors import UserError

@@ -63,4 +63,4 @@ class SharingTable(Pytree):
     laws: Law  # leaves [A, ...]
     sensitivity: Float32[Array, "A T models C"]
     pressure: Float32[Array, "A T models C"]  # >= 0
-    covered: Bool[Array, "T"]  # GPU types (places in `cluster.servers.GPU_TYPES`) that were measured
+    covered: Bool[Array, "T"]  # GPU types (places in `cluster.gpu_types.GPU_TYPES`) that were measured

@@ -61,7 +61,7 @@ def make_scenario(
         raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")
     if of.num_jobs is not None and count * of.num_jobs > MOST_JOBS:
         raise UserError(f"num_jobs: {count} seeds of {of.num_jobs} should be {MOST_JOBS:,} jobs at most in all")
-    cluster, catalogue = get_cluster(on.cluster, on.schedulers), get_catalogue(models)
+    cluster, catalogue = get_cluster(on.cluster, on.schedulers, on.gpu_speeds), get_catalogue(models)
     gpus, partitions = total_gpus(cluster), cluster.shape[0]
     lists, skipped, numbers = [], {}, list(range(of.seed, of.seed + count))
     for number in numbers:

@@ -8,7 +8,8 @@ import pytest
 
 from jaxsched.bounds.lower_bound import jct_lower_bound_s
 from jaxsched.cluster.build import build
-from jaxsched.cluster.servers import GPU_SPEEDS, Server
+from jaxsched.cluster.gpu_types import GPU_SPEEDS
+from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.footprint import best_hardware
 from jaxsched.dynamics.gpu_types import relative_speed

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.cluster.servers import GPU_TYPES
+from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.sharing import Law
 from jaxsched.workload.models import MODEL_NAMES

@@ -5,27 +5,38 @@ node, for larger pods. Both have the same shapes, so that one compiled policy se
 """
 
 import dataclasses
-import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Int, Int32
 
 from jaxsched.cluster.build import build_rows
+from jaxsched.cluster.gpu_types import (
+    FASTEST,
+    GPU_TYPES,
+    MIG_PARTS,
+    GpuType,
+    find_gpu_type,
+    slice_name,
+)
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.cluster.padding import Shape, pad, shape_of
+from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
 from jaxsched.cluster.partitions import default_schedulers
-from jaxsched.cluster.servers import GPU_SPEEDS, MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
+from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
+from jaxsched.errors import DoubtfulFile
+from jaxsched.io.inputs import shortened
 from jaxsched.kube.read.gangs import natural
-from jaxsched.kube.read.hints import GPU_GROUPS, PRODUCT_LABEL, TOPOLOGY_PRESETS, numbers
+from jaxsched.kube.read.hints import GPU_GROUPS, PRODUCT_LABELS, TOPOLOGY_PRESETS, numbers
 from jaxsched.kube.read.objects import Node
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.pytree import on_device
 
 MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
+MOST_NAMED = 5  # products of a warning
 MOST_RACKS = 8  # of a partition that labels may make of its nodes without another array size
-FASTEST = max(GPU_SPEEDS, key=lambda name: GPU_SPEEDS[name])  # what an unknown product is taken for
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,16 +110,18 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     """
     tiers = topology_labels(nodes, settings)
     ordered = sorted(nodes, key=lambda node: (position(node, tiers), natural(node.name)))
-    servers = [_server(node, settings) for node in ordered]
+    types = gpu_types(ordered, settings)
+    servers = [_server(node, settings, gpu_type.name) for node, gpu_type in zip(ordered, types)]
+    speeds = {**settings.all_gpu_speeds, **dict(types)}
     if not servers:
         shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, all_links=4)
-        padding = _without_gpus(shape)
+        padding = _all_types(_without_gpus(shape), settings)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
     rows = _partitions(ordered, settings, keep)
     positions = [position(node, tiers) for node in ordered]
     topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
-    split = build_rows(servers, topology, rows)
-    merged = build_rows([_merge(server) for server in servers], topology, rows)
+    split = _all_types(build_rows(servers, topology, rows, speeds), settings)
+    merged = _all_types(build_rows([_merge(server) for server in servers], topology, rows, speeds), settings)
     needed = shape_of(split)
     shape = keep if keep is not None and _fits(needed, keep) else _with_headroom(needed, settings)
     place = np.zeros((len(ordered), 2), int)
@@ -121,7 +134,7 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
 
 def _read_labels(settings: PlanSettings) -> tuple[str, ...]:
     presets = (label for preset in TOPOLOGY_PRESETS.values() for label in preset)
-    return (*settings.topology, *presets, PRODUCT_LABEL, GPU_GROUPS, settings.partition_label)
+    return (*settings.topology, *presets, *PRODUCT_LABELS, GPU_GROUPS, settings.partition_label)
 
 
 def position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
@@ -131,11 +144,11 @@ def position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
     return "/".join(names[:1:-1]), pod, rack
 
 
-def _server(node: Node, settings: PlanSettings) -> Server:
+def _server(node: Node, settings: PlanSettings, gpu_type: str) -> Server:
     units = dict(node.allocatable)
     return Server(
         groups=_groups(node, units[settings.gpu_resource]),
-        gpu_type=gpu_type(node.labels.get(PRODUCT_LABEL, "")),
+        gpu_type=gpu_type,
         cores=min(max(units.get("cpu", 0) / 1000, 1e-3), MOST_CORES),
         pcie_gbytes_s=settings.pcie_gbytes_s,
         nic_gbits_s=settings.nic_gbits_s,
@@ -150,10 +163,42 @@ def _groups(node: Node, gpus: int) -> tuple[int, ...]:
     return split_gpus(gpus)
 
 
-def gpu_type(product: str) -> str:
-    """The type in `GPU_SPEEDS` that a product label names (NVIDIA-A100-SXM4-80GB: A100); unknown ones: the fastest."""
-    parts = set(re.split(r"[^A-Z0-9]+", product.upper()))
-    return next((name for name in GPU_SPEEDS if name in parts), FASTEST)
+def product_of(node: Node) -> str:
+    """What the node's labels call its GPUs; "" if they do not say."""
+    return next((node.labels[label] for label in PRODUCT_LABELS if node.labels.get(label)), "")
+
+
+def gpu_types(nodes: Sequence[Node], settings: PlanSettings) -> list[GpuType]:
+    """The GPU type of each node. Unknown ones count as the slowest known; if no node says anything, all are alike."""
+    speeds, products = settings.all_gpu_speeds, [product_of(node) for node in nodes]
+    unknown = min(speeds, key=lambda name: speeds[name]) if any(products) else FASTEST
+    found = {one: find_gpu_type(one, speeds, settings.gpu_resource) for one in set(products)}
+    return [found[one] or GpuType(unknown, speeds[unknown]) for one in products]
+
+
+def unknown_products(nodes: Iterable[Node], settings: PlanSettings) -> str:
+    """A warning about GPU nodes whose GPUs are not known while others' are, or that name unknown ones; "" if none."""
+    counts = Counter(map(product_of, gpu_nodes(nodes, settings)))
+    if set(counts) <= {""}:
+        return ""
+    names = [one for one in counts if find_gpu_type(one, settings.all_gpu_speeds, settings.gpu_resource) is None]
+    if not names:
+        return ""
+    words = [f"{shortened(name, 60) or 'no name'} ({counts[name]} nodes)" for name in sorted(names)[:MOST_NAMED]]
+    return f"GPUs that are not known count as the slowest known ones: {', '.join(words)}; give --gpu-speeds FILE"
+
+
+def warn_of_products(nodes: Iterable[Node], settings: PlanSettings) -> None:
+    """The same as a warning about a file."""
+    if words := unknown_products(nodes, settings):
+        warnings.warn(words, DoubtfulFile, stacklevel=2)
+
+
+def _all_types(cluster: Cluster, settings: PlanSettings) -> Cluster:
+    """Its GPU types numbered the same whatever nodes there are: a program that is compiled for it stays compiled."""
+    slices = (slice_name(base, own, parts) for base, parts in MIG_PARTS.items() for own in range(1, parts))
+    known = (*GPU_TYPES, *settings.all_gpu_speeds, *slices, *cluster.gpu_types)
+    return renumber_types(cluster, tuple(dict.fromkeys(known)))
 
 
 def _merge(server: Server) -> Server:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.kube.capacity.fleet import find_missing
+from jaxsched.kube.capacity.fleet import find_missing, unknown_products
 from jaxsched.kube.cluster.api import ApiClient
 from jaxsched.kube.cluster.binder import Binder
 from jaxsched.kube.cluster.evictor import Evictor
@@ -95,6 +95,8 @@ class Scheduler:
         self.informers.start(on_wait=self._alive)
         if missing := find_missing(self.informers.stores["nodes"].items(), self.settings):
             log.warning("no node has %s: is it misspelt?", ", ".join(missing))
+        if words := unknown_products(self.informers.stores["nodes"].items(), self.settings):
+            log.warning(words)
         self.reporter.start()
         self.planner.plan(dataclasses.replace(self.snapshot(), pods=()))  # compiles, or begins to
         self._alive()

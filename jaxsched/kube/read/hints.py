@@ -30,7 +30,13 @@ GROUP, DECISION, POLICY = f"{PREFIX}gpu-group", f"{PREFIX}decision-id", f"{PREFI
 
 # Labels of nodes.
 GPU_GROUPS = f"{PREFIX}gpu-groups"  # GPUs per socket, e.g. 4-4
-PRODUCT_LABEL = "nvidia.com/gpu.product"
+# What GPUs are called: by NVIDIA's GPU feature discovery, AMD's node labeller, GKE, Karpenter on EKS.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+)
 
 # Node labels, inner tier to outer. Sources: Kueue's topology-aware scheduling, NVIDIA topograph (old and new names).
 TOPOLOGY_PRESETS: dict[str, tuple[str, ...]] = {

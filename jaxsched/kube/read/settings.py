@@ -1,7 +1,9 @@
 """What an operator can set; every default is documented in docs/kubernetes.md."""
 
 import dataclasses
+from collections.abc import Mapping
 
+from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.errors import UserError
 from jaxsched.workload.models import model_index
 
@@ -29,6 +31,12 @@ class PlanSettings:
     largest_worker: int = 8  # most GPUs of one pod; nodes with more raise it
     max_decisions: int = 256  # decision rounds of one plan
     preemption: bool = False  # gangs of lower priority are evicted for higher ones
+    gpu_speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)  # products or types, V100 = 1
+
+    @property
+    def all_gpu_speeds(self) -> Mapping[str, float]:
+        """The known GPU types and those of one's own."""
+        return {**GPU_SPEEDS, **self.gpu_speeds}
 
     def __post_init__(self) -> None:
         for name in ("default_duration_s", "interval_s", "oversubscription", "nic_gbits_s", "pcie_gbytes_s"):

@@ -1,8 +1,9 @@
 """When pending gangs would start, under some policies: rollouts of the compiled event loop with uncertain run times.
 
 Pure and read-only. Nobody else comes, or gangs like those of a history; no node fails. GPUs, partitions and priorities
-are simulated; what else a plan looks at (CPU, memory, topology domains, the fallback for late gangs) is not.
-docs/kubernetes.md says what that means.
+are simulated; what else a plan looks at (CPU, memory, topology domains, the fallback for late gangs) is not. A gang
+that the planner would not place now for want of these gets its reason instead of times; where they could matter later,
+the answer names them. docs/kubernetes.md says what that means.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.capacity.running import find_running_parts
 from jaxsched.kube.plan.explain import Explanations
 from jaxsched.kube.read.gangs import Gang, form_gangs
-from jaxsched.kube.read.objects import Refusal
+from jaxsched.kube.read.objects import Pod, Refusal
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
@@ -46,6 +47,7 @@ class Forecast:
     nodes: tuple[str, ...] = ()  # in the draw with the median start
     behind: tuple[str, ...] = ()  # keys of the pending gangs that start before it in its partition, in that draw
     reason: Refusal | None = None  # why nothing is said, or no start found
+    beyond_gpus: tuple[str, ...] = ()  # resources that are not simulated and may hold it up longer
 
 
 def forecast_starts(
@@ -70,13 +72,16 @@ def forecast_starts(
     aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
     playable = [gang for gang in gangs if gang.key not in aside]
     pools = pools_of(capacity, playable, find_running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
+    beyond = [_beyond_gpus(capacity, pool.gangs, pods) for pool in pools]
     result: list[Forecast] = []
     for policy in policies:
         _check(policy, [*playable, *(() if history is None else history.gangs)], capacity)
         why = Explanations(capacity, policy.name)
         said = {gang.key: _without_times(policy, gang, now_s, aside[gang.key]) for gang in gangs if gang.key in aside}
-        for pool in pools:
-            said |= _of_pool(policy, pool, play_futures(policy, pool, settings, question, now_s), capacity, why, now_s)
+        for pool, beyond_gpus in zip(pools, beyond):
+            starts = play_futures(policy, pool, settings, question, now_s)
+            for key, answer in _of_pool(policy, pool, starts, capacity, why, now_s).items():
+                said[key] = answer if answer.median_s is None else dataclasses.replace(answer, beyond_gpus=beyond_gpus)
         result += [said[gang.key] for gang in gangs]
     return result
 
@@ -96,7 +101,52 @@ def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Re
         return explained
     if not capacity.allowed(gang.workers[0])[: len(capacity.fleet.nodes)].any():
         return explained
+    return _lacks_other_resources(capacity, gang, explained, snapshot.pods)
+
+
+def _lacks_other_resources(
+    capacity: FreeCapacity, gang: Gang, explained: Refusal, pods: Sequence[Pod]
+) -> Refusal | None:
+    """That something else than GPUs keeps the gang from starting, by the planner's rules; `explained`: why it waits."""
+    for pod in gang.together:
+        if capacity.ledger.vector([pod]) is None:
+            names = [name for name, _ in pod.requests if name not in capacity.ledger.column]
+            return Refusal("Insufficient", f"no node has {', '.join(names)}, which pod {pod.key} asks for")
+    need, allowed = len(gang.workers), capacity.allowed(gang.workers[0])
+    plain = [pod for pod in pods if not pod.units(capacity.settings.gpu_resource)]
+    then = capacity.usable_of(gang, capacity.ledger_of(plain), allowed) // gang.gpus_per_worker
+    if then.sum() < need:
+        text = f"of its {need} workers {int(then.sum())} fit even when all pods with GPUs have ended"
+        return Refusal("Insufficient", f"{text}: others hold CPU, memory or the like")
+    gpus = np.zeros_like(capacity.ledger.total[0])
+    gpus[capacity.ledger.column[capacity.settings.gpu_resource]] = gang.gpus_per_worker
+    by_gpus = capacity.ledger.usable_groups(gpus, allowed, capacity.merged(gang))[: len(capacity.fleet.nodes)]
+    if explained.reason == "Insufficient" and (by_gpus // gang.gpus_per_worker).sum() >= need:
+        return Refusal("Insufficient", f"GPUs are free, but {explained.message}; only GPUs are simulated")
     return None
+
+
+def _beyond_gpus(capacity: FreeCapacity, gangs: Sequence[Gang], pods: Sequence[Pod]) -> tuple[str, ...]:
+    """Resources of which some pod asks for more of a node than of its GPUs: they may run out before GPUs do.
+
+    Args:
+        gangs: Of one pool.
+        pods: All of the cluster.
+    """
+    gpu, ledger, count = capacity.settings.gpu_resource, capacity.ledger, len(capacity.fleet.nodes)
+    left = capacity.ledger_of([pod for pod in pods if not pod.units(gpu)]).free[:count]
+    rows = np.any([capacity.allowed(gang.workers[0])[:count] for gang in gangs], axis=0)
+    asking = [(gang.workers[0], capacity.allowed(gang.workers[0])[:count]) for gang in gangs]
+    there = ((pod, ledger.row.get(pod.node, count)) for pod in pods if pod.units(gpu))
+    asking += [(pod, np.arange(count) == row) for pod, row in there if row < count and rows[row]]
+    found: set[int] = set()
+    for pod, nodes in asking:
+        need = ledger.vector([pod])
+        if need is not None and nodes.any():
+            gpus = ledger.column[gpu]
+            more = need * left[nodes][:, [gpus]].astype(float) > left[nodes] * float(need[gpus])
+            found |= set(np.flatnonzero(more.any(0)).tolist())
+    return tuple(name for name, column in ledger.column.items() if column in found)
 
 
 def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:

@@ -249,12 +249,19 @@ def test_nothing_goes_before_gangs_for_which_no_decision_was_left(planner: Plann
     assert {reason.reason for reason in plan.reasons.values()} == {"PlanFull"}
 
 
-class Broken(GuardedPolicy):
-    """A policy that fails in a chosen way."""
+class Broken:
+    """A planning policy that cannot be trusted."""
 
-    cause = "nan"
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
 
-    def _run(self, moment, free, number):
+    def covers(self, fleet: object) -> bool:
+        return True
+
+    def begin(self, *_: object) -> "Broken":
+        return self
+
+    def decide(self, free: object, seed: int) -> None:
         raise PolicyError(self.cause) if self.cause != "error" else RuntimeError("bad")
 
 
@@ -262,14 +269,9 @@ class Broken(GuardedPolicy):
 def test_a_failing_policy_is_replaced_by_the_fallback(
     planner: Planner, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = planner.policy
-    monkeypatch.setattr(Broken, "cause", cause)
-    policy.__class__, old = Broken, policy.__class__
-    try:
-        shot = snapshot(nodes(4), gang("g", 2, 4))
-        plan = planner.plan(shot)
-    finally:
-        policy.__class__ = old
+    monkeypatch.setattr(planner.policy, "_rule", Broken(cause))
+    shot = snapshot(nodes(4), gang("g", 2, 4))
+    plan = planner.plan(shot)
     check(shot, plan)
     assert plan.policy_failures == (cause,) and plan.placements[0].by == "pack:fifo+backfill+forward"
 
