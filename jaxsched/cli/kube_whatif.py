@@ -12,6 +12,7 @@ from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.read.gangs import Gang
+    from jaxsched.kube.read.objects import Pod
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.kube.read.snapshot import Snapshot
     from jaxsched.kube.whatif.forecast import Forecast
@@ -30,7 +31,8 @@ class Whatif:
     at_s: Annotated[float | None, optional("X")] = None
     """Seconds after the first line of the recording (default: its end)."""
     manifest: Annotated[Path | None, tyro.conf.arg(aliases=["-f"], metavar="FILE", help_behavior_hint="")] = None
-    """A Job or Pod that is not submitted yet (.yaml, .json): as if it were, now, to this scheduler."""
+    """Objects that are not submitted yet (.yaml, .json), as if they were, now, to this scheduler: Pod, Job, JobSet,
+    PyTorchJob and the like, LeaderWorkerSet, RayCluster."""
     priority: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Priority of the manifest's pods."""
     policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = ("greedy-wait", "pack")
@@ -72,7 +74,7 @@ class Whatif:
 
         from jaxsched.cli.output import results, text
         from jaxsched.io.files import check_outputs
-        from jaxsched.io.yaml_file import read_yaml
+        from jaxsched.io.yaml_file import read_yaml_documents
         from jaxsched.kube.capacity.fleet import warn_of_products
         from jaxsched.kube.read.manifest import manifest_pods
         from jaxsched.kube.whatif.forecast import forecast_starts
@@ -91,13 +93,13 @@ class Whatif:
             gpu_speeds=self.gpu_speeds,
         )
         policies = parse_all(self.policies)
-        manifest = None if self.manifest is None else read_yaml(self.manifest, "docs/kubernetes.md")
+        more: Sequence[Pod] = ()
         if self.manifest is not None:  # its mistakes are told before a cluster is read
-            manifest_pods(manifest, str(self.manifest), 0.0, settings, self.priority)
+            documents = read_yaml_documents(self.manifest, "docs/kubernetes.md")
+            more = manifest_pods(documents, str(self.manifest), 0.0, settings, self.priority)
         shot = self._snapshot()
-        if self.manifest is not None:
-            more = manifest_pods(manifest, str(self.manifest), shot.now_s, settings, self.priority)
-            shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
+        more = [dataclasses.replace(pod, created_s=shot.now_s) for pod in more]
+        shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
         warn_of_products(shot.nodes, settings)
         history = self._history(shot.now_s, settings)
         found = forecast_starts(shot, policies, settings, question, history)

@@ -7,6 +7,7 @@ aliases, tags, numbers in other bases than ten or with colons, control character
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ MOST_BYTES = 1 << 15
 DEEPEST = 32  # levels
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
+_MODE = re.compile("0[0-7]{1,5}")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -100,17 +102,36 @@ _Loader.yaml_implicit_resolvers = {  # a date is text, and so are `=` and `<<`
 _Loader.add_implicit_resolver(_TAG + "float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), [*"-+0123456789"])
 
 
+class _KubernetesLoader(_Loader):
+    """Takes file modes such as 0644, too."""
+
+
+_KubernetesLoader.yaml_constructors = {
+    **_Loader.yaml_constructors,
+    _TAG + "int": lambda loader, node: int(node.value, 8) if _MODE.fullmatch(node.value) else _whole(loader, node),
+}
+
+
 def read_yaml(path: str | Path, example: str) -> Any:
     """The content of a YAML file, None if it is empty.
 
     Raises UserError with the line for what is not read (see above); `example` tells where to see a good file.
     """
+    return _read(path, example, lambda text: yaml.load(text, _Loader))
+
+
+def read_yaml_documents(path: str | Path, example: str) -> list[Any]:
+    """All documents of a YAML file as Kubernetes reads it; an empty one is None. UserError as `read_yaml`."""
+    return _read(path, example, lambda text: list(yaml.load_all(text, _KubernetesLoader)))
+
+
+def _read(path: str | Path, example: str, load: Callable[[str], Any]) -> Any:
     try:
         text = read_text(path, MOST_BYTES, f"a YAML file; see {example} for an example")
     except UserError as error:
         raise (UserError(f"{error}; see {example} for an example") if "no such file" in str(error) else error) from None
     try:
-        return yaml.load(text, _Loader)
+        return load(text)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: not YAML: {error.problem}; see {example} for an example") from None

@@ -89,8 +89,8 @@ def test_a_moment_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture) 
         (["--policies", "nonsense"], "nonsense"),
         (["--policies", "pack:las+preempt"], "--policies"),
         (["-f", "none.yaml"], "none.yaml"),
-        (["-f", "list.yaml"], "kind None should be Job or Pod"),
-        (["-f", "kind.yaml"], "kind 'Deployment' should be Job or Pod"),
+        (["-f", "list.yaml"], "kind None should be one of Pod, Job, "),
+        (["-f", "kind.yaml"], "kind 'Service' should be one of Pod, Job, "),
         (["-f", "name.yaml"], "metadata.name: 'A/b' should be"),
         (["-f", "size.yaml"], "-2 pods, should be"),
         (["-f", "empty.yaml"], "spec.template.spec is missing"),
@@ -102,7 +102,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("list.yaml").write_text("[1]")
-    Path("kind.yaml").write_text("kind: Deployment")
+    Path("kind.yaml").write_text("kind: Service")
     Path("name.yaml").write_text(JOB.replace("mine", "A/b"))
     Path("size.yaml").write_text(JOB.replace("parallelism: 2", "parallelism: -2"))
     Path("empty.yaml").write_text("kind: Job\nmetadata: {name: mine}\nspec: {parallelism: 2}")
@@ -133,7 +133,7 @@ def test_what_came_before_in_a_recording_comes_again(tmp_path: Path, capsys: pyt
 def test_the_page_has_the_example_that_errors_send_to() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
     [example] = re.findall(r"```yaml\n(.*?)```", page, re.S)
-    pods = manifest_pods(yaml.safe_load(example), "docs/kubernetes.md", 0.0, PlanSettings(), 0)
+    pods = manifest_pods([yaml.safe_load(example)], "docs/kubernetes.md", 0.0, PlanSettings(), 0)
     assert [pod.units("nvidia.com/gpu") for pod in pods] == [8, 8] and not any(pod.refusal for pod in pods)
     for seconds in ("90", "0.5", "1e3"):
         hints, problem = read_hints({"jaxsched.io/duration-seconds": seconds}, {})

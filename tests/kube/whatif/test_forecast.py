@@ -138,12 +138,12 @@ def test_a_job_that_is_not_submitted_stands_behind_those_that_wait() -> None:
         "metadata": {"name": "mine", "namespace": "team"},
         "spec": {"parallelism": 4, "completions": 4, "template": {"spec": {"containers": [container]}}},
     }
-    pods = manifest_pods(job, "job.yaml", NOW, SETTINGS, 0)
+    pods = manifest_pods([job], "job.yaml", NOW, SETTINGS, 0)
     assert [pod.name for pod in pods] == ["mine-0", "mine-1", "mine-2", "mine-3"]
     shot = snapshot(nodes(4), [*running("r", 1000, 400), *gang("g", 4, 8, **lasting(100))])
     found = ask(dataclasses.replace(shot, pods=(*shot.pods, *pods)))
     assert [answer.median_s for answer in found] == [600.0, 700.0] and found[1].behind == (KEY.format("g"),)
-    high = manifest_pods(job, "job.yaml", NOW, SETTINGS, 7)
+    high = manifest_pods([job], "job.yaml", NOW, SETTINGS, 7)
     found = ask(dataclasses.replace(shot, pods=(*shot.pods, *high)))
     assert found[0].gang.namespace == "team" and [answer.median_s for answer in found] == [600.0, 4200.0]
 
