@@ -71,8 +71,11 @@ class Whatif:
     def run(self) -> None:
         """Read, play, print. UserError on any mistake."""
         import json
+        import warnings
 
         from jaxsched.cli.output import results, text
+        from jaxsched.errors import DoubtfulFile
+        from jaxsched.event_loop import numba_missing
         from jaxsched.io.files import check_outputs
         from jaxsched.io.yaml_file import read_yaml_documents
         from jaxsched.kube.capacity.fleet import warn_of_products
@@ -102,6 +105,8 @@ class Whatif:
         shot = dataclasses.replace(shot, pods=(*shot.pods, *more))
         warn_of_products(shot.nodes, settings)
         history = self._history(shot.now_s, settings)
+        if why := numba_missing():
+            warnings.warn(f"futures are played in plain Python, which may take long: {why}", DoubtfulFile, stacklevel=2)
         found = forecast_starts(shot, policies, settings, question, history)
         with results() as write:
             rows = [_json(answer, settings) for answer in found]
@@ -171,7 +176,8 @@ def _lines(found: "Sequence[Forecast]", horizon_s: float) -> Iterator[str]:
     held_up = {names[answer.gang.key]: ", ".join(answer.beyond_gpus) for answer in found if answer.beyond_gpus}
     for resources in dict.fromkeys(held_up.values()):
         gangs = _some([name for name, own in held_up.items() if own == resources])
-        yield f"not looked at: {resources}, of which some pods ask for more than of GPUs; {gangs} may start later"
+        why = f"of {resources}, which is not looked at, some pods ask for more than of GPUs"
+        yield f"{why}: {gangs} may start later, or elsewhere"
 
 
 def _row(answer: "Forecast", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:

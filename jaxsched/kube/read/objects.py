@@ -6,11 +6,12 @@ What is wrong with an object becomes its `refusal`: a reason (CamelCase, as in e
 import dataclasses
 import datetime
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from jaxsched.errors import UserError
+from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.kube.read.hints import (
     DURATION,
     GANG_SIZE,
@@ -133,9 +134,13 @@ class Node:
 
 
 def parse_time(value: Any) -> float | None:
-    """Seconds since 1970 of an RFC 3339 time; None if there is none or it cannot be read."""
+    """Seconds since 1970 of an RFC 3339 time; None if there is none or it cannot be read. Without a zone it is UTC."""
     try:
-        return datetime.datetime.fromisoformat(str(value)[:64].replace("Z", "+00:00")).timestamp()
+        time = datetime.datetime.fromisoformat(str(value)[:64].replace("Z", "+00:00"))
+        if time.tzinfo is None:
+            warnings.warn("times of objects without a time zone are taken as UTC", DoubtfulFile, stacklevel=2)
+            time = time.replace(tzinfo=datetime.UTC)
+        return time.timestamp()
     except (ValueError, OverflowError):
         return None
 

@@ -26,7 +26,7 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
 from jaxsched.kube.whatif.history import History
-from jaxsched.kube.whatif.pools import Pool, pools_of
+from jaxsched.kube.whatif.pools import Pool, plain_pods, pools_of
 from jaxsched.kube.whatif.question import HIGH, LOW, Question
 from jaxsched.kube.whatif.rollouts import Starts, play_futures
 from jaxsched.policies.base import Policy
@@ -71,7 +71,8 @@ def forecast_starts(
     gangs = sorted((one for one in found if one.pending), key=lambda one: (-one.priority, one.submit_s, one.key))
     aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
     playable = [gang for gang in gangs if gang.key not in aside]
-    pools = pools_of(capacity, playable, find_running_parts(fleet, capacity.ledger, pods, settings, now_s), history)
+    running = find_running_parts(fleet, capacity.ledger, pods, settings, now_s)
+    pools = pools_of(capacity, playable, running, history, pods)
     beyond = [_beyond_gpus(capacity, pool.gangs, pods) for pool in pools]
     result: list[Forecast] = []
     for policy in policies:
@@ -113,15 +114,15 @@ def _lacks_other_resources(
             names = [name for name, _ in pod.requests if name not in capacity.ledger.column]
             return Refusal("Insufficient", f"no node has {', '.join(names)}, which pod {pod.key} asks for")
     need, allowed = len(gang.workers), capacity.allowed(gang.workers[0])
-    plain = [pod for pod in pods if not pod.units(capacity.settings.gpu_resource)]
-    then = capacity.usable_of(gang, capacity.ledger_of(plain), allowed) // gang.gpus_per_worker
+    then = capacity.usable_of(gang, capacity.ledger_of(plain_pods(capacity, pods)), allowed) // gang.gpus_per_worker
     if then.sum() < need:
         text = f"of its {need} workers {int(then.sum())} fit even when all pods with GPUs have ended"
         return Refusal("Insufficient", f"{text}: others hold CPU, memory or the like")
     gpus = np.zeros_like(capacity.ledger.total[0])
     gpus[capacity.ledger.column[capacity.settings.gpu_resource]] = gang.gpus_per_worker
     by_gpus = capacity.ledger.usable_groups(gpus, allowed, capacity.merged(gang))[: len(capacity.fleet.nodes)]
-    if explained.reason == "Insufficient" and (by_gpus // gang.gpus_per_worker).sum() >= need:
+    here = capacity.by_partition(by_gpus // gang.gpus_per_worker).max(initial=0)
+    if explained.reason == "Insufficient" and here >= need:
         return Refusal("Insufficient", f"GPUs are free, but {explained.message}; only GPUs are simulated")
     return None
 
@@ -134,7 +135,7 @@ def _beyond_gpus(capacity: FreeCapacity, gangs: Sequence[Gang], pods: Sequence[P
         pods: All of the cluster.
     """
     gpu, ledger, count = capacity.settings.gpu_resource, capacity.ledger, len(capacity.fleet.nodes)
-    left = capacity.ledger_of([pod for pod in pods if not pod.units(gpu)]).free[:count]
+    left = capacity.ledger_of(plain_pods(capacity, pods)).free[:count]
     rows = np.any([capacity.allowed(gang.workers[0])[:count] for gang in gangs], axis=0)
     asking = [(gang.workers[0], capacity.allowed(gang.workers[0])[:count]) for gang in gangs]
     there = ((pod, ledger.row.get(pod.node, count)) for pod in pods if pod.units(gpu))

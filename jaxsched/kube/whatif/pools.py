@@ -6,15 +6,17 @@ of the others, and nothing is said of themselves.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
+from jaxsched.kube.capacity.ledger import Ledger
 from jaxsched.kube.capacity.running import RunningPart
 from jaxsched.kube.read.gangs import Gang
+from jaxsched.kube.read.objects import Pod
 from jaxsched.kube.whatif.history import History
 from jaxsched.pytree import on_device
 
@@ -32,12 +34,18 @@ class Pool:
 
 
 def pools_of(
-    capacity: FreeCapacity, gangs: Sequence[Gang], running: Sequence[RunningPart], history: History | None = None
+    capacity: FreeCapacity,
+    gangs: Sequence[Gang],
+    running: Sequence[RunningPart],
+    history: History | None = None,
+    pods: Sequence[Pod] = (),
 ) -> list[Pool]:
     """The pools of gangs of which each may use some node.
 
-    A gang of the history belongs to the pool of which it may use most nodes.
+    A gang of the history belongs to the pool of which it may use most nodes. GPUs are left out beside which `pods`
+    without GPUs, which never end here, leave too little of other resources for all gangs of the pool.
     """
+    empty = capacity.ledger_of(plain_pods(capacity, pods))
     found: list[tuple[np.ndarray, list[Gang]]] = []  # which nodes, and who waits for them
     legal = {gang.key: _legal(capacity, gang) for gang in gangs}
     for gang in gangs:
@@ -51,9 +59,22 @@ def pools_of(
         found = [*apart, (nodes, alike)]
     later = _by_pool(capacity, [nodes for nodes, _ in found], history)
     return [
-        _pool(capacity, members, {one.key for one in members if (legal[one.key] != nodes).any()}, nodes, running, come)
+        _pool(
+            capacity,
+            members,
+            {one.key for one in members if (legal[one.key] != nodes).any()},
+            nodes,
+            running,
+            come,
+            empty,
+        )
         for (nodes, members), come in zip(found, later)
     ]
+
+
+def plain_pods(capacity: FreeCapacity, pods: Iterable[Pod]) -> list[Pod]:
+    """Those without GPUs."""
+    return [pod for pod in pods if not pod.units(capacity.settings.gpu_resource)]
 
 
 def _by_pool(
@@ -78,17 +99,25 @@ def _pool(
     nodes: Bool[np.ndarray, "S"],
     running: Sequence[RunningPart],
     later: History | None,
+    empty: Ledger,
 ) -> Pool:
     come = () if later is None else later.gangs
     fleet, merged = capacity.fleet, any(capacity.merged(gang) for gang in (*gangs, *come))
     inside = fleet.by_slot(np.broadcast_to(nodes[:, None], (len(nodes), fleet.shape.groups)).astype(int))
     cluster = fleet.merged if merged else fleet.split
-    gpus = np.where(inside > 0, np.asarray(cluster.group_gpus), 0)
+    most = np.zeros(inside.shape, np.int64)
+    for gang in (*gangs, *come):
+        need = empty.vector(gang.workers)
+        usable = empty.usable_groups(need, capacity.allowed(gang.workers[0]), merged)[: len(fleet.nodes)]
+        most = np.maximum(most, fleet.by_slot(usable))
     parts = []
     for part in running:
         workers = np.where(inside[part.partition] > 0, part.merged_workers() if merged else part.workers, 0)
         if workers.any():
             parts.append(dataclasses.replace(part, workers=workers, gpus=int(workers.sum())))
+    for part in parts:  # what runs there has room there
+        most[part.partition] = np.maximum(most[part.partition], part.workers)
+    gpus = np.where(inside > 0, np.minimum(np.asarray(cluster.group_gpus), most), 0)
     return Pool(
         gangs=tuple(sorted(gangs, key=lambda gang: (-gang.priority, gang.submit_s, gang.key))),
         restricted=frozenset(restricted),

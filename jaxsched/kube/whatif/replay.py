@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet
+from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet, warn_of_products
 from jaxsched.kube.plan.planner import Planner
 from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import gang_key, natural, profile_of
@@ -20,6 +20,7 @@ from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import read_volume, read_volume_claim
 from jaxsched.workload.jobs import JobList, make_job_list
 
+RESOLUTION_S = 1.0  # of times in the API's objects
 _READERS = {
     "nodes": read_node,
     "pods": read_pod,
@@ -42,7 +43,7 @@ class RecordedDay:
 
     def summary(self) -> list[str]:
         """Lines for a person: what was recorded."""
-        skipped = ", ".join(f"{count} {reason}" for reason, count in self.skipped.items()) or "none"
+        skipped = _words(self.skipped) or "none"
         return [
             f"recorded: {len(self.jobs)} gangs on {total_gpus(self.cluster)} GPUs, mean JCT {self.jct_s.mean():.1f} s, "
             f"mean wait {self.wait_s.mean():.1f} s; left out: {skipped}",
@@ -62,7 +63,7 @@ class _RecordedGang:
 def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
     """The jobs and the cluster of a recording; UserError if it holds no finished gang or no GPU node.
 
-    A gang's run time is from its last Binding to the end of its last pod.
+    A gang's run time is from its last Binding to the end of its last pod. Gangs with times that cannot be are left out.
     """
     nodes: dict[str, Node] = {}
     gangs: dict[str, _RecordedGang] = {}
@@ -89,6 +90,7 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
     own = gpu_nodes(list(nodes.values()), settings)
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
+    warn_of_products(own, settings)
     return _day(gangs, read_fleet(own, settings).split, settings)
 
 
@@ -107,9 +109,8 @@ def _day(gangs: dict[str, _RecordedGang], cluster: Cluster, settings: PlanSettin
         jct.append(end - job["submit_s"])
         wait.append(max(max(gang.bound_s.values()) - job["submit_s"], 0.0))
     if not jobs:
-        raise UserError(
-            f"the recording holds no gang from its start to its end ({skipped or 'no pods'}); record for longer"
-        )
+        why = _words(skipped) or "no pods"
+        raise UserError(f"the recording holds no gang from its start to its end ({why}); record for longer")
     columns: dict[str, Any] = {name: [job[name] for job in jobs] for name in jobs[0]}
     origin = min(columns["submit_s"])
     columns["submit_s"] = [submit - origin for submit in columns["submit_s"]]
@@ -151,7 +152,17 @@ def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
         return "unfinished"
     if len({pod.requests for pod in workers}) > 1:
         return "with unequal workers"
+    if not all(pod.created_s > 0.0 for pod in gang.pods.values()):
+        return "without a time of creation"
+    if any(pod.created_s > gang.bound_s[uid] + RESOLUTION_S for uid, pod in gang.pods.items()):
+        return "created after they started"
+    if any(gang.ended_s[uid] < gang.bound_s[uid] for uid in gang.pods):
+        return "ended before they started"
     return ""
+
+
+def _words(skipped: dict[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in skipped.items())
 
 
 def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: str) -> Iterator[str]:
@@ -201,7 +212,7 @@ class _Objects:
         if line["kind"] == "start":
             self._stores = {kind: {} for kind in _READERS}
             return
-        store, uid = self._stores[line["kind"]], str((line["object"].get("metadata") or {}).get("uid", ""))
+        store, uid = self._stores[line["kind"]], str(mapping(line["object"], "metadata").get("uid", ""))
         if line["type"] == "DELETED":
             store.pop(uid, None)
         else:

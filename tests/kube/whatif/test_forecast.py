@@ -1,21 +1,28 @@
 """When pending gangs start: hand-made clusters whose answers are known."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from jax.scipy.special import ndtr
 
 from jaxsched.errors import UserError
+from jaxsched.event_loop import coverage
+from jaxsched.io.yaml_file import read_yaml_documents
+from jaxsched.kube.capacity.fleet import unknown_products
+from jaxsched.kube.cluster.record import read_recording
 from jaxsched.kube.read.manifest import manifest_pods
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.whatif import rollouts
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
 from jaxsched.kube.whatif.question import Question, draw_durations
+from jaxsched.kube.whatif.replay import read_snapshot
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot
 from tests.kube.whatif import test_calibration as days
-from tests.support.kube.objects import NOW
+from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = PlanSettings(schedulers=1)
 SURE = Question(draws=3, error=0.0)
@@ -166,3 +173,88 @@ def test_it_says_again_what_the_simulator_did_when_run_times_are_certain() -> No
 def test_policies_that_cannot_be_played_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="--policies"):
         ask(snapshot(nodes(4), gang("g", 4, 8)), name)
+
+
+def product(name: str, number: int) -> dict:
+    return make_node(f"n{number}", labels={"nvidia.com/gpu.product": name} if name else {})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chosen"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", "NVIDIA-GeForce-RTX-2080-Ti", "n0"),
+        ("NVIDIA-GeForce-RTX-2080-Ti", "NVIDIA-H100-80GB-HBM3", "n1"),
+        ("Tesla-K80", "NVIDIA-H100-80GB-HBM3", "n1"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "Tesla-V100-SXM2-16GB", "n1"),
+        ("NVIDIA-X900", "Tesla-T4", "n1"),
+        ("", "Tesla-T4", "n1"),
+    ],
+)
+def test_the_faster_gpu_is_taken(first: str, second: str, chosen: str) -> None:
+    """Before: products that were not known counted as a B200, and a slice of a GPU as all of it."""
+    shot = snapshot([product(first, 0), product(second, 1)], gang("g", 1, 1))
+    assert of(ask(shot, "pack"), "g").nodes == (chosen,)
+    words = unknown_products(shot.nodes, SETTINGS)
+    assert bool(words) == (first in ("", "NVIDIA-X900")) and "\n" not in words
+
+
+def test_speeds_of_ones_own_are_taken() -> None:
+    shot = snapshot([product("NVIDIA-X900", 0), product("NVIDIA-B200", 1)], gang("g", 1, 1))
+    own = dataclasses.replace(SETTINGS, gpu_speeds={"X900": 9.0})
+    assert of(ask(shot, settings=own), "g").nodes == ("n0",) and not unknown_products(shot.nodes, own)
+
+
+def test_a_resource_that_no_node_has_is_told() -> None:
+    """Before: now."""
+    answer = of(ask(snapshot(nodes(2), gang("g", 1, 1, requests={"rdma/hca": "1"}))), "g")
+    assert times(answer) == (None, None, None) and answer.reason is not None
+    assert answer.reason.message == "no node has rdma/hca, which pod default/g-0 asks for"
+
+
+def test_memory_that_others_hold_is_told() -> None:
+    """Before: now. A pod without GPUs never ends in the simulation; one with GPUs does, but holds memory until then."""
+    asks = gang("g", 1, 4, requests={"memory": "300Gi"})
+    for gpus, words in ((None, "of its 1 workers 0 fit even when all pods with GPUs have ended"), (1, "GPUs are free")):
+        holds: dict = {"node": "n0", "requests": {"memory": "400Gi"}, "scheduler": "default-scheduler"}
+        other = make_pod("other", gpus, uid="other", **holds)
+        answer = of(ask(snapshot(nodes(1), [other, *asks])), "g")
+        assert answer.median_s is None and answer.reason is not None and words in answer.reason.message, gpus
+        answer = of(ask(snapshot(nodes(2), [other, *asks])), "g")
+        assert (answer.nodes == ("n1",)) if gpus is None else (answer.beyond_gpus == ("memory",))
+
+
+def test_resources_that_may_run_out_before_gpus_are_named() -> None:
+    """Half of the GPUs and three quarters of the memory each: the planner starts one, the simulation both."""
+    asks = [*gang("a", 1, 4, requests={"memory": "380Gi"}), *gang("b", 1, 4, requests={"memory": "380Gi"})]
+    found = ask(snapshot(nodes(1), asks))
+    assert [answer.beyond_gpus for answer in found] == [("memory",), ("memory",)]
+    assert of(ask(snapshot(nodes(1), gang("g", 1, 4))), "g").beyond_gpus == ()
+
+
+@pytest.mark.parametrize("policy", ["pack", "greedy-wait"])
+def test_without_numba_it_is_played_in_python(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: an AssertionError."""
+    shot = snapshot(nodes(4), [*running("r", 1000, 400), *gang("g", 4, 8)])
+    many = Question(draws=20, error=0.1)
+    monkeypatch.setattr(rollouts, "FEW_JOBS", 0)
+    before = times(of(ask(shot, policy, question=many), "g"))
+    for module in (rollouts, coverage):
+        monkeypatch.setattr(module, "numba_missing", lambda: "it needs Numba")
+    assert times(of(ask(shot, policy, question=many), "g")) == before
+
+
+CASES = Path(__file__).parents[4] / "shared" / "cases" / "kube"
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the folder of cases is not here")
+@pytest.mark.parametrize("policy", ["pack", "greedy-wait"])
+@pytest.mark.parametrize("recording", sorted(CASES.glob("rec_*.jsonl")), ids=lambda path: path.stem)
+def test_the_cases_get_true_answers(recording: Path, policy: str) -> None:
+    shot = read_snapshot(read_recording(recording))
+    for path in sorted(CASES.glob("*.yaml")):
+        pods = manifest_pods(read_yaml_documents(path, "the page"), str(path), shot.now_s, SETTINGS, 0)
+        [answer] = ask(dataclasses.replace(shot, pods=pods), policy)
+        if "rdma" in path.stem:
+            assert answer.median_s is None and answer.reason is not None and "rdma/hca" in answer.reason.message
+        else:
+            assert times(answer) == (0.0, 0.0, 0.0) and answer.nodes == ("h100-0",), path

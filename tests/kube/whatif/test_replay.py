@@ -1,6 +1,7 @@
 """A recording in the simulator, offline: pure, no cluster and no client needed."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,57 @@ def test_plans_are_made_again_offline(tmp_path: Path) -> None:
     *lines, last = plan_again(read_recording(write(tmp_path / "r")), PlanSettings(schedulers=2), "pack")
     assert len(lines) == 6 and all("1 gangs then, 1 now" in line for line in lines)
     assert last.endswith("of 6 gangs on the same nodes as recorded")
+
+
+def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Before: a mean JCT far below 0, and of nearly two billion seconds, without a word."""
+    lines = [json.loads(line) for line in write(tmp_path / "r").read_text().splitlines()]
+    wrong = {"g0": "2099-01-01T00:00:00Z", "g1": None, "g2": "yesterday"}
+    for line in lines:
+        meta = line.get("object", {}).get("metadata", {})
+        if (gang := meta.get("labels", {}).get("scheduling.x-k8s.io/pod-group")) in wrong:
+            meta["creationTimestamp"] = wrong[gang]
+    path = tmp_path / "wrong.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    day = read_day(read_recording(path), PlanSettings())
+    assert day.skipped == {"created after they started": 1, "without a time of creation": 2, "unfinished": 1}
+    assert (day.jct_s > 0).all() and len(day.jobs) == 2
+    assert "left out: 1 created after they started, 2 without a time of creation" in day.summary()[0]
+
+
+def test_ends_before_starts_are_left_out(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in write(tmp_path / "r").read_text().splitlines()]
+    for line in lines:
+        if line.get("type") == "DELETED" and line["object"]["metadata"]["uid"].startswith("g0"):
+            line["t"] -= 1000
+    assert read_day(lines, PlanSettings()).skipped == {"ended before they started": 1, "unfinished": 1}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_times_without_a_zone_are_utc_and_that_is_said_once(
+    zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Before: they were read in the zone of the machine."""
+    path = write(tmp_path / "r")
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(path.read_text().replace('Z"', '"'))
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        main(["kube", "replay", str(plain), "--policies", "pack", "--schedulers", "2"])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    said = capsys.readouterr()
+    assert "mean JCT 110.0 s, mean wait 10.0 s" in said.out
+    assert said.err.count("without a time zone are taken as UTC") == 1
+
+
+def test_other_resources_are_gpus_too(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = write(tmp_path / "r")
+    path.write_text(path.read_text().replace("nvidia.com/gpu", "amd.com/gpu"))
+    main(["kube", "replay", str(path), "--policies", "pack", "--schedulers", "2", "--gpu-resource", "amd.com/gpu"])
+    assert "recorded: 5 gangs on 32 GPUs" in capsys.readouterr().out
 
 
 def test_the_command_compares_policies(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
