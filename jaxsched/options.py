@@ -143,8 +143,8 @@ class ClusterOptions(Options):
     )
     gpu_speeds: str | None = option(
         None,
-        "GPU types of your own beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1. A list of nodes "
-        "may name these, and products by their makers' names (NVIDIA-A100-SXM4-80GB).",
+        "GPU types of your own beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1. A list of "
+        "nodes may name these, and products by their makers' names (NVIDIA-A100-SXM4-80GB).",
         text("FILE"),
     )
 

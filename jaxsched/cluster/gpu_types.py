@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxsched.errors import UserError
-from jaxsched.io.fields import check_positive
+from jaxsched.io.schema import check_positive
 
 V100_SPEED = 1.0
 MEASURED_SPEEDS: Mapping[str, float] = {

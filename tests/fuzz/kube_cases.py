@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.kube.policy.base import Decision
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from tests.fuzz.mutations import CELLS
 from tests.support.kube.objects import make_node, make_pod
 

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import GPU, Item, gpu_item
 from jaxsched.calibration.interference.model import law_of, split
-from jaxsched.cluster.servers import GPU_TYPES
+from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError

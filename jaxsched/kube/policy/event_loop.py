@@ -10,7 +10,7 @@ from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.policy.base import Decision
 from jaxsched.kube.policy.encode import StateArrays
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 
 class EventLoopPolicy:

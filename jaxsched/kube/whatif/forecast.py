@@ -29,7 +29,7 @@ from jaxsched.kube.whatif.history import History
 from jaxsched.kube.whatif.pools import Pool, plain_pods, pools_of
 from jaxsched.kube.whatif.question import HIGH, LOW, Question
 from jaxsched.kube.whatif.rollouts import Starts, play_futures
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put
 
@@ -151,12 +151,12 @@ def _beyond_gpus(capacity: FreeCapacity, gangs: Sequence[Gang], pods: Sequence[P
 
 
 def _check(policy: Policy, gangs: Sequence[Gang], capacity: FreeCapacity) -> None:
-    options = policy.options
+    spec = policy.spec
     missing = why_not(policy, EnvConfig(), make_params(capacity.fleet.split), compiled=False)
-    if missing is not None or options is None:
+    if missing is not None or spec is None:
         raise UserError(f"--policies: {policy.name} cannot be played here: {missing}")
-    order = options.queue.order
-    if policy.needs == HISTORY or options.queue.preempt or order not in (*SAME_ORDER, "tenants"):
+    order = spec.queue.order
+    if policy.requires == HISTORY or spec.queue.preempt or order not in (*SAME_ORDER, "tenants"):
         raise UserError(f"--policies: {policy.name}: should have an order of {', '.join(SAME_ORDER)}, or tenants")
     if order == "tenants" and len({gang.priority for gang in gangs}) > 1:
         raise UserError(f"--policies: {policy.name}: the order tenants is for gangs of one priority")

@@ -16,7 +16,7 @@ from jaxsched.kube.policy.encode import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import HIGH, Question, draw_durations
-from jaxsched.policies.base import Policy
+from jaxsched.policies.policy import Policy
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
 
@@ -81,7 +81,7 @@ def concat_tables(first: JobTable, last: JobTable) -> JobTable:
 
 def has_queue_key(policy: Policy) -> bool:
     """Its queues go by a key of the job, so that priorities can be put into it."""
-    return policy.options is not None and policy.options.queue.order != "tenants"
+    return policy.spec is not None and policy.spec.queue.order != "tenants"
 
 
 def _one_of_each(jobs: JobTable) -> Int64[np.ndarray, "sizes"]:

@@ -10,6 +10,9 @@ import threading
 import numpy as np
 import pytest
 
+from jaxsched.env.state import wait_action
+from jaxsched.errors import UserError
+from jaxsched.kube.capacity.fleet import read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.capacity.running import find_running_parts
 from jaxsched.kube.plan.planner import Planner
@@ -21,6 +24,8 @@ from jaxsched.kube.read.gangs import form_gangs
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
+from jaxsched.kube.whatif.forecast import forecast_starts
+from jaxsched.kube.whatif.question import Question
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from tests.support.cases import TIMES, few
@@ -168,3 +173,27 @@ def test_other_racks_are_no_other_arrays() -> None:
             raw = [make_node(f"n{i}", rack=f"r{i // per_rack}", block=f"b{i // per_block}") for i in range(8)]
             shapes.add(planner.fleet([read_node(one) for one in raw]).shape)
         assert len(shapes) == 1
+
+
+def never(key, state, params, weights):
+    return wait_action(params.cluster)
+
+
+def test_another_act_under_a_rules_name_is_not_played_as_the_rule() -> None:
+    """Before: the event loop played `pack`, which the policy was made from."""
+    policy = dataclasses.replace(parse("pack"), act=never)
+    shot = Snapshot(NOW, tuple(map(read_node, nodes())), tuple(map(read_pod, gang_of("g", 4, 2))))
+    fleet = read_fleet(shot.nodes, SETTINGS)
+    assert EventLoopPolicy(parse("pack"), SETTINGS).covers(fleet)
+    assert not EventLoopPolicy(policy, SETTINGS).covers(fleet)
+    with pytest.raises(UserError, match="pack cannot be played here"):
+        forecast_starts(shot, [policy], SETTINGS, Question())
+
+
+@pytest.mark.long
+def test_another_act_under_a_rules_name_is_what_decides() -> None:
+    policy = GuardedPolicy(dataclasses.replace(parse("pack"), act=never), SETTINGS)
+    shot = Snapshot(NOW, tuple(map(read_node, nodes())), tuple(map(read_pod, gang_of("g", 4, 2))))
+    plan = Planner(policy, SETTINGS).plan(shot)
+    assert policy.compilations == 1 and not plan.placements  # a JAX program, not the loop
+    assert [reason.reason for reason in plan.reasons.values()] == ["PolicyWaits"]
