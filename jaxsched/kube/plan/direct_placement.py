@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsched.kube.capacity.free_capacity import Assignment, FreeCapacity, Placement, Target, decision_id
-from jaxsched.kube.plan.explain import Explanations, explain_no_node
-from jaxsched.kube.plan.faults import blame
+from jaxsched.kube.plan.explain import Explanations, blame, explain_no_node
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.read.objects import Pod, Refusal
 

@@ -1,9 +1,12 @@
 """Why a gang was not placed, in words: what would have to change for it to be placed.
 
-Each reason was tried: with what it names out of the way, and nothing else, the gang's workers fit.
+Each reason was tried: with what it names out of the way, and nothing else, the gang's workers fit. No object's content
+should make a plan raise. Where one does, its gang is named (`blame`), and the others are planned without it.
 """
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -154,3 +157,26 @@ def _amount(name: str, units: int) -> tuple[str, str]:
 
 def _words(counts: Counter) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common() if count)
+
+
+class GangFault(Exception):
+    """Planning raised while it looked at these gangs, one or a whole class; what it raised is the cause."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        super().__init__(", ".join(keys))
+        self.keys = keys
+
+    def refusal(self) -> Refusal:
+        """What the gang is told."""
+        return Refusal("PlanFailed", f"planning it raised {type(self.__cause__).__name__}; it is tried again later")
+
+
+@contextlib.contextmanager
+def blame(gangs: Sequence[Gang]) -> Iterator[None]:
+    """Whatever is raised inside is the fault of these gangs."""
+    try:
+        yield
+    except GangFault:
+        raise
+    except Exception as error:
+        raise GangFault(tuple(gang.key for gang in gangs)) from error

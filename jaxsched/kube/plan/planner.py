@@ -25,8 +25,7 @@ from jaxsched.kube.plan.direct_placement import (
     span,
     span_partitions,
 )
-from jaxsched.kube.plan.explain import Explanations
-from jaxsched.kube.plan.faults import GangFault, blame
+from jaxsched.kube.plan.explain import Explanations, GangFault, blame
 from jaxsched.kube.plan.preemption import Preemption, VacatedCapacity, choose_victims, ending_pods
 from jaxsched.kube.plan.rounds import PolicyRounds, equivalence_classes
 from jaxsched.kube.policy.guarded import GuardedPolicy

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement, Target
 from jaxsched.kube.capacity.running import RunningPart, find_running_parts
 from jaxsched.kube.plan.equal_nodes import find_preferred
-from jaxsched.kube.plan.faults import blame
+from jaxsched.kube.plan.explain import blame
 from jaxsched.kube.policy.base import Decision, PolicyError
 from jaxsched.kube.policy.encode import build_arrays
 from jaxsched.kube.policy.guarded import GuardedPolicy
