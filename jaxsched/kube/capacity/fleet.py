@@ -104,9 +104,15 @@ def array_inputs(node: Node, settings: PlanSettings) -> tuple:
 
 
 def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None = None) -> Fleet:
-    """The fleet of `gpu_nodes`, in arrays of the shape `keep` if everything fits, else of a new one with headroom.
+    """Make the simulator's cluster of nodes.
 
-    Without nodes: a fleet of padding. Nodes without topology labels stand together in a rack of their own.
+    Args:
+        nodes: Those of `gpu_nodes`. Without topology labels they stand together in a rack of their own.
+        settings: Labels, bandwidths, partitions, speeds of GPUs.
+        keep: The shape of the arrays if everything fits; else, and if None, it is a new one with headroom.
+
+    Returns:
+        The fleet; without nodes it is nothing but padding.
     """
     tiers = topology_labels(nodes, settings)
     ordered = sorted(nodes, key=lambda node: (position(node, tiers), natural(node.name)))

@@ -76,7 +76,15 @@ class Planner:
         return self._fleet
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The plan for a snapshot; the same snapshot gives the same plan."""
+        """Decide which gangs start where; the same snapshot gives the same plan.
+
+        Args:
+            snapshot: All nodes and all pods, of all schedulers.
+
+        Returns:
+            Whole gangs with a node for each pod, and a reason for every other gang that waits. A gang that makes
+            planning raise is set aside (`Plan.faults`).
+        """
         fleet = self.fleet(snapshot.nodes)
         self.policy.prepare(fleet)
         aside: dict[str, GangFault] = {}

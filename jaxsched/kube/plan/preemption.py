@@ -103,7 +103,7 @@ class VacatedCapacity:
 
 
 def choose_victims(room: VacatedCapacity, running: Iterable[Gang], budgets: Sequence[Budget]) -> tuple[Gang, ...]:
-    """Gangs without which the room is enough; none if that cannot be, or budgets forbid all that is found.
+    """Choose gangs without which the room is enough; none if that cannot be, or budgets forbid all that is found.
 
     Gangs of which some pods end already come first, then the lowest priority, then those that began last. Then each is
     spared, the most valuable first, if the others are enough. If a budget was spent in vain on gangs that came first,

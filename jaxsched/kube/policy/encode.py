@@ -48,9 +48,19 @@ def build_arrays(
     merged: bool,
     now_s: float,
 ) -> tuple[StateArrays, list[Gang]]:
-    """The arrays, and the gangs of the first rows of the job table.
+    """Show a live cluster as the simulator's arrays.
 
-    Args: `queues`: pending gangs of each partition, at most `queue_slots`; `tenants`: index of each namespace, 0..V-1.
+    Args:
+        fleet: The GPU nodes.
+        settings: Sizes of the arrays.
+        queues: Pending gangs of each partition, at most `queue_slots`.
+        running: What runs; the smallest parts beyond `running_slots` are seen as taken GPUs only.
+        tenants: Index of each namespace, 0..V-1.
+        merged: The GPU groups of a node count as one.
+        now_s: Seconds since 1970.
+
+    Returns:
+        The arrays, and the gangs of the first rows of the job table.
     """
     p, q, r = fleet.shape.partitions, settings.queue_slots, settings.running_slots
     gangs = sorted((gang for queue in queues for gang in queue), key=lambda gang: (gang.submit_s, gang.key))

@@ -139,9 +139,18 @@ def form_gangs(
     now_s: float,
     owners: Iterable[Owner] = (),
 ) -> list[Gang]:
-    """The gangs of the pods that are neither done nor terminating nor another scheduler's, by time of submission.
+    """Put pods together that start together; pods that are done, terminating or another scheduler's are left out.
 
-    `served` are the APIs of PodGroups and the kinds of owners that the cluster has.
+    Args:
+        pods: Of the cluster.
+        groups: PodGroups of all three APIs.
+        served: APIs of PodGroups and kinds of owners that the cluster has.
+        settings: Whose scheduler's pods, and what counts as a GPU.
+        now_s: Seconds since 1970 on the server.
+        owners: Controllers of pods.
+
+    Returns:
+        The gangs by time of submission. What keeps one from starting is in its `refusal` or `waiting`.
     """
     by_key, owners = {group.key: group for group in groups}, tuple(owners)
     owned = {owner.uid: owner for owner in owners} | {(one.kind, one.namespace, one.name): one for one in owners}

@@ -57,10 +57,20 @@ def forecast_starts(
     question: Question,
     history: History | None = None,
 ) -> list[Forecast]:
-    """For each policy all pending gangs, higher priority first, then the oldest.
+    """Say when the pending gangs would start.
 
-    `history`: what came before; other gangs come like it, in another way in every draw. None: nobody else comes.
-    UserError for a policy that cannot be played.
+    Args:
+        snapshot: The cluster now.
+        policies: Hand-written ones, each by itself.
+        settings: How the snapshot is read; the same as for a plan.
+        question: How many futures, how far, how uncertain.
+        history: What came before; other gangs come like it, in another way in every draw. None: nobody else comes.
+
+    Returns:
+        For each policy all pending gangs, higher priority first, then the oldest.
+
+    Raises:
+        UserError: A policy cannot be played.
     """
     settings = dataclasses.replace(settings, settle_s=0.0)  # a manifest's pods are new, and all there
     fleet = read_fleet(gpu_nodes(snapshot.nodes, settings), settings)

@@ -46,10 +46,20 @@ class Question:
 def draw_durations(
     key: str, stated_s: float, done_s: float, error: float, draws: int, seed: int
 ) -> Float64[np.ndarray, "draws"]:
-    """Durations `stated_s * exp(error * z)`, z standard normal, given that `done_s` of them did not suffice.
+    """Draw durations `stated_s * exp(error * z)`, z standard normal, given that `done_s` of them did not suffice.
 
-    A gang's draws depend on its key and the seed alone: they are the same beside other gangs and under all policies.
-    With an error of 0, a gang that has run for longer than stated has `LEAST_LEFT` of that left.
+    Args:
+        key: The gang's. Its draws depend on that and the seed alone: they are the same beside other gangs and under all
+            policies.
+        stated_s: What its annotation says, seconds.
+        done_s: Seconds of work that it has done.
+        error: Standard deviation of the logarithm. With 0 a gang that has run for longer than stated has `LEAST_LEFT`
+            of that left.
+        draws: How many.
+        seed: From 0.
+
+    Returns:
+        Seconds, each more than `done_s`.
     """
     if error == 0.0:
         return np.full(draws, max(stated_s, done_s + LEAST_LEFT * stated_s if done_s >= stated_s else 0.0))

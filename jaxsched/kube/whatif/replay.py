@@ -61,9 +61,18 @@ class _RecordedGang:
 
 
 def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
-    """The jobs and the cluster of a recording; UserError if it holds no finished gang or no GPU node.
+    """Make jobs and a cluster of a recording.
 
-    A gang's run time is from its last Binding to the end of its last pod. Gangs with times that cannot be are left out.
+    A gang's run time is from its last Binding to the end of its last pod. Gangs that are no jobs, for instance since
+    their times cannot be, are left out and counted.
+
+    Args:
+        lines: As `read_recording` gives them.
+        settings: How objects are read.
+        scheduler: Whose gangs; None: everybody's.
+
+    Raises:
+        UserError: No gang ran from start to end, or no node has GPUs.
     """
     nodes: dict[str, Node] = {}
     gangs: dict[str, _RecordedGang] = {}
@@ -185,7 +194,15 @@ def plan_again(lines: Iterable[dict[str, Any]], settings: PlanSettings, policy: 
 
 
 def read_snapshot(lines: Iterable[dict[str, Any]], at_s: float | None = None) -> Snapshot:
-    """The cluster as recorded `at_s` seconds after the first line, None: at the end. UserError if that is outside."""
+    """The cluster as it was recorded.
+
+    Args:
+        lines: As `read_recording` gives them.
+        at_s: Seconds after the first line; None: at the end.
+
+    Raises:
+        UserError: There are no lines, or not so many seconds.
+    """
     objects, first_s, now_s = _Objects(), None, 0.0
     for line in lines:
         first_s = line["t"] if first_s is None else first_s
