@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jaxtyping import Int32
 
-from jaxsched.env.state import EnvConfig, make_params
+from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.event_loop import DecisionRounds, RunningJob, why_not
 from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.policy.base import Decision
@@ -21,11 +21,11 @@ class EventLoopPolicy:
         self._config = EnvConfig(
             running_slots=settings.running_slots, queue_slots=settings.queue_slots, tenants=settings.tenants
         )
+        self._params: dict[bool, EnvParams] = {}  # of the last fleet, by view
 
     def covers(self, fleet: Fleet) -> bool:
         """Whether the event loop has this policy."""
-        params = make_params(fleet.split, interval_s=self.settings.interval_s)
-        return why_not(self.policy, self._config, params, compiled=False) is None
+        return why_not(self.policy, self._config, self._params_of(fleet, merged=False), compiled=False) is None
 
     def begin(self, fleet: Fleet, arrays: StateArrays, merged: bool) -> "EventLoopRounds":
         """As `PlanningPolicy.begin`; the loop's job table has what runs first, then what waits."""
@@ -45,7 +45,7 @@ class EventLoopPolicy:
         interval_s = self.settings.interval_s
         rounds = DecisionRounds(
             self._config,
-            make_params(fleet.merged if merged else fleet.split, interval_s=interval_s),
+            self._params_of(fleet, merged),
             jobs,
             self.policy,
             interval_s=interval_s,
@@ -54,6 +54,12 @@ class EventLoopPolicy:
             attained_s=arrays.attained_s.tolist(),
         )
         return EventLoopRounds(rounds, running)
+
+    def _params_of(self, fleet: Fleet, merged: bool) -> EnvParams:
+        cluster, known = fleet.merged if merged else fleet.split, self._params.get(merged)
+        if known is None or known.cluster is not cluster:
+            known = self._params[merged] = make_params(cluster, interval_s=self.settings.interval_s)
+        return known
 
 
 class EventLoopRounds:
