@@ -70,7 +70,7 @@ def gpus_of(cluster: str | None) -> int | None:
 
 def told(log: Any, gpus: int | None, models: str | None) -> tuple[dict[str, Any], list[str]]:
     """What a log was understood as: figures, and lines that say them."""
-    from jaxsched.cluster.servers import GPU_SPEEDS
+    from jaxsched.cluster.gpu_types import GPU_SPEEDS
     from jaxsched.workload.catalogue import get_catalogue
     from jaxsched.workload.readers.summary import details, headline, understood
     from jaxsched.workload.traces import fill_in

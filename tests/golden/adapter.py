@@ -78,9 +78,13 @@ def stopped_columns(outcome: Any) -> dict[str, Any]:
 
 def planner(policy: str) -> Any:
     """A planner of two partitions, small enough to compile fast: its `plan` takes what `snapshot` makes."""
-    settings, compiled, make = (_found(name, "kube") for name in ("PlanSettings", "CompiledPolicy", "Planner"))
+    try:
+        guarded = _found("GuardedPolicy", "kube")
+    except ImportError:  # before it had this name
+        guarded = _found("CompiledPolicy", "kube")
+    settings, make = _found("PlanSettings", "kube"), _found("Planner", "kube")
     made = settings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0, preemption=True)
-    return make(compiled(policy, made), made)
+    return make(guarded(policy, made), made)
 
 
 def snapshot(now_s: float, nodes: list[dict], pods: list[dict]) -> Any:
