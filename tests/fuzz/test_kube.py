@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
 from jaxsched.kube.cluster.api import _event
+from jaxsched.kube.cluster.record import slim
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.read.objects import read_node, read_pod, slim
+from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot

@@ -35,6 +35,7 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.pytree import on_device
 
 MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
+LONGEST_PRODUCT = 256  # characters of a name
 MOST_NAMED = 5  # products of a warning
 MOST_RACKS = 8  # of a partition that labels may make of its nodes without another array size
 
@@ -171,7 +172,7 @@ def _groups(node: Node, gpus: int) -> tuple[int, ...]:
 
 def product_of(node: Node) -> str:
     """What the node's labels call its GPUs; "" if they do not say."""
-    return next((node.labels[label] for label in PRODUCT_LABELS if node.labels.get(label)), "")
+    return next((node.labels[label][:LONGEST_PRODUCT] for label in PRODUCT_LABELS if node.labels.get(label)), "")
 
 
 def gpu_types(nodes: Sequence[Node], settings: PlanSettings) -> list[GpuType]:

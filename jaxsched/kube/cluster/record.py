@@ -1,7 +1,7 @@
 """A recording: one JSON line per change of the cluster and per plan, enough to plan again and to simulate the day.
 
 {"t": 1767225600.0, "kind": "start"}    all that is there follows; the rest has gone while nothing was recorded
-{"t": 1767225600.1, "kind": "pods", "type": "ADDED", "object": {...}}    as `objects.slim` leaves it
+{"t": 1767225600.1, "kind": "pods", "type": "ADDED", "object": {...}}    without what nobody reads
 {"t": 1767225600.2, "kind": "plan", "placements": {"ns/gang": {"ns/pod": "node"}}}
 """
 
@@ -23,7 +23,7 @@ from jaxsched.io.inputs import read_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import convert
 from jaxsched.kube.plan.planner import Plan
-from jaxsched.kube.read.objects import slim
+from jaxsched.kube.read.objects import KEPT_ANNOTATIONS, mapping, mappings
 
 log = logging.getLogger("jaxsched.kube")
 
@@ -109,6 +109,26 @@ def _drop_cut_line(path: Path) -> None:
         file.seek(kept)
         if LINES_BEGIN.startswith(file.read(len(LINES_BEGIN))):
             file.truncate(kept)
+
+
+def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a node's or pod's JSON that `kube.read` reads."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    kept = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+    own = {key: meta[key] for key in kept if meta.get(key)}
+    own["annotations"] = {k: v for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
+    spec = dict(spec)
+    for parts in ("containers", "initContainers"):
+        if parts in spec:
+            kept = ("resources", "ports", "restartPolicy")
+            spec[parts] = [{key: one[key] for key in kept if key in one} for one in mappings(spec, parts)]
+    conditions = [c for c in mappings(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
+    kept = ("phase", "reason", "startTime", "allocatable", "nominatedNodeName")
+    return {
+        "metadata": own,
+        "spec": spec,
+        "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions},
+    }
 
 
 def _without_managers(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def manifest_pods(
     for number, manifest in enumerate(objects, 1):
         here = where if len(objects) == 1 else f"{where}, object {number}"
         kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
-        if kind == "Pod" or kind in KINDS:
-            pods += _pods_of(manifest, str(kind), f"{here} ({kind})", number, now_s, settings, priority)
+        if isinstance(kind, str) and (kind == "Pod" or kind in KINDS):
+            pods += _pods_of(manifest, kind, f"{here} ({kind})", number, now_s, settings, priority)
         else:
             left_out.append(shortened(repr(kind), 40))
     known = ", ".join(["Pod", *KINDS])

@@ -226,26 +226,6 @@ def read_node(raw: Mapping[str, Any]) -> Node:
     )
 
 
-def slim(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an object's JSON that this module and `gangs` read: what a recording keeps."""
-    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
-    kept = ("name", "namespace", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
-    own = {key: meta[key] for key in kept if meta.get(key)}
-    own["annotations"] = {k: v for k, v in mapping(meta, "annotations").items() if k in KEPT_ANNOTATIONS}
-    spec = dict(spec)
-    for parts in ("containers", "initContainers"):
-        if parts in spec:
-            kept = ("resources", "ports", "restartPolicy")
-            spec[parts] = [{key: one[key] for key in kept if key in one} for one in mappings(spec, parts)]
-    conditions = [c for c in mappings(status, "conditions") if c.get("type") in ("Ready", "PodScheduled")]
-    kept = ("phase", "reason", "startTime", "allocatable", "nominatedNodeName")
-    return {
-        "metadata": own,
-        "spec": spec,
-        "status": {k: status[k] for k in kept if k in status} | {"conditions": conditions},
-    }
-
-
 def mapping(parent: Any, key: str) -> Mapping[str, Any]:
     """The mapping under `key`, or an empty one if there is none or `parent` is none."""
     value = parent.get(key) if isinstance(parent, Mapping) else None
