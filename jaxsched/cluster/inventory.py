@@ -88,7 +88,7 @@ def read_node_list(
         milli = parse_whole(row["cpu_milli"], where, "cpu_milli", 1, MAX_CPU_MILLI, "thousandths of a core, e.g. 64000")
         found = find_gpu_type(row["model"], gpu_speeds)
         if found is None:
-            text = f"unknown GPU type {shortened(repr(row['model']), 60)}; known types: {', '.join(gpu_speeds)}"
+            text = f"unknown GPU type {shorten(repr(row['model']), 60)}; known types: {', '.join(gpu_speeds)}"
             raise UserError(f"{where}: model: {text}; --gpu-speeds FILE tells the speeds of others")
         speeds[found.name] = found.speed
         servers.append(Server(groups=split_gpus(gpus), gpu_type=found.name, cores=milli / 1000))

@@ -27,7 +27,7 @@ from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.errors import DoubtfulFile
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.kube.read.gangs import natural
 from jaxsched.kube.read.hints import GPU_GROUPS, PRODUCT_LABELS, TOPOLOGY_PRESETS, numbers
 from jaxsched.kube.read.objects import Node
@@ -191,7 +191,7 @@ def unknown_products(nodes: Iterable[Node], settings: PlanSettings) -> str:
     names = [one for one in counts if find_gpu_type(one, settings.all_gpu_speeds, settings.gpu_resource) is None]
     if not names:
         return ""
-    words = [f"{shortened(name, 60) or 'no name'} ({counts[name]} nodes)" for name in sorted(names)[:MOST_NAMED]]
+    words = [f"{shorten(name, 60) or 'no name'} ({counts[name]} nodes)" for name in sorted(names)[:MOST_NAMED]]
     return f"GPUs that are not known count as the slowest known ones: {', '.join(words)}; give --gpu-speeds FILE"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.inputs import shortened
+from jaxsched.io.inputs import shorten
 from jaxsched.kube.read.gangs import JOBSET_LABEL, LWS_LABELS
 from jaxsched.kube.read.hints import GANG_SIZE, LARGEST_GANG, LWS_SIZE, PS_LABELS
 from jaxsched.kube.read.objects import Pod, mapping, mappings, read_pod
@@ -43,7 +43,7 @@ class _Object(NamedTuple):
         sizes = [parent[field] for field in fields if parent.get(field) is not None]
         for size in sizes:
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_GANG:
-                text = shortened(repr(size), 40)
+                text = shorten(repr(size), 40)
                 raise UserError(f"{self.where}: {text} pods, should be a whole number from 1 to {LARGEST_GANG}")
         return min(sizes, default=1)
 
@@ -141,7 +141,7 @@ def manifest_pods(
         if isinstance(kind, str) and (kind == "Pod" or kind in KINDS):
             pods += _pods_of(manifest, kind, f"{here} ({kind})", number, now_s, settings, priority)
         else:
-            left_out.append(shortened(repr(kind), 40))
+            left_out.append(shorten(repr(kind), 40))
     known = ", ".join(["Pod", *KINDS])
     if not pods:
         raise UserError(f"{where}: kind {', '.join(left_out) or None} should be one of {known}")
