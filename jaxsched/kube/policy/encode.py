@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int8, Int32, PyTree
+from jaxtyping import Bool, Float32, Int8, Int32, Int64, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
@@ -130,10 +130,15 @@ def blank_jobs(size: int) -> JobTable:
     """Rows that never arrive, on the host. Estimates are the durations: nothing else is known of a live cluster."""
     columns: dict[str, Any] = {name: np.zeros(size, np.int32) for name in ("ps", "model", "tenant", "home")}
     columns |= {name: np.ones(size, np.int32) for name in ("workers", "gpus_per_worker")}
-    columns["arrival"] = np.full(size, NEVER, np.int32)
+    columns["arrival"], columns["milli"] = np.full(size, NEVER, np.int32), np.zeros(0, np.int32)
     columns["lead_s"] = np.zeros(size, np.float32)
     columns["duration_s"] = columns["estimate_s"] = np.ones(size, np.float32)
     return JobTable(**columns)
+
+
+def take_rows(jobs: JobTable, rows: Int64[np.ndarray, "rows"]) -> JobTable:
+    """Some rows of a table on the host; what no job has (columns of size 0) stays so."""
+    return jax.tree.map(lambda column: column[rows] if len(column) else column, jobs)
 
 
 def _fill_times(jobs: JobTable, row: int, age_s: float, duration_s: float, interval_s: float) -> None:

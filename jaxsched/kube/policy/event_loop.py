@@ -1,6 +1,5 @@
 """Rules on a live cluster: the event loop decides, in Python. Nothing is compiled."""
 
-import jax
 import numpy as np
 from jaxtyping import Int32
 
@@ -8,7 +7,7 @@ from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.event_loop import DecisionRounds, RunningJob, why_not
 from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.policy.base import Decision
-from jaxsched.kube.policy.encode import StateArrays
+from jaxsched.kube.policy.encode import StateArrays, take_rows
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.policy import Policy
 
@@ -32,7 +31,7 @@ class EventLoopPolicy:
         first_running = arrays.queue.size
         running, waiting = int((arrays.running_row >= 0).sum()), int(arrays.queue.max(initial=-1)) + 1
         rows = np.concatenate([np.arange(first_running, first_running + running), np.arange(waiting)])
-        jobs = jax.tree.map(lambda column: column[rows], arrays.jobs)
+        jobs = take_rows(arrays.jobs, rows)
         running_jobs = [
             RunningJob(
                 int(arrays.running_row[partition, slot]) - first_running,

@@ -6,13 +6,14 @@ Gangs that may come later are rows at the end of the job table, others in every 
 import dataclasses
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.event_loop import Futures, RunningJob, numba_missing
 from jaxsched.kube.plan.rounds import home_partition, tenants_of
-from jaxsched.kube.policy.encode import blank_jobs
+from jaxsched.kube.policy.encode import blank_jobs, take_rows
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import HIGH, Question, draw_durations
@@ -56,13 +57,13 @@ class LaterJobs:
     def largest(self) -> JobTable:
         """As many rows, with every size that occurs: so much room must there be."""
         which = np.resize(self._distinct, self.rows) if self.rows else np.zeros(0, np.int64)
-        return _rows(self.shapes, which)
+        return take_rows(self.shapes, which)
 
     def draw(self, draw: int) -> LaterRows:
         """The rows of one draw, in order of arrival."""
         come, at_s = self.futures[draw] if self.futures else ([], [])
         which = np.array([*come, *[0] * (self.rows - len(come))], np.int64)
-        jobs, own = _rows(self.shapes, which), slice(len(come))
+        jobs, own = take_rows(self.shapes, which), slice(len(come))
         z = np.random.default_rng([self.question.seed, draw, RUN_TIMES]).standard_normal(len(come))
         partitions = len(self.pool.cluster.group_gpus)
         homes = np.random.default_rng([self.question.seed, draw, HOMES]).integers(0, partitions, len(come))
@@ -75,8 +76,7 @@ class LaterJobs:
 
 def concat_tables(first: JobTable, last: JobTable) -> JobTable:
     """The rows of both."""
-    pairs = {name: (column, getattr(last, name)) for name, column in vars(first).items() if column is not None}
-    return first.replace(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+    return jax.tree.map(lambda *pair: np.concatenate(pair), first, last)
 
 
 def has_queue_key(policy: Policy) -> bool:
@@ -87,10 +87,6 @@ def has_queue_key(policy: Policy) -> bool:
 def _one_of_each(jobs: JobTable) -> Int64[np.ndarray, "sizes"]:
     sizes = np.stack([jobs.workers, jobs.gpus_per_worker], 1)
     return np.unique(sizes, axis=0, return_index=True)[1] if len(sizes) else np.zeros(0, np.int64)
-
-
-def _rows(jobs: JobTable, which: Int64[np.ndarray, "rows"]) -> JobTable:
-    return jobs.replace(**{name: column[which] for name, column in vars(jobs).items() if column is not None})
 
 
 class Starts(NamedTuple):
