@@ -18,10 +18,7 @@ MAX_ROUTE_BYTES = 8 * 2**30  # route is dense: P T T E floats
 
 
 def build(
-    servers: Sequence[Server],
-    topology: Topology,
-    schedulers: int,
-    gpu_speeds: Mapping[str, float] = GPU_SPEEDS,
+    servers: Sequence[Server], topology: Topology, schedulers: int, gpu_speeds: Mapping[str, float] = GPU_SPEEDS
 ) -> Cluster:
     """The cluster of `servers` (row i stands in rack `topology.server_rack[i]`), one partition per scheduler.
 

@@ -60,7 +60,7 @@ PEAKS_TFLOPS: Mapping[str, float] = {
 }
 # Without such cores: FP32, TFLOP/s (data sheets), over the P100's 10.6 (assumption: as fast as that for its peak).
 PLAIN_PEAKS_TFLOPS: Mapping[str, float] = {
-    **{"P4": 5.5, "P40": 11.8, "GTX-1080": 8.9, "GTX-1080-Ti": 11.3, "TITAN-Xp": 12.1, "MI50": 13.3, "MI60": 14.7},
+    **{"P4": 5.5, "P40": 11.8, "GTX-1080": 8.9, "GTX-1080-Ti": 11.3, "TITAN-Xp": 12.1, "MI50": 13.3, "MI60": 14.7}
 }
 P100_TFLOPS = 10.6
 # Of these the peaks as above and the speeds of the first table: between them the others are read off.

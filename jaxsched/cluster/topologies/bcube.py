@@ -15,10 +15,7 @@ from jaxsched.errors import UserError
 
 
 def bcube(
-    num_servers: int,
-    levels: int | None = None,
-    nic_gbits_s: float = NIC_GBITS_S,
-    link_gbits_s: float | None = None,
+    num_servers: int, levels: int | None = None, nic_gbits_s: float = NIC_GBITS_S, link_gbits_s: float | None = None
 ) -> Topology:
     """BCube_k of n-port switches: n^(k+1) servers, k+1 = `levels` ports each, (k+1) n^k switches.
 

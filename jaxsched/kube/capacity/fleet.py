@@ -13,14 +13,7 @@ import numpy as np
 from jaxtyping import Int, Int32
 
 from jaxsched.cluster.build import build_rows
-from jaxsched.cluster.gpu_types import (
-    FASTEST,
-    GPU_TYPES,
-    MIG_PARTS,
-    GpuType,
-    find_gpu_type,
-    slice_name,
-)
+from jaxsched.cluster.gpu_types import FASTEST, GPU_TYPES, MIG_PARTS, GpuType, find_gpu_type, slice_name
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
 from jaxsched.cluster.partitions import default_schedulers

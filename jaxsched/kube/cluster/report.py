@@ -45,11 +45,7 @@ class Reporter:
     """Nothing waits for it; what a server does not take now is written later, or replaced by what is true then."""
 
     def __init__(
-        self,
-        api: ApiClient,
-        component: str,
-        on_denied: Callable[[str], None] = lambda words: None,
-        instance: str = "",
+        self, api: ApiClient, component: str, on_denied: Callable[[str], None] = lambda words: None, instance: str = ""
     ) -> None:
         self.api, self.component, self.on_denied, self.instance = api, component, on_denied, instance or component
         self._wanted: list[dict[tuple[str, str], _Report]] = [{}, {}, {}]  # first conditions, other ones, events

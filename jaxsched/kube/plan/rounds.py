@@ -110,12 +110,7 @@ class PolicyRounds:
         return placed, failed, full
 
     def _reserve(
-        self,
-        gang: Gang,
-        targets: list[Target] | None,
-        by: str,
-        running: list[RunningPart],
-        placed: Sequence[Placement],
+        self, gang: Gang, targets: list[Target] | None, by: str, running: list[RunningPart], placed: Sequence[Placement]
     ) -> tuple[Placement | None, bool]:
         """Reserve what was decided, or what is equal to it and the gang prefers; whether it was the latter."""
         capacity = self.capacity

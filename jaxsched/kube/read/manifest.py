@@ -159,13 +159,7 @@ def _objects(documents: Iterable[Any]) -> Iterator[Any]:
 
 
 def _pods_of(
-    manifest: Mapping[str, Any],
-    kind: str,
-    where: str,
-    number: int,
-    now_s: float,
-    settings: PlanSettings,
-    priority: int,
+    manifest: Mapping[str, Any], kind: str, where: str, number: int, now_s: float, settings: PlanSettings, priority: int
 ) -> Iterator[Pod]:
     meta = mapping(manifest, "metadata")
     given = meta.get("name", meta.get("generateName"))
