@@ -1,14 +1,15 @@
 """`jaxsched train`: learn the schedulers' policy, or go on with a run that was stopped."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 
-from jaxsched.cli.options import INTERFERENCE, optional, read_switch
+from jaxsched.cli.options import flatten, optional, read_switch
 from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
+from jaxsched.options import ClusterOptions, JobOptions, Options, World, describe, list_names
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Display
@@ -20,7 +21,7 @@ HELP = """Train the schedulers, or resume a run.
 The run's folder gets policy/ (the best checkpoint by validation), state/ (to resume from), metrics.jsonl and
 timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
 
-The options from --cluster on replace what the configuration says.
+The options of cluster and world replace what the configuration says.
 
 With --workload, no network of schedulers is trained, but a few numbers are learned from jobs. --learn says which:
 levels, an order of jobs by run time so far and GPUs, where run times are hidden and jobs may be stopped; or seeking,
@@ -39,14 +40,33 @@ Examples:
 
 
 COMPILING = "the training program, about 1 to 2 minutes (less where it was kept from an earlier run)"
-WORLD = ("knows", "preemption", "restart_s", "checkpoint_s", "min_run_s", "failures")
-ENVIRONMENT = ("cluster", "schedulers", "interference", "interval_s", "max_forwards", *WORLD)
+NO_OPTION = ("rounds",)  # of a world, but in the configuration only
+ENVIRONMENT = (*list_names(ClusterOptions), *(name for name in list_names(World) if name not in NO_OPTION))
 OVERRIDES = (*ENVIRONMENT, "load", "trace_gpu", "shards", "path", "seed")
 
 
+def _replacing(kind: type[Options], names: Collection[str]) -> dict[str, tuple[Any, Any]]:
+    """Options of `kind` for `flatten`, which replace what the configuration says where they are given."""
+    hints, found = get_type_hints(kind), {}
+    for name, (help, values) in describe(kind).items():
+        if name in names:
+            hint = str if values.words is not None else hints[name]
+            argument = tyro.conf.arg(metavar=values.shown, help=help, help_behavior_hint="")
+            found[name] = Annotated[hint | None, argument], None
+    return found
+
+
+_Overrides = flatten(
+    "_Overrides",
+    _replacing(ClusterOptions, ENVIRONMENT),
+    _replacing(World, ENVIRONMENT),
+    _replacing(JobOptions, ("trace_gpu",)),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
-    """Train the schedulers, or resume a run."""
+class _Run:
+    """What is trained, and where it is kept."""
 
     config: Annotated[Path | None, optional("FILE")] = None
     """What to train, YAML (default: the quickstart's configuration)."""
@@ -64,33 +84,14 @@ class Train:
     """Folder of an earlier run to go on with; it knows its configuration."""
     track: Annotated[tuple[str, ...], optional("tensorboard|wandb ...")] = ()
     """Also write metrics for TensorBoard or Weights & Biases (offline) into the run's folder."""
-    cluster: Annotated[str | None, optional("NAME|FILE")] = None
-    """Train on this cluster."""
-    schedulers: Annotated[int | None, optional("P")] = None
-    """Schedulers, each with its own partition of the servers."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(_Overrides, _Run):
+    """Train the schedulers, or resume a run."""
+
     load: Annotated[float | None, optional("X")] = None
     """Offered load of all environments, instead of a range; with --workload that of its jobs (default: their pace)."""
-    trace_gpu: Annotated[str | None, optional("TYPE")] = None
-    """GPU type that the run times of the drawn jobs are on (default: the type of most of the cluster's GPUs)."""
-    interference: Annotated[str | None, optional(INTERFERENCE)] = None
-    """How jobs slow each other down."""
-    interval_s: Annotated[float | None, optional("X")] = None
-    """Seconds between decisions."""
-    max_forwards: Annotated[int | None, optional("N")] = None
-    """How often a job may be forwarded (0: never). The policy of a network keeps to it afterwards."""
-    knows: Annotated[str | None, optional("runtimes|estimates|history|nothing")] = None
-    """What the schedulers know of run times; history is those of finished jobs, by which they estimate others. Levels
-    are learned knowing nothing."""
-    preemption: Annotated[str | None, optional("on|off")] = None
-    """Whether running jobs may be stopped."""
-    restart_s: Annotated[float | None, optional("X")] = None
-    """Seconds for which a job holds its GPUs before its work goes on, at every start but the first."""
-    checkpoint_s: Annotated[float | None, optional("X")] = None
-    """Seconds of work between two checkpoints."""
-    min_run_s: Annotated[float | None, optional("X")] = None
-    """A job is not stopped earlier after a start."""
-    failures: Annotated[str | None, optional("MTBF_H,MTTR_H")] = None
-    """Servers fail, as in `jaxsched evaluate`: mean hours up and mean hours out, drawn anew for every environment."""
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N; if there
     are not, all parts are computed on one, and that is said."""
@@ -190,6 +191,7 @@ class Train:
 
     def overridden(self, config: "TrainConfig") -> "TrainConfig":
         """`config` with what the options say instead."""
+        from jaxsched.errors import UserError
         from jaxsched.learning.config import validate
 
         def given(*names: str) -> dict:
@@ -198,7 +200,10 @@ class Train:
         world = given(*ENVIRONMENT)
         if self.preemption is not None:
             world["preemption"] = read_switch(self.preemption)
-        env = dataclasses.replace(config.env, **world)
+        try:
+            env = dataclasses.replace(config.env, **world)
+        except UserError as error:
+            raise UserError(f"options: env: {error}") from None
         load = {} if self.load is None else {"load": (self.load, self.load)}
         jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"))
         ppo = dataclasses.replace(config.ppo, **given("shards"))

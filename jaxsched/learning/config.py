@@ -109,7 +109,7 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
 
 
 def _check_value(hint: Any, value: Any, where: str) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+    if typing.get_origin(hint) in (types.UnionType, typing.Union) and types.NoneType not in typing.get_args(hint):
         hint = str  # a name or a function: a file can only hold the name
     return convert(hint, value, where)
 

@@ -16,10 +16,10 @@ from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Failures, no_failures, preemption
-from jaxsched.env.knowledge import KNOWLEDGE, NOTHING, RUNTIMES
 from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, make_params
 from jaxsched.io.schema import NotNegative, Positive
-from jaxsched.semantics import MOST_FORWARDS
+from jaxsched.options import World
+from jaxsched.semantics import KNOWLEDGE, NOTHING
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.mixes import get_mix
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
@@ -60,9 +60,9 @@ class WorkloadConfig:
         return [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvironmentConfig:
-    """The cluster to train on, and the rules of its world."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentConfig(World):
+    """The cluster to train on, and the rules of its world: those of an evaluation, with these defaults, and more."""
 
     cluster: str = "leaf-spine-8"
     more_clusters: tuple[str, ...] = ()  # every environment draws one of all
@@ -71,20 +71,13 @@ class EnvironmentConfig:
     interval_factor: PositiveLimits = (1.0, 1.0)  # of the interval alone, drawn per environment; log-uniform
     running_slots: Many = 32
     queue_slots: Many = 64
-    rounds: Many = 16
-    max_forwards: Annotated[int, Meta(ge=0, le=MOST_FORWARDS)] = 2  # of a job; 0 = schedulers keep what arrives
-    interference: str = "analytic"  # as `--interference` of the command line
+    rounds: int = 16
+    interference: str = "analytic"
     contention: tuple[NotNegative, NotNegative] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
-    knows: str = RUNTIMES  # what the schedulers know of run times, as `--knows` of the command line
-    preemption: bool = False  # as `--preemption`: running jobs may be stopped, by whoever does; what that costs:
-    restart_s: float = 60.0
-    checkpoint_s: float = 0.0
-    min_run_s: float = 0.0
-    failures: str = ""  # as `--failures`: servers fail, drawn anew for every environment; "": none does
+    failures: str | None = ""  # drawn anew for every environment; "": none does
 
     def rules(self) -> Rules:
-        """What must hold of several of these together. UserError on costs and failures out of range."""
-        preemption(self.restart_s, self.checkpoint_s, self.min_run_s)
+        """What else must hold. UserError on failures out of range."""
         if self.failures:
             parse_rates(self.failures)
         known = [name for name in KNOWLEDGE if name != NOTHING]
@@ -92,14 +85,6 @@ class EnvironmentConfig:
             rule_of_rising("interval_factor", self.interval_factor),
             rule_of_rising("contention", self.contention),
             (self.knows in known, f"knows must be one of {', '.join(known)}: learned schedulers read estimates"),
-            (
-                self.preemption or self.min_run_s == 0.0,
-                "min_run_s says when schedulers may stop jobs, but preemption is off",
-            ),
-            (
-                self.preemption or self.failures != "" or (self.restart_s, self.checkpoint_s) == (60.0, 0.0),
-                "restart_s and checkpoint_s say what stopping jobs costs, but preemption is off, and no server fails",
-            ),
         ]
 
 
@@ -146,8 +131,7 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
 
 def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    fails = env.failures != ""
-    stopping = SCHEDULERS if env.preemption else FAILURES if fails else NOBODY
+    stopping = SCHEDULERS if env.preemption else FAILURES if env.fails else NOBODY
     return make_params(
         cluster,
         interval_s=env.interval_s,
@@ -155,7 +139,7 @@ def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster)
         interference=interference_model(env.interference),
         max_forwards=jnp.int32(env.max_forwards),
         preemption=preemption(env.restart_s, env.checkpoint_s, env.min_run_s, by=stopping),
-        failures=no_outages(cluster.group_gpus.shape[:2]) if fails else no_failures(cluster),
+        failures=no_outages(cluster.group_gpus.shape[:2]) if env.fails else no_failures(cluster),
     )
 
 

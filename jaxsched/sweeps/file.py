@@ -6,12 +6,15 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
+from jaxsched.io.schema import Count, Positive, Size
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, to_dict, validate
 from jaxsched.learning.worlds import EnvironmentConfig
@@ -31,15 +34,19 @@ class Tests:
     schedulers: int = 0
     workload: str = "philly-like"
     mix: str = "default"
-    loads: tuple[float, ...] = (0.85,)
-    num_jobs: int = 300
+    loads: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (0.85,)
+    num_jobs: Size = 300
     seed: int = 1000  # of the first job list
-    seeds: int = 8
+    seeds: Size = 8
     mean_duration_s: float = 0.0
     duration_cap_s: float = 0.0
     interval_s: float = 0.0
     interference: str = ""
-    policies: tuple[str, ...] = ("pack", "pack:area+backfill", "greedy-wait")  # to compare with
+    policies: Annotated[tuple[str, ...], Meta(min_length=1)] = (
+        "pack",
+        "pack:area+backfill",
+        "greedy-wait",
+    )  # to compare with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +86,8 @@ class Sweep:
 
 def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
     """The rules under which a policy that was trained in `env` is measured."""
-    return Settings(
-        interval_s=tests.interval_s or env.interval_s,
-        interference=tests.interference or env.interference,
-        max_forwards=env.max_forwards,
-        preemption=env.preemption,
-        restart_s=env.restart_s,
-        checkpoint_s=env.checkpoint_s,
-        min_run_s=env.min_run_s,
-        failures=env.failures or None,
-        knows=env.knows,
-    )
+    own = {name: value for name in ("interval_s", "interference") if (value := getattr(tests, name))}
+    return Settings.taken_from(env, rounds=Settings.rounds, failures=env.failures or None, **own)
 
 
 def digest(content: Any) -> str:
@@ -102,10 +100,10 @@ class _Top:
     """The keys of the file that are plain; `axes` and `variants` are free mappings."""
 
     base: str = ""
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[Count, ...], Meta(min_length=1)] = (0,)
     evaluate: Tests = Tests()
     out: str = ""
-    runs_at_once: int = 0
+    runs_at_once: Count = 0
 
 
 def load_sweep(path: str | Path) -> Sweep:
@@ -123,7 +121,10 @@ def load_sweep(path: str | Path) -> Sweep:
     for key in ("base", "out"):
         if not getattr(top, key):
             raise UserError(f"{path}: {key} is missing; give {'a config file' if key == 'base' else 'a folder'}")
-    _check(top, str(path))
+    try:
+        parse_all(top.evaluate.policies)
+    except UserError as error:
+        raise UserError(f"{path}: evaluate: {error}") from None
     try:
         base = load_config(path.parent / top.base)
     except UserError as error:
@@ -192,25 +193,6 @@ def change_config(config: TrainConfig, changes: dict[str, Any], where: str) -> T
             raise UserError(f"{where}: {key}: no such key of a training config; it is ROOM.KEY, as in ppo.gamma")
         place[last] = value
     return validate(from_dict(TrainConfig, values, where), where)
-
-
-def _check(top: _Top, where: str) -> None:
-    tests = top.evaluate
-    rules = [
-        (top.runs_at_once >= 0, "runs_at_once: should be at least 0"),
-        (len(top.seeds) > 0, "seeds: should be a list of at least one"),
-        (all(0 <= seed < 2**31 for seed in top.seeds), "seeds: should be at least 0 and less than 2^31"),
-        (len(tests.loads) > 0 and all(load > 0 for load in tests.loads), "evaluate: loads should be numbers above 0"),
-        (tests.num_jobs >= 1 and tests.seeds >= 1, "evaluate: num_jobs and seeds should be at least 1"),
-        (len(tests.policies) > 0, "evaluate: policies should name at least one to compare with"),
-    ]
-    for holds, message in rules:
-        if not holds:
-            raise UserError(f"{where}: {message}")
-    try:
-        parse_all(tests.policies)
-    except UserError as error:
-        raise UserError(f"{where}: evaluate: {error}") from None
 
 
 def _mapping(value: Any, where: str) -> dict:

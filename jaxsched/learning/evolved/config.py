@@ -75,16 +75,7 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
         )
     if jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
-    settings = Settings(
-        interval_s=config.interval_s,
-        interference=config.interference,
-        max_forwards=config.max_forwards,
-        preemption=config.task.stops,
-        restart_s=config.restart_s,
-        checkpoint_s=config.checkpoint_s,
-        min_run_s=config.min_run_s,
-        knows=config.task.knows,
-    )
+    settings = Settings.taken_from(config, seed=0, preemption=config.task.stops, knows=config.task.knows)
     return scenario.cluster, jobs, settings
 
 
