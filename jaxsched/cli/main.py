@@ -31,7 +31,7 @@ COMMANDS = {
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
 # Commands that stand in the module of another one, or cannot be the name of one.
-BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "import_log"}
+BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "import_log", "table": "sweep", "plot": "sweep"}
 
 
 def command_of(name: str) -> tuple[type, str]:

@@ -1,4 +1,4 @@
-"""`jaxsched sweep`: many training runs from one file, and their table."""
+"""`jaxsched sweep`, `table` and `plot`: many training runs from one file, their table, and their figures."""
 
 import dataclasses
 from pathlib import Path
@@ -9,7 +9,10 @@ import tyro
 from jaxsched.cli.options import ExecutorOptions, Output, optional
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxsched.sweeps.file import Sweep as Plan
+    from jaxsched.sweeps.plan import Program
 
 HELP = """Train every point of a sweep, measure it, and print the table.
 
@@ -71,7 +74,7 @@ class Sweep(ExecutorOptions):
         if self.out is not None:
             plan = dataclasses.replace(plan, out=self.out)
         if self.plan:
-            for line in sweep_plan.plan(plan, memory=self.memory):
+            for line in sweep_plan.plan(plan, self._memory()):
                 print(line, flush=True)
             return
         if not self.table:
@@ -89,6 +92,14 @@ class Sweep(ExecutorOptions):
         elif self.markdown is not None:
             raise UserError(f"{self.markdown}: is not written, no point is finished")
 
+    def _memory(self) -> "Callable[[Program], float] | None":
+        """What says what a program needs, where that is asked for: all that training needs, seconds to import."""
+        if not self.memory:
+            return None
+        from jaxsched.sweeps.shared_programs import memory_mib
+
+        return memory_mib
+
     def _sweep(self, plan: "Plan") -> None:
         """Trains and measures what has no row, with progress on stderr."""
         from jaxsched.cli.output import Display, OverAll
@@ -96,11 +107,109 @@ class Sweep(ExecutorOptions):
         from jaxsched.learning.devices import provide_devices
         from jaxsched.sweeps import plan as sweep_plan
         from jaxsched.sweeps import run as sweep
+        from jaxsched.sweeps.shared_programs import check_memory
 
         if plan.runs_at_once > 1:
             provide_devices()
         with choose_executor(self.on, self.ask, plan.out / JOBS_FOLDER) as executor:
-            sweep_plan.check_memory(plan, executor.memory_bytes())
+            check_memory(plan, executor.memory_bytes())
             with Display([], 0, "chunks") as display:
                 report = display.more if self.on == "local" else OverAll(display, sweep_plan.chunks_left(plan)).more
                 sweep.run(plan, report, executor)
+
+
+TABLE_HELP = """Rank the finished points of a sweep, with intervals over seeds.
+
+FILE is a sweep (.yaml), its rows.jsonl, or what --rows wrote. Nothing is run. Points are compared with the best one
+seed by seed.
+
+Examples:
+  jaxsched table examples/sweep.yaml
+  jaxsched table runs/sweeps/example/rows.jsonl --by "validation: JCT (s)" --markdown table.md
+  jaxsched table examples/sweep.yaml --rows rows.parquet
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rank the finished points of a sweep, with intervals over seeds."""
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A sweep (.yaml), its rows.jsonl, or a .parquet of these."""
+    by: Annotated[str | None, optional("FIGURE")] = None
+    """The figure to rank by (default: the ratio on the first test)."""
+    markdown: Output = None
+    """Also write the table as Markdown."""
+    rows: Output = None
+    """Also write a line per point with all figures (.jsonl or .parquet)."""
+
+    def run(self) -> None:
+        """Read, rank, print, write. UserError on any mistake."""
+        from jaxsched.cli.output import results, text
+        from jaxsched.io.files import check_outputs
+        from jaxsched.sweeps import ranking as sweep_ranking
+        from jaxsched.sweeps.records import check_records_file, read_records, write_records
+
+        check_outputs({"--markdown": self.markdown, "--rows": self.rows}, [self.file])
+        check_records_file(self.rows)
+        records = read_records(self.file)
+        figure = sweep_ranking.figure_named(records, self.by)
+        with results() as write:
+            write(self.markdown, text(sweep_ranking.markdown(records, figure)))
+            write(self.rows, lambda path: write_records(path, records))
+            print(sweep_ranking.plain_text(records, figure))
+
+
+PLOT_HELP = """Draw the finished points of a sweep.
+
+FILE is a sweep (.yaml), its rows.jsonl, or what `jaxsched table --rows` wrote. Every point is drawn with its 95%
+interval over seeds: ranked, or with --x along an axis of numbers, a line for each value of the others. --curves draws
+the validation runs of the training instead. Needs the extra viz.
+
+Examples:
+  jaxsched plot examples/sweep.yaml --out ranked.png
+  jaxsched plot runs/sweeps/example/rows.jsonl --x network.width --out width.svg
+  jaxsched plot examples/sweep.yaml --curves --out curves.pdf
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Draw the finished points of a sweep."""
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A sweep (.yaml), its rows.jsonl, or a .parquet of these."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FIGURE", aliases=["-o"])] = Path("sweep.png")
+    """The figure (.png, .pdf or .svg)."""
+    by: Annotated[str | None, optional("FIGURE")] = None
+    """The figure to draw, as in `jaxsched table` (default: the ratio on the first test)."""
+    x: Annotated[str | None, optional("AXIS")] = None
+    """An axis of the sweep, all of whose values are numbers."""
+    curves: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw validation JCTs over chunks of training."""
+
+    def run(self) -> None:
+        """Read, draw, write. UserError on any mistake."""
+        from jaxsched.cli.output import results
+        from jaxsched.errors import UserError
+        from jaxsched.evaluation.figures import check_figure, intervals, lines
+        from jaxsched.io.files import check_outputs
+        from jaxsched.sweeps.ranking import curves, figure_named, group_along_axis, rank_groups
+        from jaxsched.sweeps.records import read_records
+
+        check_outputs({"--out": self.out}, [self.file])
+        check_figure(self.out)
+        if self.curves and (self.x is not None or self.by is not None):
+            raise UserError("--curves: draws validation over chunks; leave --x and --by out")
+        records = read_records(self.file)
+        figure = figure_named(records, self.by)
+        with results() as write:
+            if self.curves:
+                series = curves(records)
+                write(self.out, lambda path: lines(series, ("chunk", "validation JCT (s)"), path))
+            elif self.x is not None:
+                name, series = self.x, group_along_axis(rank_groups(records, figure), self.x)
+                write(self.out, lambda path: lines(series, (name, figure), path))
+            else:
+                places = [(place.group, place.mean, place.interval) for place in rank_groups(records, figure)]
+                write(self.out, lambda path: intervals(places, figure, path))

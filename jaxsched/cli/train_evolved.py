@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxsched.cli.options import read_switch
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Display
-    from jaxsched.cli.train import Train
     from jaxsched.learning.evolved.config import EvolvedConfig
 
 ONLY_HERE = ("workload", "learn", "until", "generations")
@@ -17,7 +16,7 @@ COSTS = ("restart_s", "checkpoint_s", "min_run_s")
 NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
 
 
-def is_asked(options: "Train") -> bool:
+def is_asked(options: Any) -> bool:
     """The command learns from a workload. UserError where only a part of what that needs is given."""
     from jaxsched.errors import UserError
     from jaxsched.learning.evolved.state import STATE_FILE
@@ -31,7 +30,7 @@ def is_asked(options: "Train") -> bool:
     return options.workload is not None and options.resume is None
 
 
-def learn(options: "Train") -> None:
+def learn(options: Any) -> None:
     """Learn, and say where the policy is. UserError on any mistake."""
     import shlex
 
@@ -73,7 +72,7 @@ def say_if_compiling(display: "Display") -> None:
         display.compiling("train", said)
 
 
-def config_of(options: "Train") -> "EvolvedConfig":
+def config_of(options: Any) -> "EvolvedConfig":
     """What a new run is told. UserError on options that do not go with it."""
     from jaxsched.errors import UserError
     from jaxsched.learning.evolved.config import EvolvedConfig

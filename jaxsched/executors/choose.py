@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
-from jaxsched.executors.executor import Executor
-from jaxsched.executors.local import LocalExecutor
+from jaxsched.executors.executor import Executor, LocalExecutor
 
 LOCAL, RAY, SLURM = KINDS = ("local", "ray", "slurm")
 

@@ -1,4 +1,4 @@
-"""What does tasks: the contract of an executor, and what happens around a task on another machine."""
+"""What does tasks: the contract, the executor of this process, and what happens around a task on another machine."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxsched.compile_cache import enable_cache
 from jaxsched.errors import UserError
-from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops
+from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops, memory_bytes
 
 RETRIES = 3  # of a task whose worker was lost
 POLL_S = 0.5
@@ -41,6 +41,28 @@ class Executor(Protocol):
         loses its worker each time. Tasks that go on when the iterator is closed are ended.
         """
         ...
+
+
+class LocalExecutor:
+    """See `Executor`. Nothing is pickled, and no worker can be lost."""
+
+    def memory_bytes(self) -> int | None:
+        """Of the accelerator, else of this machine."""
+        import jax
+
+        if jax.default_backend() == "cpu":
+            return memory_bytes()
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+    def run(self, common: Any, tasks: Sequence[Task], report: Report | None = None) -> Iterator[tuple[int, Any]]:
+        """In the order of the tasks."""
+        for number, task in enumerate(tasks):
+
+            def tell(value: Any, number: int = number) -> None:
+                if report is not None:
+                    report(number, value)
+
+            yield number, task.work(common, task.argument, tell)
 
 
 class Attempt(NamedTuple):

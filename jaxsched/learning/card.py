@@ -1,4 +1,4 @@
-"""What a checkpoint's card says of its training beside figures."""
+"""Evaluations in a checkpoint's card: recorded there, and shown beside new ones."""
 
 import math
 import shlex
@@ -9,32 +9,10 @@ from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.tables import align
 from jaxsched.io import cards
 from jaxsched.io.locks import locked
-from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
 from jaxsched.policies.checkpoint import WHAT
 
 WAIT_S = 30.0
 CHECKPOINT = "CHECKPOINT"  # in a recorded command, the policy that the card is of
-
-
-def limits(env: EnvironmentConfig, jobs: WorkloadConfig, *, any_size: bool) -> str:
-    """What the policy was trained on, in a few sentences: beyond it nothing is known until it is measured.
-
-    `any_size`: it can be asked on clusters of other sizes.
-    """
-
-    def span(limits: tuple[float, float]) -> str:
-        low, high = limits
-        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-    gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
-    return (
-        f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
-        f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
-        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
-        f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
-        " durations. Beyond these nothing is known but what is measured."
-        + ("" if any_size else " For clusters of the same sizes only.")
-    )
 
 
 def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None:

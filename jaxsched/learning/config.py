@@ -6,7 +6,6 @@ Each part has its options, with what they mean and their limits, where it is: `l
 
 import dataclasses
 import difflib
-import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -29,7 +28,6 @@ from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 T = TypeVar("T")
 AUTO = "auto"
 MOST_TOGETHER = 1 << 28  # of what is allocated for every environment: a mistyped size must not take all memory
-MOST_WINDOW = 1 << 16
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -60,7 +58,14 @@ class MachineConfig:
         return [(self.path in (AUTO, *PATHS), f"path must be one of {', '.join((AUTO, *PATHS))}")]
 
 
-SEEN = Discipline(order="sjf", backfill=True, reserve=True, window=4)  # what the learned schedulers see of a queue
+@dataclasses.dataclass(frozen=True)
+class QueueView(Discipline):
+    """What the learned schedulers see of a queue: a discipline, with these defaults."""
+
+    order: str = "sjf"
+    backfill: bool = True
+    reserve: bool = True
+    window: Annotated[int, Meta(ge=1, le=1 << 16)] = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +74,7 @@ class TrainConfig:
 
     seed: Seed = 0
     env: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
-    queue: Discipline = SEEN
+    queue: QueueView = dataclasses.field(default_factory=QueueView)
     workload: WorkloadConfig = dataclasses.field(default_factory=WorkloadConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     reward: RewardConfig = dataclasses.field(default_factory=RewardConfig)
@@ -101,17 +106,11 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
         if dataclasses.is_dataclass(hints[key]):
             made[key] = from_dict(typing.cast(type, hints[key]), value, place, getattr(base, key))
         else:
-            made[key] = _check_value(hints[key], value, place)
+            made[key] = convert(hints[key], value, place)
     try:
         return dataclasses.replace(typing.cast(Any, base), **made)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-
-
-def _check_value(hint: Any, value: Any, where: str) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union) and types.NoneType not in typing.get_args(hint):
-        hint = str  # a name or a function: a file can only hold the name
-    return convert(hint, value, where)
 
 
 def load_config(path: str | Path) -> TrainConfig:
@@ -152,7 +151,6 @@ def _rules(config: TrainConfig) -> Rules:
             env.knows == HISTORY or not config.queue.needs_history,
             f"queue: order {config.queue.order} needs env: knows: {HISTORY}; las needs nothing",
         ),
-        (config.queue.window <= MOST_WINDOW, f"queue: window must be at most {MOST_WINDOW}"),
         (
             ppo.num_envs * max(ppo.steps, slots) <= MOST_TOGETHER and check.seeds * check.jobs <= MOST_TOGETHER,
             f"ppo: num_envs times steps, or times slots and jobs, must be at most {MOST_TOGETHER:,}",
@@ -163,3 +161,22 @@ def _rules(config: TrainConfig) -> Rules:
 def quickstart_config() -> TrainConfig:
     """A few minutes on two cores: eight servers, two schedulers."""
     return TrainConfig()
+
+
+def describe_limits(config: TrainConfig) -> str:
+    """What a policy is trained on, in a few sentences: beyond it nothing is known until it is measured."""
+    env, jobs = config.env, config.workload
+
+    def span(limits: tuple[float, float]) -> str:
+        low, high = limits
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+    gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
+    return (
+        f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
+        f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
+        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
+        f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
+        " durations. Beyond these nothing is known but what is measured."
+        + ("" if config.network.kind != "flat" else " For clusters of the same sizes only.")
+    )

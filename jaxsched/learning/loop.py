@@ -17,9 +17,8 @@ from jaxtyping import Float32, PyTree
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, read_rows, truncate
-from jaxsched.learning.card import limits
 from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, validate
-from jaxsched.learning.config import TrainConfig, to_dict
+from jaxsched.learning.config import TrainConfig, describe_limits, to_dict
 from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
 from jaxsched.learning.faults import stop_at_fault
 from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle_path
@@ -190,7 +189,7 @@ def write_policy(run_dir: Path, config: TrainConfig, setting: Setting, state: Tr
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,
-        "limits": limits(config.env, config.workload, any_size=config.network.kind != "flat"),
+        "limits": describe_limits(config),
     }
     save_policy(
         run_dir / POLICY_FOLDER,

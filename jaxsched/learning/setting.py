@@ -64,7 +64,7 @@ def assemble_setting(worlds: Worlds, config: TrainConfig) -> Setting:
         path=config.machine.path,
         worlds=worlds._replace(env=config.env, workload=config.workload),
         network=SchedulerNetwork(**dataclasses.asdict(config.network)),
-        queue=config.queue,
+        queue=Discipline(**dataclasses.asdict(config.queue)),
         reward=config.reward,
         ppo=config.ppo,
         validation=config.validation,

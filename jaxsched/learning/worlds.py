@@ -27,7 +27,7 @@ from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_lo
 Many = Annotated[int, Meta(ge=1, le=1 << 16)]  # environments, steps, slots: far above any run, far below any memory
 Jobs = Annotated[int, Meta(ge=1, le=10**7)]
 Limits = tuple[float, float]  # least and most of what is drawn
-Counts = Annotated[tuple[tuple[int, float], ...], Meta(max_length=1024)]
+GpuCounts = Annotated[tuple[tuple[int, float], ...], Meta(max_length=1024)]
 PositiveLimits = tuple[Positive, Positive]
 Rules = list[tuple[bool, str]]  # what must hold of several options, and what to say where it does not
 
@@ -44,7 +44,7 @@ class WorkloadConfig:
     load: PositiveLimits = (0.6, 1.0)
     mean_duration_s: float = 3600.0
     duration_cap_s: float = 28800.0
-    gpu_counts: Counts = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))  # GPUs and weight
+    gpu_counts: GpuCounts = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))  # GPUs and weight
     ps_fraction: float = 0.5
     mix: str = "default"  # of models: a name of `workload.mixes`, or models with commas between
     burstiness: float = 1.5

@@ -9,12 +9,11 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 
-from jaxsched.errors import UserError
 from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.sweeps.file import Point, Sweep
@@ -73,8 +72,8 @@ def programs(sweep: Sweep) -> list[Program]:
     return [Program(points, min(most, len(points))) for points in groups.values()]
 
 
-def plan(sweep: Sweep, *, memory: bool = False) -> Iterator[str]:
-    """One line per program: its points, how they run, and with `memory` (a second each) what their shapes need."""
+def plan(sweep: Sweep, memory_mib: Callable[[Program], float] | None = None) -> Iterator[str]:
+    """One line per program: its points, how they run, and with `memory_mib` what their shapes need."""
     finished = {row["id"] for row in rows_of(sweep)}
     for number, program in enumerate(programs(sweep), 1):
         names = list(dict.fromkeys(point.group for point in program.points))
@@ -82,7 +81,7 @@ def plan(sweep: Sweep, *, memory: bool = False) -> Iterator[str]:
         how = "one after the other" if program.runs_at_once == 1 else f"{program.runs_at_once} at once"
         differ = f", differing in {', '.join(program.differing)}" if program.differing else ""
         line = f"program {number}: {len(program.points)} points ({done} finished) of {', '.join(names)}{differ}; {how}"
-        yield f"{line}; at least {_memory_mib(program):,.0f} MiB" if memory else line
+        yield line if memory_mib is None else f"{line}; at least {memory_mib(program):,.0f} MiB"
 
 
 def chunks_left(sweep: Sweep) -> int:
@@ -95,23 +94,6 @@ def chunks_left(sweep: Sweep) -> int:
     return left
 
 
-def check_memory(sweep: Sweep, most_bytes: int | None) -> None:
-    """UserError if a program with unfinished points holds more than a worker has; a second per program."""
-    if most_bytes is None:
-        return
-    finished = {row["id"] for row in rows_of(sweep)}
-    for number, program in enumerate(programs(sweep), 1):
-        if all(sweep.id_of(point) in finished for point in program.points):
-            continue
-        needed, most = _memory_mib(program), most_bytes / 2**20
-        if needed > most:
-            less = "a smaller runs_at_once" if program.runs_at_once > 1 else "fewer ppo.num_envs or ppo.steps"
-            raise UserError(
-                f"{sweep.path}: program {number}, {program.points[0].name}: needs at least {needed:,.0f} MiB, a worker "
-                f"has {most:,.0f}; take {less}"
-            )
-
-
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
     """The rows of the sweep's points that are finished, in the order of the file and by the names that it has now."""
     by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
@@ -122,13 +104,6 @@ def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
 def names_of(point: Point) -> dict[str, Any]:
     """What a row says of its point."""
     return {"point": point.name, "group": point.group, "variant": point.variant, "changes": point.changes}
-
-
-def _memory_mib(program: Program) -> float:
-    from jaxsched.sweeps.shared_programs import SharedPrograms  # all that training needs, seconds to import
-
-    shared = SharedPrograms([point.config for point in program.points[:1]])
-    return program.runs_at_once * shared.memory_bytes() / 2**20
 
 
 def flat(config: Any) -> dict[str, Any]:

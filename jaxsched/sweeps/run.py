@@ -13,8 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from jaxsched.executors.executor import Executor, Task
-from jaxsched.executors.local import LocalExecutor
+from jaxsched.executors.executor import Executor, LocalExecutor, Task
 from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, mend, read_rows
 from jaxsched.io.locks import locked

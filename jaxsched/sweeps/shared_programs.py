@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float32, PyTree, Shaped
 
 from jaxsched.dynamics.batching import lane_by_lane
+from jaxsched.errors import UserError
 from jaxsched.io.json_lines import append, read_rows
 from jaxsched.learning import rollout
 from jaxsched.learning.chunk import chunk, initial, place_state, validate
@@ -25,7 +26,8 @@ from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs
 from jaxsched.learning.setting import Setting, assemble_setting, make_setting, settle_path
 from jaxsched.learning.state import TrainState, has_step, restore, save
 from jaxsched.machine import loop_options
-from jaxsched.sweeps.plan import TRACED, replace_values, shape_key, value_of
+from jaxsched.sweeps.file import Sweep
+from jaxsched.sweeps.plan import TRACED, Program, programs, replace_values, rows_of, shape_key, value_of
 
 
 class RunArguments(NamedTuple):
@@ -130,6 +132,29 @@ def _equal(column: Sequence[Array]) -> bool:
 
 def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def memory_mib(program: Program) -> float:
+    """What the runs that are trained at once hold at least, from shapes; a second."""
+    shared = SharedPrograms([point.config for point in program.points[:1]])
+    return program.runs_at_once * shared.memory_bytes() / 2**20
+
+
+def check_memory(sweep: Sweep, most_bytes: int | None) -> None:
+    """UserError if a program with unfinished points holds more than a worker has; a second per program."""
+    if most_bytes is None:
+        return
+    finished = {row["id"] for row in rows_of(sweep)}
+    for number, program in enumerate(programs(sweep), 1):
+        if all(sweep.id_of(point) in finished for point in program.points):
+            continue
+        needed, most = memory_mib(program), most_bytes / 2**20
+        if needed > most:
+            less = "a smaller runs_at_once" if program.runs_at_once > 1 else "fewer ppo.num_envs or ppo.steps"
+            raise UserError(
+                f"{sweep.path}: program {number}, {program.points[0].name}: needs at least {needed:,.0f} MiB, a worker "
+                f"has {most:,.0f}; take {less}"
+            )
 
 
 def train_batched(

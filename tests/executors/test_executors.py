@@ -13,8 +13,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.executors.choose import choose_executor
-from jaxsched.executors.executor import RETRIES, Task
-from jaxsched.executors.local import LocalExecutor
+from jaxsched.executors.executor import RETRIES, LocalExecutor, Task
 from tests.executors import work
 from tests.executors.conftest import needs
 

@@ -15,7 +15,7 @@ import pytest
 from jaxsched.env.environment import initial_state, transition
 from jaxsched.learning import loop, ppo, rollout
 from jaxsched.learning.chunk import initial
-from jaxsched.learning.config import SEEN, NetworkConfig, TrainConfig
+from jaxsched.learning.config import NetworkConfig, QueueView, TrainConfig
 from jaxsched.learning.draws import params_of
 from jaxsched.learning.ppo import PPOConfig
 from jaxsched.learning.setting import Setting, make_setting
@@ -30,7 +30,7 @@ CONFIG = TrainConfig(
         cluster="leaf-spine-4", more_clusters=("torus2d-6",), schedulers=2, running_slots=12, queue_slots=24, rounds=6,
         interval_factor=(0.8, 1.0),
     ),
-    queue=dataclasses.replace(SEEN, window=2),
+    queue=QueueView(window=2),
     workload=WorkloadConfig(
         load=(1.2, 2.0), mean_duration_s=900.0, duration_cap_s=3600.0, jobs=64,
         gpu_counts=((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.1), (16, 0.1)), home_skew=(0.0, 0.6), gang_tilt=(-0.3, 0.3),
