@@ -14,7 +14,8 @@ from jaxsched.env.state import State
 from jaxsched.learning import rollout
 from jaxsched.learning.devices import map_shards, mean_over_shards, place, shard_key, sum_over_shards
 from jaxsched.learning.draws import Draw, draw_worlds
-from jaxsched.learning.ppo import Batch, Losses, PPOConfig, optimizer, select, update
+from jaxsched.learning.options import PPOConfig
+from jaxsched.learning.ppo import Batch, Losses, optimizer, select, update
 from jaxsched.learning.setting import Setting, trace_for_path
 from jaxsched.learning.state import TrainState
 from jaxsched.learning.validation import validation_jct_s

@@ -1,7 +1,7 @@
 """What a training run is told: one frozen dataclass of the options of its parts, read from YAML.
 
-Each part has its options, with what they mean and their limits, where it is: `learning.worlds`, `rollout`, `ppo`,
-`validation`. Here they are put together, read, and checked against each other. A misspelt key is refused by name.
+Here the options of `learning.options` are put together, read, and checked against each other. A misspelt key is refused
+by name.
 """
 
 import dataclasses
@@ -19,10 +19,14 @@ from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import convert
 from jaxsched.io.yaml_file import read_yaml
-from jaxsched.learning.ppo import PPOConfig
-from jaxsched.learning.rollout import RewardConfig
-from jaxsched.learning.validation import ValidationConfig
-from jaxsched.learning.worlds import EnvironmentConfig, Rules, WorkloadConfig
+from jaxsched.learning.options import (
+    EnvironmentConfig,
+    PPOConfig,
+    RewardConfig,
+    Rules,
+    ValidationConfig,
+    WorkloadConfig,
+)
 from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 
 T = TypeVar("T")

@@ -1,58 +1,19 @@
 """Proximal policy optimisation (Schulman et al., 2017) on the rounds that held a real choice."""
 
-import dataclasses
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
-from msgspec import Meta
 
-from jaxsched.io.schema import Count, NotNegative, Positive, Share
 from jaxsched.learning.devices import mean_over_shards, sum_over_shards
+from jaxsched.learning.options import PPOConfig
 from jaxsched.learning.rollout import Experience
-from jaxsched.learning.worlds import Many, Rules
 from jaxsched.networks.hierarchy import SchedulerNetwork, apply_packed
 from jaxsched.policies.learned import log_prob_and_entropy
 from jaxsched.pytree import Pytree
 
-MOST_CHUNKS = 2**31 - 1
-Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
-PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 Learner = tuple[PyTree, optax.OptState]  # weights and the optimizer's moments
-
-
-@dataclasses.dataclass(frozen=True)
-class PPOConfig:
-    """How much is collected, and the estimator."""
-
-    num_envs: Many = 64
-    steps: Many = 96  # per chunk and environment: decision rounds, or turns on an accelerator
-    chunks: Chunks = 60
-    epochs: Many = 2
-    minibatches: Many = 8
-    keep: PositiveShare = 0.5  # share of the rounds that are learned from, those with real choices first
-    busy: PositiveShare = 0.75  # share of a minibatch's menus that may hold something; more is not learned from
-    learning_rate: Positive = 2e-3
-    gamma: Annotated[float, Meta(gt=0, lt=1)] = 0.98  # per `env.interval_s` at pace 1; 1 between rounds of one boundary
-    gae_lambda: Share = 0.9
-    clip: Positive = 0.2
-    entropy: NotNegative = 0.003
-    value_weight: NotNegative = 0.5
-    max_grad_norm: Positive = 0.5
-    critic_only_chunks: Count = 2
-    restart_share: Share = 1 / 6  # of the environments, between chunks
-    shards: Many = 1  # of the environments, each on a device of its own if there are enough, see `learning.devices`
-
-    def rules(self) -> Rules:
-        """What must hold of several of these together."""
-        learned = int(self.num_envs // self.shards * self.steps * self.keep)
-        return [
-            (learned >= self.minibatches, f"{self.minibatches} minibatches of {learned} kept rounds are empty"),
-            (self.num_envs % self.shards == 0, f"shards: {self.shards} must divide num_envs ({self.num_envs})"),
-        ]
 
 
 class Batch(Pytree):

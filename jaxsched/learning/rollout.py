@@ -4,7 +4,6 @@ A step is a round of every environment on a CPU, a turn on an accelerator (`env.
 are within an interval.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -20,35 +19,16 @@ from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.stages import Playing
-from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, RewardWeights, State, reward_weights
+from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
 from jaxsched.env.turns import turn_with
-from jaxsched.io.schema import Positive, Share
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.faults import fault_code
+from jaxsched.learning.options import RewardConfig
 from jaxsched.learning.worlds import Worlds
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
 from jaxsched.policies.menu import build_menu, to_action
 from jaxsched.pytree import Pytree
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardConfig:
-    """See `env.reward` and `potential`; all terms are divided by `scale`."""
-
-    jobs: float = 0.0
-    lost: float = 1.0
-    progress: float = 0.0
-    interference: bool = True  # False: slowdowns count neither in `lost` nor in the potential
-    scale: Positive = 20.0
-    potential: float = 1.0  # weight of the shaping, 0 = off
-    potential_waiting: float = 0.3
-    team_share: Share = 0.5  # share of the reward that is the mean over all schedulers
-
-    def weights(self) -> RewardWeights:
-        """What the environment's own reward is made with."""
-        scale = self.scale
-        return reward_weights(self.jobs / scale, self.lost / scale, self.progress / scale, self.interference)
 
 
 class Rollout(NamedTuple):

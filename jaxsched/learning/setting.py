@@ -13,9 +13,8 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.learning.config import AUTO, TrainConfig
-from jaxsched.learning.ppo import PPOConfig
-from jaxsched.learning.rollout import RewardConfig, Rollout
-from jaxsched.learning.validation import ValidationConfig
+from jaxsched.learning.options import PPOConfig, RewardConfig, ValidationConfig
+from jaxsched.learning.rollout import Rollout
 from jaxsched.learning.worlds import Worlds, make_worlds
 from jaxsched.networks.hierarchy import SchedulerNetwork
 

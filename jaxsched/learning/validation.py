@@ -1,7 +1,5 @@
 """Validation: the deterministic policy on fixed job lists, run until every job has finished."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -13,27 +11,16 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import one_round, one_turn, play_while
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
-from jaxsched.io.schema import Positive
 from jaxsched.learning.devices import map_shards
 from jaxsched.learning.draws import Draw, draw_some, draw_state, params_axes, params_of_all
-from jaxsched.learning.ppo import Chunks
-from jaxsched.learning.worlds import Jobs, Many, Worlds
+from jaxsched.learning.options import ValidationConfig
+from jaxsched.learning.worlds import Worlds
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import learned_policy
 from jaxsched.policies.policy import Policy
 
 MOST_ROUNDS = 20_000
 MOST_TURNS = 4 * MOST_ROUNDS  # a boundary has as many turns as rounds, completions and blocks of arrivals
-
-
-@dataclasses.dataclass(frozen=True)
-class ValidationConfig:
-    """Greedy runs on fixed seeds between chunks; the best weights by mean JCT are the checkpoint."""
-
-    every: Chunks = 10
-    seeds: Many = 16
-    jobs: Jobs = 160
-    load: Positive = 0.85
 
 
 def mean_jct_s(

@@ -1,91 +1,23 @@
 """The worlds that are trained on: their options, and what is made of these once, before environments are drawn."""
 
 import dataclasses
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float32
-from msgspec import Meta
 
 from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
-from jaxsched.cluster.outages import parse_rates
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Failures, no_failures, preemption
 from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, make_params
-from jaxsched.io.schema import NotNegative, Positive
-from jaxsched.options import World
-from jaxsched.semantics import KNOWLEDGE, NOTHING
+from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.workload.jobs import NEVER
-from jaxsched.workload.mixes import get_mix
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
-
-Many = Annotated[int, Meta(ge=1, le=1 << 16)]  # environments, steps, slots: far above any run, far below any memory
-Jobs = Annotated[int, Meta(ge=1, le=10**7)]
-Limits = tuple[float, float]  # least and most of what is drawn
-GpuCounts = Annotated[tuple[tuple[int, float], ...], Meta(max_length=1024)]
-PositiveLimits = tuple[Positive, Positive]
-Rules = list[tuple[bool, str]]  # what must hold of several options, and what to say where it does not
-
-
-def rule_of_rising(name: str, limits: Limits) -> tuple[bool, str]:
-    """The rule of a range."""
-    return limits[0] <= limits[1], f"{name}: {list(limits)} should be two rising numbers"
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkloadConfig:
-    """The jobs to train on; ranges (low, high) are drawn anew for every environment."""
-
-    load: PositiveLimits = (0.6, 1.0)
-    mean_duration_s: float = 3600.0
-    duration_cap_s: float = 28800.0
-    gpu_counts: GpuCounts = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))  # GPUs and weight
-    ps_fraction: float = 0.5
-    mix: str = "default"  # of models: a name of `workload.mixes`, or models with commas between
-    burstiness: float = 1.5
-    home_skew: tuple[NotNegative, NotNegative] = (0.3, 0.3)  # home h has weight (h + 1)^-skew
-    gang_tilt: Limits = (0.0, 0.0)  # gangs are drawn with weights times size^tilt
-    pace: PositiveLimits = (1.0, 1.0)  # factor of all times, the interval included; log-uniform
-    jobs: Jobs = 512  # per environment
-    trace_gpu: str = ""  # GPU type that run times are on; "": the reference type of each cluster
-
-    def rules(self) -> Rules:
-        """What must hold of several of these together. UserError on an unknown mix."""
-        get_mix(self.mix)
-        return [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EnvironmentConfig(World):
-    """The cluster to train on, and the rules of its world: those of an evaluation, with these defaults, and more."""
-
-    cluster: str = "leaf-spine-8"
-    more_clusters: tuple[str, ...] = ()  # every environment draws one of all
-    schedulers: Many = 2
-    interval_s: float = 300.0
-    interval_factor: PositiveLimits = (1.0, 1.0)  # of the interval alone, drawn per environment; log-uniform
-    running_slots: Many = 32
-    queue_slots: Many = 64
-    rounds: int = 16
-    interference: str = "analytic"
-    contention: tuple[NotNegative, NotNegative] = (0.5, 1.5)  # its strength, drawn per environment, 1 = as it is
-    failures: str | None = ""  # drawn anew for every environment; "": none does
-
-    def rules(self) -> Rules:
-        """What else must hold. UserError on failures out of range."""
-        if self.failures:
-            parse_rates(self.failures)
-        known = [name for name in KNOWLEDGE if name != NOTHING]
-        return [
-            rule_of_rising("interval_factor", self.interval_factor),
-            rule_of_rising("contention", self.contention),
-            (self.knows in known, f"knows must be one of {', '.join(known)}: learned schedulers read estimates"),
-        ]
 
 
 class Worlds(NamedTuple):

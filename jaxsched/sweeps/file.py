@@ -17,7 +17,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.schema import Count, Positive, Size
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, to_dict, validate
-from jaxsched.learning.worlds import EnvironmentConfig
+from jaxsched.learning.options import EnvironmentConfig
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world

@@ -11,7 +11,7 @@ import numpy as np
 from jaxsched.evaluation.compare import PolicyResult, compare
 from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.evaluation.statistics import mean_interval
-from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
+from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings

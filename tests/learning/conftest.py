@@ -17,10 +17,8 @@ from jaxsched.learning import loop, ppo, rollout
 from jaxsched.learning.chunk import initial
 from jaxsched.learning.config import NetworkConfig, QueueView, TrainConfig
 from jaxsched.learning.draws import params_of
-from jaxsched.learning.ppo import PPOConfig
+from jaxsched.learning.options import EnvironmentConfig, PPOConfig, ValidationConfig, WorkloadConfig
 from jaxsched.learning.setting import Setting, make_setting
-from jaxsched.learning.validation import ValidationConfig
-from jaxsched.learning.worlds import EnvironmentConfig, WorkloadConfig
 from jaxsched.policies.menu import to_action
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 

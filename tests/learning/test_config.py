@@ -9,7 +9,7 @@ import yaml
 
 from jaxsched.errors import UserError
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, quickstart_config, to_dict, validate
-from jaxsched.learning.ppo import PPOConfig
+from jaxsched.learning.options import PPOConfig
 from jaxsched.learning.setting import make_setting
 from jaxsched.learning.state import read_saved_config
 
@@ -115,9 +115,9 @@ MISTAKES = [  # text of the file, what the message must say
     ("workload: {pace: [2.0, 1.0]}", ["workload", "pace", "rising"]),
     ("workload: {mix: heavy}", ["workload", "mix", "'heavy'", "network-heavy"]),
     ("workload: {mix: 'bert,alexnet'}", ["workload", "'alexnet'", "vgg16"]),
-    ("env: {rounds: 0}", ["env", "rounds", ">= 1"]),
+    ("env: {rounds: 0}", ["env", "rounds", "at least 1"]),
     ("env: {knows: nothing}", ["env", "knows", "estimates, history", "learned schedulers"]),
-    ("env: {restart_s: 5.0}", ["env", "restart_s", "preemption is off"]),
+    ("env: {restart_s: 5.0}", ["env", "restart_s", "preemption and failures are off"]),
     ("env: {preemption: true, min_run_s: -1.0}", ["env", "min_run_s", "-1.0", "from 0"]),
     ("env: {min_run_s: 5.0}", ["env", "min_run_s", "preemption is off"]),
     ('env: {failures: "100"}', ["env", "failures", "'100'", "MTBF,MTTR"]),
@@ -125,7 +125,7 @@ MISTAKES = [  # text of the file, what the message must say
     ("env: {preemption: true, restart_s: -1.0}", ["env", "restart_s", "-1.0", "from 0"]),
     ("queue: {order: gittins}", ["queue", "gittins", "knows: history"]),
     ("machine: {path: tpu}", ["machine", "path", "auto, cpu, accelerator"]),
-    ("queue: {window: 0}", ["queue", "window", "at least 1"]),
+    ("queue: {window: 0}", ["queue", "window", ">= 1"]),
     ("queue: {order: tallest}", ["queue", "order", "fifo"]),
     ("validation: {every: 0}", ["validation", "every", ">= 1"]),
     ("[1, 2]", ["[1, 2]", "mapping"]),

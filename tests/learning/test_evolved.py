@@ -204,7 +204,7 @@ def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     folder = train_evolved(config, tmp_path / "run", command="as typed")
     rows = read_rows(tmp_path / "run" / METRICS_FILE)
     assert len(rows) == 3 and rows[-1]["best_ratio"] < 1.0  # by the wait alone already
-    assert what_is(folder) == "a policy that seeks" and "learns seeking from" in what_is(tmp_path / "run")
+    assert what_is(folder) == "a policy that seeks" and "learns seeking from" in str(what_is(tmp_path / "run"))
     cluster, jobs, settings = world_of(config)
     learned, rule = (
         Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.task.rule)

@@ -9,7 +9,8 @@ import pytest
 
 from jaxsched.env.menu import Choice
 from jaxsched.env.state import reward_weights
-from jaxsched.learning.ppo import Batch, PPOConfig, optimizer, select
+from jaxsched.learning.options import PPOConfig
+from jaxsched.learning.ppo import Batch, optimizer, select
 from jaxsched.learning.rollout import Experience
 from jaxsched.networks.hierarchy import BELIEF
 from jaxsched.policies.learned import log_prob_and_entropy

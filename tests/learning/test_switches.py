@@ -11,7 +11,8 @@ import pytest
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.draws import draw_worlds
-from jaxsched.learning.rollout import RewardConfig, look, potential
+from jaxsched.learning.options import RewardConfig
+from jaxsched.learning.rollout import look, potential
 from jaxsched.learning.setting import make_setting
 from jaxsched.sweeps.file import load_sweep
 from jaxsched.sweeps.plan import replace_values
