@@ -32,12 +32,12 @@ LONGEST, MOST_PARAMETERS = 60, 9
 # What each measure may be: the aim, and where it is above that today, what it may be until then.
 CEILINGS: dict[str, tuple[int, int]] = {
     "files": (290, 352),
-    "lines": (35_500, 42_600),
-    "files in a folder": (20, 26),
+    "lines": (35_500, 43_000),
+    "files in a folder": (20, 22),
     "functions over 60 lines": (0, 5),
     "functions of more than 9 parameters": (0, 1),
     "tests for None": (60, 70),
-    "circles": (0, 5),
+    "circles": (0, 4),
     "modules of the training configuration": (25, 46),
     "modules with preemption": (12, 25),
     "modules with max_forwards": (12, 24),
