@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ClusterEnv": "jaxsched.env.environment",
-    "Comparison": "jaxsched.evaluation.compare",
+    "Comparison": "jaxsched.evaluation.tables",
     "Discipline": "jaxsched.env.queues",
     "Policy": "jaxsched.policies.policy",
     "PolicySpec": "jaxsched.policies.spec",

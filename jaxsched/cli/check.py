@@ -156,7 +156,7 @@ def _csv(path: Path) -> str | None:
     from jaxsched.calibration.step_time import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.io.csv_file import read_table
-    from jaxsched.simulation.job_table import JOB_COLUMNS
+    from jaxsched.simulation.outcome import JOB_COLUMNS
     from jaxsched.workload.readers.table import first_cells
 
     names = first_cells(path)

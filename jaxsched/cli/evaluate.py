@@ -10,8 +10,8 @@ from jaxsched.cli.options import ExecutorOptions, Output, ScenarioOptions, file_
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
-    from jaxsched.evaluation.compare import Comparison
     from jaxsched.evaluation.report import Decisions
+    from jaxsched.evaluation.tables import Comparison
 
 HELP = """Run every policy and checkpoint on the same jobs and compare them.
 

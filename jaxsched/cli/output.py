@@ -17,7 +17,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import save_result
 
 if TYPE_CHECKING:
-    from jaxsched.evaluation.compare import Comparison
+    from jaxsched.evaluation.tables import Comparison
     from jaxsched.simulation import engine
 
 

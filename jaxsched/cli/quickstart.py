@@ -11,7 +11,7 @@ import tyro
 from jaxsched.cli.options import optional
 
 if TYPE_CHECKING:
-    from jaxsched.evaluation.compare import Comparison
+    from jaxsched.evaluation.tables import Comparison
     from jaxsched.learning.config import TrainConfig
 
 HELP = """Train two schedulers for a few minutes, compare them with heuristics, and draw the result.

@@ -1,7 +1,6 @@
 """Every policy on the same jobs: the one function behind `jaxsched evaluate`, `simulate` and `quickstart`."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from jaxsched.dynamics.batching import CPU
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import (
-    JobCounts,
     Metrics,
     group_by_end,
     job_counts,
@@ -26,7 +24,8 @@ from jaxsched.evaluation.metrics import (
     notes,
     tenant_shares,
 )
-from jaxsched.evaluation.statistics import UNKNOWN, Interval, batch_interval, mean_interval
+from jaxsched.evaluation.statistics import UNKNOWN, batch_interval, mean_interval
+from jaxsched.evaluation.tables import Comparison, PolicyResult, best_baseline
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
@@ -45,82 +44,6 @@ from jaxsched.workload.models import Profiles
 Simulate = Callable[
     [Sequence[Policy], Cluster, Sequence[JobList], Settings, Report | None], Mapping[str, list[Outcome]]
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyResult:
-    """One policy over all seeds: every figure is the mean of the seeds' figures, NaN if a run was cut off."""
-
-    name: str
-    baseline: bool  # hand-written
-    figures: Metrics
-    jct_ci95_s: Interval  # of the mean JCT; over seeds, or of a single run over batches of jobs
-    ratio: float  # mean over seeds of JCT / JCT of the best baseline on the same jobs
-    ratio_ci95: Interval  # over seeds
-    gap: float  # mean over seeds of JCT / lower bound on any policy's JCT on the same jobs
-    jobs: JobCounts  # summed over seeds
-    rejections: dict[str, int]  # jobs by reason
-    notes: list[str]
-    shares: dict[str, float]  # of GPU time, by tenant; mean over seeds, empty if a run was cut off
-    ends: dict[str, dict[str, float]]  # figures by how jobs ended, likewise
-    outcomes: list[Outcome]  # one per seed
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Comparison:
-    """Policies on the same jobs, in the order they were named. Printed it is a table."""
-
-    rows: list[PolicyResult]
-    bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
-    config: dict[str, Any]
-    versions: dict[str, str]
-
-    @property
-    def best_baseline(self) -> PolicyResult | None:
-        """The hand-written policy of least mean JCT; None if none ran to its end."""
-        return best_baseline(self.rows)
-
-    @property
-    def jobs(self) -> JobCounts:
-        """The account of the policy that left most jobs unfinished; of each of them where all finished all."""
-        return min((row.jobs for row in self.rows), key=lambda jobs: jobs.finished)
-
-    def __repr__(self) -> str:
-        from jaxsched.evaluation import tables  # which prints comparisons
-
-        return "\n".join([tables.plain_text(self), *tables.legend(self)])
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, as `jaxsched evaluate --json` writes them.
-
-        Returns:
-            `jobs` (the account), `bound_s`, `policies` (by name the figures of `metrics.METRICS` and what follows of
-            them; None where one does not exist), `config` and `versions`.
-        """
-        policies = {
-            row.name: {
-                **_figures(row),
-                "share_by_tenant": row.shares,
-                "by_end": row.ends,
-                "ratio_to_best_baseline": row.ratio,
-                "gap_to_bound": row.gap,
-                "jobs": dataclasses.asdict(row.jobs),
-            }
-            for row in self.rows
-        }
-        return _make_plain(
-            {
-                "jobs": dataclasses.asdict(self.jobs),
-                "bound_s": self.bound_s,
-                "policies": policies,
-                "config": self.config | {"runs": {row.name: _runs(row) for row in self.rows}},
-                "versions": self.versions,
-            }
-        )
-
-    def dumps(self) -> str:
-        """`to_json` as text."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
 
 
 def compare(
@@ -197,12 +120,6 @@ def _convert_to_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> 
     return on_reference(cluster, models, jobs) if (jobs.gpu_type != "").any() else jobs
 
 
-def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
-    """See `Comparison.best_baseline`."""
-    known = [row for row in rows if row.baseline and not math.isnan(row.figures.jct_mean_s)]
-    return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
-
-
 def _row(
     policy: Policy, outcomes: list[Outcome], seeds: Sequence[int], gpus: int, bounds_s: Float64[np.ndarray, "seeds"]
 ) -> PolicyResult:
@@ -255,39 +172,3 @@ def _add_ratios(rows: list[PolicyResult]) -> list[PolicyResult]:
         ratios = np.array([result.jct_s[result.finished].mean() for result in row.outcomes]) / reference
         done.append(dataclasses.replace(row, ratio=float(ratios.mean()), ratio_ci95=mean_interval(ratios)))
     return done
-
-
-def _figures(row: PolicyResult) -> dict[str, Any]:
-    """By name, the interval after the figure that it is of."""
-    found = dataclasses.asdict(row.figures)
-    return {"jct_mean_s": found.pop("jct_mean_s"), "jct_ci95_s": _known(row.jct_ci95_s), **found}
-
-
-def _runs(row: PolicyResult) -> dict[str, Any]:
-    """What the report says of a policy beside its figures."""
-    stats = [dataclasses.asdict(result.stats) for result in row.outcomes]
-    return {
-        "hand_written": row.baseline,
-        "ratio_ci95": _known(row.ratio_ci95),
-        "rejected_because": row.rejections,
-        "notes": row.notes,
-        "seeds": stats,
-    }
-
-
-def _known(interval: Interval) -> list[float] | None:
-    """[low, high], or None where there is no interval."""
-    return None if math.isnan(interval[0]) else list(interval)
-
-
-def _make_plain(value: Any) -> Any:
-    """The same with NaN and infinities as None, which JSON has."""
-    if isinstance(value, dict):
-        return {str(key): _make_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_make_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _make_plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

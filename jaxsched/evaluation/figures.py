@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from jaxsched.errors import UserError
-from jaxsched.evaluation.compare import Comparison
 from jaxsched.evaluation.statistics import Interval
-from jaxsched.evaluation.tables import time_unit
+from jaxsched.evaluation.tables import Comparison, time_unit
 from jaxsched.io.files import atomic_path
 from jaxsched.io.inputs import read_text
 

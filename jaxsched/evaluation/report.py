@@ -23,10 +23,10 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvParams
 from jaxsched.errors import UserError
 from jaxsched.evaluation import tables
-from jaxsched.evaluation.compare import Comparison, PolicyResult
 from jaxsched.evaluation.decisions import Decision
 from jaxsched.evaluation.parts import parts_of
 from jaxsched.evaluation.replay import footprints_of
+from jaxsched.evaluation.tables import Comparison, PolicyResult
 from jaxsched.evaluation.timelines import link_use, spans_of
 from jaxsched.io.files import write_text
 from jaxsched.simulation.attempts import DONE, Attempts

@@ -1,18 +1,101 @@
-"""A comparison as a table: for a terminal, as plain text, as Markdown."""
+"""A comparison of policies: its rows, and how they are shown: as a table, as Markdown, as JSON."""
 
+import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from jaxsched.evaluation.compare import Comparison, PolicyResult
-from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric
+from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric, Metrics
 from jaxsched.evaluation.statistics import Interval
+from jaxsched.simulation.outcome import Outcome
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _LEAST = 10.0  # of the least mean JCT, in the table's unit
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyResult:
+    """One policy over all seeds: every figure is the mean of the seeds' figures, NaN if a run was cut off."""
+
+    name: str
+    baseline: bool  # hand-written
+    figures: Metrics
+    jct_ci95_s: Interval  # of the mean JCT; over seeds, or of a single run over batches of jobs
+    ratio: float  # mean over seeds of JCT / JCT of the best baseline on the same jobs
+    ratio_ci95: Interval  # over seeds
+    gap: float  # mean over seeds of JCT / lower bound on any policy's JCT on the same jobs
+    jobs: JobCounts  # summed over seeds
+    rejections: dict[str, int]  # jobs by reason
+    notes: list[str]
+    shares: dict[str, float]  # of GPU time, by tenant; mean over seeds, empty if a run was cut off
+    ends: dict[str, dict[str, float]]  # figures by how jobs ended, likewise
+    outcomes: list[Outcome]  # one per seed
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison:
+    """Policies on the same jobs, in the order they were named. Printed it is a table."""
+
+    rows: list[PolicyResult]
+    bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
+    config: dict[str, Any]
+    versions: dict[str, str]
+
+    @property
+    def best_baseline(self) -> PolicyResult | None:
+        """The hand-written policy of least mean JCT; None if none ran to its end."""
+        return best_baseline(self.rows)
+
+    @property
+    def jobs(self) -> JobCounts:
+        """The account of the policy that left most jobs unfinished; of each of them where all finished all."""
+        return min((row.jobs for row in self.rows), key=lambda jobs: jobs.finished)
+
+    def __repr__(self) -> str:
+        return "\n".join([plain_text(self), *legend(self)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as `jaxsched evaluate --json` writes them.
+
+        Returns:
+            `jobs` (the account), `bound_s`, `policies` (by name the figures of `metrics.METRICS` and what follows of
+            them; None where one does not exist), `config` and `versions`.
+        """
+        policies = {
+            row.name: {
+                **_figures(row),
+                "share_by_tenant": row.shares,
+                "by_end": row.ends,
+                "ratio_to_best_baseline": row.ratio,
+                "gap_to_bound": row.gap,
+                "jobs": dataclasses.asdict(row.jobs),
+            }
+            for row in self.rows
+        }
+        return _make_plain(
+            {
+                "jobs": dataclasses.asdict(self.jobs),
+                "bound_s": self.bound_s,
+                "policies": policies,
+                "config": self.config | {"runs": {row.name: _runs(row) for row in self.rows}},
+                "versions": self.versions,
+            }
+        )
+
+    def dumps(self) -> str:
+        """`to_json` as text."""
+        return json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
+
+
+def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:
+    """See `Comparison.best_baseline`."""
+    known = [row for row in rows if row.baseline and not math.isnan(row.figures.jct_mean_s)]
+    return min(known, key=lambda row: row.figures.jct_mean_s, default=None)
 
 
 def time_unit(rows: Sequence[PolicyResult]) -> tuple[str, float]:
@@ -150,3 +233,39 @@ def markdown_table(names: list[str], lines: list[list[str]], notes: list[str]) -
     body = ["| " + " | ".join(cell.replace("*", "\\*") for cell in line) + " |" for line in lines]
     notes = [line.replace("*", "\\*") for line in notes]
     return "\n".join([*head, *body, "", *[note + "  " for note in notes]]).rstrip() + "\n"
+
+
+def _figures(row: PolicyResult) -> dict[str, Any]:
+    """By name, the interval after the figure that it is of."""
+    found = dataclasses.asdict(row.figures)
+    return {"jct_mean_s": found.pop("jct_mean_s"), "jct_ci95_s": _known(row.jct_ci95_s), **found}
+
+
+def _runs(row: PolicyResult) -> dict[str, Any]:
+    """What the report says of a policy beside its figures."""
+    stats = [dataclasses.asdict(result.stats) for result in row.outcomes]
+    return {
+        "hand_written": row.baseline,
+        "ratio_ci95": _known(row.ratio_ci95),
+        "rejected_because": row.rejections,
+        "notes": row.notes,
+        "seeds": stats,
+    }
+
+
+def _known(interval: Interval) -> list[float] | None:
+    """[low, high], or None where there is no interval."""
+    return None if math.isnan(interval[0]) else list(interval)
+
+
+def _make_plain(value: Any) -> Any:
+    """The same with NaN and infinities as None, which JSON has."""
+    if isinstance(value, dict):
+        return {str(key): _make_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _make_plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -5,8 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxsched.evaluation.compare import Comparison
-from jaxsched.evaluation.tables import align
+from jaxsched.evaluation.tables import Comparison, align
 from jaxsched.io import cards
 from jaxsched.io.locks import locked
 from jaxsched.policies.checkpoint import WHAT

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsched.evaluation.compare import PolicyResult, compare
+from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.evaluation.tables import PolicyResult
 from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario

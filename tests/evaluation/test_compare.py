@@ -10,7 +10,8 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation import figures, tables
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.metrics import METRICS
-from jaxsched.simulation.job_table import JOB_COLUMNS, write_jobs
+from jaxsched.simulation.job_table import write_jobs
+from jaxsched.simulation.outcome import JOB_COLUMNS
 from jaxsched.simulation.settings import Settings
 
 POLICY_KEYS = {

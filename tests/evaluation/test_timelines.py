@@ -15,7 +15,8 @@ from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.timelines import spans_of
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.job_table import JOB_COLUMNS, STOPPED_COLUMNS, write_jobs
+from jaxsched.simulation.job_table import write_jobs
+from jaxsched.simulation.outcome import JOB_COLUMNS, STOPPED_COLUMNS
 from jaxsched.simulation.settings import Settings, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list

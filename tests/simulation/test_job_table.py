@@ -13,8 +13,8 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation import job_table
-from jaxsched.simulation.job_table import JOB_COLUMNS, check_jobs_file, write_jobs
-from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.job_table import check_jobs_file, write_jobs
+from jaxsched.simulation.outcome import JOB_COLUMNS, Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list

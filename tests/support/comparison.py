@@ -4,7 +4,8 @@ import pytest
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.evaluation.compare import Comparison, compare
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.tables import Comparison
 from jaxsched.simulation.engine import Progress
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList
