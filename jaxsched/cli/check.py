@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -155,6 +156,7 @@ def _csv(path: Path) -> str | None:
     from jaxsched.calibration.step_time import FORMATS as STEP_TIMES
     from jaxsched.calibration.step_time import read_step_times
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
+    from jaxsched.errors import NotRead
     from jaxsched.io.csv_file import read_table
     from jaxsched.simulation.outcome import JOB_COLUMNS
     from jaxsched.workload.readers.table import first_cells
@@ -169,7 +171,9 @@ def _csv(path: Path) -> str | None:
         if set(names) >= set(columns):
             unread = [name for name in names if name not in columns]
             more = f"; not read: {', '.join(unread)}" if unread else ""
-            return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs{more}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotRead)  # said here
+                return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs{more}"
     if set(names) >= set(JOB_COLUMNS):
         return f"what became of {len(read_table(path).rows):,} jobs"
     return None

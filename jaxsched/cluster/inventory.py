@@ -1,6 +1,6 @@
 """Inventories of real clusters: node lists and host maps in CSV.
 
-Two upstream formats are read, told apart by their header (further columns are ignored):
+Two upstream formats are read, told apart by their header (further columns are not read, and said):
 
 - node list, `sn,cpu_milli,memory_mib,gpu,model`: Alibaba openb 2023 (hkust-adsl/kubernetes-scheduler-simulator,
   data/csv/openb_node_list_gpu_node.csv);
@@ -11,6 +11,7 @@ Every fault is a one-line `UserError`: file, line, field, what is wrong and what
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
 from jaxsched.cluster.partitions import default_schedulers
 from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
-from jaxsched.errors import UserError
+from jaxsched.errors import NotRead, UserError
 from jaxsched.io.csv_file import Table, read_table
 from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import bad_field, parse_whole
@@ -58,12 +59,16 @@ def make_inventory(servers: Sequence[Server], topology: Topology, names: Sequenc
 
 
 def read_csv(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> Inventory:
-    """A node list or a host map, whichever the header says. `UserError` if it is neither."""
+    """A node list or a host map, whichever the header says. `UserError` if it is neither.
+
+    Other columns have no effect, and give the warning `NotRead`.
+    """
     table = read_table(path, MAX_SERVERS)
-    if set(HOST_COLUMNS) <= set(table.header):
-        return read_host_map(table)
-    if set(NODE_COLUMNS) <= set(table.header):
-        return read_node_list(table, gpu_speeds=gpu_speeds)
+    for columns in (HOST_COLUMNS, NODE_COLUMNS):
+        if set(columns) <= set(table.header):
+            if unread := [name for name in table.header if name not in columns]:
+                warnings.warn(f"{path}: not read: {', '.join(map(shorten, unread))}", NotRead, stacklevel=2)
+            return read_host_map(table) if columns == HOST_COLUMNS else read_node_list(table, gpu_speeds=gpu_speeds)
     raise UserError(
         f"{path}:1: header is {shorten(','.join(table.header), 200)}; it must have the columns of a node list "
         f"({','.join(NODE_COLUMNS)}) or of a host map ({','.join(HOST_COLUMNS)})"
