@@ -53,7 +53,8 @@ RULE = Recipe(
             "RULES: dict[str, Rule] = {\n": "def scattered(key: PRNGKeyArray, view: View, job: JobSpec) -> Array:\n"
             '    """Groups with most free GPUs first."""\n'
             "    return fill_in_order(-view.free, capacity(view, job), job.workers)\n\n\n"
-            'RULES: dict[str, Rule] = {\n    "scattered": scattered,\n'
+            "RULES: dict[str, Rule] = {\n",
+            '    "random": random,\n': '    "random": random,\n    "scattered": scattered,\n',
         },
         "jaxsched/cli/evaluate.py": {"contention-aware, random,": "contention-aware, random, scattered,"},
     },
@@ -132,7 +133,7 @@ main(["cluster", "draw", "pairs-64", "--out", "docs/images/topologies/pairs-64.s
 f, page = figures(get_inventory("pairs-64")), Path("docs/topologies.md")
 row = f"| `pairs-64` | {f.servers} | {f.racks} | {f.switches} | {f.links} | "
 row += f"{f.bisection_gbits_s:,.1f} | {f.oversubscription:.2f} |"
-page.write_text(re.sub("(?m)^(.. `rail-64` .*)$", lambda m: m[1] + "\\n" + row, page.read_text()))
+page.write_text(re.sub("(?m)^(. `rail-64` .*)$", lambda m: m[1] + "\\n" + row, page.read_text()))
 Path("cluster.yaml").write_text("servers: [{count: 8}]\\ntopology: {kind: pairs}")
 assert get_cluster("cluster.yaml").shape[0] == 2
 Path("cluster.yaml").unlink()
