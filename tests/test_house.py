@@ -31,20 +31,20 @@ LONGEST, MOST_PARAMETERS = 60, 9
 
 # What each measure may be: the aim, and where it is above that today, what it may be until then.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "files": (290, 352),
-    "lines": (35_500, 43_000),
-    "files in a folder": (20, 22),
+    "files": (290, 336),
+    "lines": (35_500, 43_500),
+    "files in a folder": (20, 21),
     "functions over 60 lines": (0, 5),
     "functions of more than 9 parameters": (0, 1),
-    "tests for None": (60, 70),
-    "circles": (0, 4),
-    "modules of the training configuration": (25, 46),
-    "modules with preemption": (12, 25),
-    "modules with max_forwards": (12, 24),
-    "modules with knows": (12, 18),
+    "tests for None": (60, 65),
+    "circles": (0, 0),
+    "modules of the training configuration": (25, 25),
+    "modules with preemption": (12, 24),
+    "modules with max_forwards": (12, 22),
+    "modules with knows": (12, 17),
     "modules with failures": (12, 16),
     "modules with history": (12, 16),
-    "modules with reserve": (12, 15),
+    "modules with reserve": (12, 14),
 }
 
 Tree = dict[Path, ast.Module]
