@@ -97,7 +97,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--max-forwards", "-1"], "max_forwards: -1 should be a whole number from 0 to 127"),
         (["simulate", "--max-forwards", "128"], "max_forwards: 128 should be"),
         (["simulate", "--max-forwards", "1.5"], "--max-forwards: invalid literal for int"),
-        (["train", "--out", "x", "--max-forwards", "-1"], "env: max_forwards: -1 should be a whole number from 0 to 127"),
+        (["train", "--out", "x", "--max-forwards", "-1"], "env: max_forwards: -1 should be a whole number"),
         (["evaluate", "--interval-s", "1e-300"], "interval_s: 1e-300 should be from 1e-06 to 1e+09 s"),
         (["evaluate", "--duration-error", "1e300"], "duration_error: 1e+300"),
         (["evaluate", "--load", "1e-300"], "load: 1e-300 should be a number from"),
