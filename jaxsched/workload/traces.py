@@ -116,12 +116,14 @@ def read_trace(
     """(jobs sorted by submit time, skipped rows by reason) of a job log: see `read_log`.
 
     `seed`, `ps_fraction` and `mix` fill in what the log does not say (see the module's docstring). Columns that have no
-    effect give the warning `NotRead`.
+    effect give the warning `NotRead`, and so do run times that were asked for, which are what policies see.
     """
     log = read_log(path, catalogue=catalogue, format=format, strict=strict)
     told = [f"{text} ({count:,} jobs)" for text, count in log.notes.items()]
     if log.unread:
         told.insert(0, f"not read: {', '.join(map(shorten, log.unread))}")
+    if asked := int(np.isfinite(log.jobs["estimate_s"]).sum()):
+        told.append(f"policies see the run times that users asked for, not the true ones ({asked:,} jobs)")
     if told:
         warnings.warn(f"{log.path}: {'; '.join(told)}", NotRead, stacklevel=2)
     return fill_in(log, seed=seed, ps_fraction=ps_fraction, mix=mix, catalogue=catalogue), log.skipped
