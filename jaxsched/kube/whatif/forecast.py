@@ -128,12 +128,24 @@ def _lacks_other_resources(
     if then.sum() < need:
         text = f"of its {need} workers {int(then.sum())} fit even when all pods with GPUs have ended"
         return Refusal("Insufficient", f"{text}: others hold CPU, memory or the like")
-    gpus = np.zeros_like(capacity.ledger.total[0])
-    gpus[capacity.ledger.column[capacity.settings.gpu_resource]] = gang.gpus_per_worker
-    by_gpus = capacity.ledger.usable_groups(gpus, allowed, capacity.merged(gang))[: len(capacity.fleet.nodes)]
-    here = capacity.by_partition(by_gpus // gang.gpus_per_worker).max(initial=0)
-    if explained.reason == "Insufficient" and here >= need:
-        return Refusal("Insufficient", f"GPUs are free, but {explained.message}; only GPUs are simulated")
+    if explained.reason != "Insufficient":
+        return None
+    ledger, gpu = capacity.ledger, capacity.ledger.column[capacity.settings.gpu_resource]
+    asks = ledger.vector(gang.workers)
+    assert asks is not None  # looked at above
+
+    def would_fit(columns: Sequence[int]) -> bool:
+        """If the workers asked for these resources only."""
+        some = np.where(np.isin(np.arange(len(asks)), columns), asks, 0)
+        usable = ledger.usable_groups(some, allowed, capacity.merged(gang))[: len(capacity.fleet.nodes)]
+        return bool(capacity.by_partition(usable // gang.gpus_per_worker).max(initial=0) >= need)
+
+    if would_fit([gpu]):
+        asked = np.flatnonzero(asks).tolist()
+        rest = {one: [other for other in asked if other != one] for one in asked if not would_fit(asked)}
+        short = [name for name, one in ledger.column.items() if one in rest and would_fit(rest[one])]
+        text = f"GPUs are free, but not enough {' or '.join(short) or 'of other resources'}"
+        return Refusal("Insufficient", f"{text}: {explained.message}; only GPUs are simulated")
     return None
 
 

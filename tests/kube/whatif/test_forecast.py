@@ -214,7 +214,10 @@ def test_a_resource_that_no_node_has_is_told() -> None:
 def test_memory_that_others_hold_is_told() -> None:
     """Before: now. A pod without GPUs never ends in the simulation; one with GPUs does, but holds memory until then."""
     asks = gang("g", 1, 4, requests={"memory": "300Gi"})
-    for gpus, words in ((None, "of its 1 workers 0 fit even when all pods with GPUs have ended"), (1, "GPUs are free")):
+    for gpus, words in (
+        (None, "of its 1 workers 0 fit even when all pods with GPUs have ended"),
+        (1, "GPUs are free, but not enough memory: "),
+    ):
         holds: dict = {"node": "n0", "requests": {"memory": "400Gi"}, "scheduler": "default-scheduler"}
         other = make_pod("other", gpus, uid="other", **holds)
         answer = of(ask(snapshot(nodes(1), [other, *asks])), "g")
