@@ -176,36 +176,49 @@ def of_parts(
         size: int, batched: tuple, constants: list[Array], parts: PyTree, needed: Array, otherwise: T
     ) -> tuple:
         lanes = needed if batched[2] else jnp.broadcast_to(needed, (size, *needed.shape))
-        flat = lanes.reshape(-1)
-        if flat.size < least:
+        if lanes.size < least:
             axes = jax.tree.map(lambda some: 0 if some else None, batched)
-            every = jax.vmap(alone, in_axes=tuple(axes))(constants, parts, needed, otherwise)
-            return every, jax.tree.map(lambda _: True, every)
-        count = math.ceil(flat.size * share)
-
-        def one(lane: Array, *index: Array) -> T:
-            own = [leaf[lane] if some else leaf for leaf, some in zip(constants, batched[0], strict=True)]
-            part = jax.tree.map(lambda leaf, some: leaf[lane, index[0]] if some else leaf[index[0]], parts, batched[1])
-            return call(own, part, *index)
-
-        def some(carry: tuple[Array, T]) -> tuple[Array, T]:
-            left, results = carry
-            chosen = jnp.nonzero(left, size=count, fill_value=flat.size)[0]
-            places = jnp.unravel_index(jnp.minimum(chosen, flat.size - 1), lanes.shape)
-            new = jax.vmap(one)(*places)
-            results = jax.tree.map(lambda leaf, part: leaf.at[chosen].set(part, mode="drop"), results, new)
-            return left.at[chosen].set(False, mode="drop"), results
-
-        def spread(leaf: Array, some: bool) -> Array:
-            whole = leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            return whole.reshape(flat.size, *whole.shape[lanes.ndim :])
-
-        start = jax.tree.map(spread, otherwise, batched[3])
-        _, results = lax.while_loop(lambda carry: carry[0].any(), some, (flat, start))
-        results = jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
+            results = jax.vmap(alone, in_axes=tuple(axes))(constants, parts, needed, otherwise)
+        else:
+            results = _in_shares(call, batched, share, constants, parts, lanes, otherwise)
         return results, jax.tree.map(lambda _: True, results)
 
     return run(constants, parts, needed, otherwise)
+
+
+def _in_shares(
+    call: Callable[..., T],
+    batched: tuple,
+    share: float,
+    constants: list[Array],
+    parts: PyTree,
+    lanes: Bool[Array, "B P *S"],
+    otherwise: T,
+) -> T:
+    """`of_parts` of many environments, a `share` of all places at a time; `batched`: what has their axis."""
+    flat = lanes.reshape(-1)
+    count = math.ceil(flat.size * share)
+
+    def one(lane: Array, *index: Array) -> T:
+        own = [leaf[lane] if some else leaf for leaf, some in zip(constants, batched[0], strict=True)]
+        part = jax.tree.map(lambda leaf, some: leaf[lane, index[0]] if some else leaf[index[0]], parts, batched[1])
+        return call(own, part, *index)
+
+    def some(carry: tuple[Array, T]) -> tuple[Array, T]:
+        left, results = carry
+        chosen = jnp.nonzero(left, size=count, fill_value=flat.size)[0]
+        places = jnp.unravel_index(jnp.minimum(chosen, flat.size - 1), lanes.shape)
+        new = jax.vmap(one)(*places)
+        results = jax.tree.map(lambda leaf, part: leaf.at[chosen].set(part, mode="drop"), results, new)
+        return left.at[chosen].set(False, mode="drop"), results
+
+    def spread(leaf: Array, some: bool) -> Array:
+        whole = leaf if some else jnp.broadcast_to(leaf, (lanes.shape[0], *leaf.shape))
+        return whole.reshape(flat.size, *whole.shape[lanes.ndim :])
+
+    start = jax.tree.map(spread, otherwise, batched[3])
+    _, results = lax.while_loop(lambda carry: carry[0].any(), some, (flat, start))
+    return jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
 
 
 def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:

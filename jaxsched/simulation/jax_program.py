@@ -7,6 +7,7 @@ selects between whole states); an accelerator wants a batch.
 """
 
 import dataclasses
+import functools
 import threading
 import time
 
@@ -107,38 +108,11 @@ class Program:
             return self._chunks[slots]
 
     def _function(self, config: EnvConfig):
-        may_grow = config.running_slots < self.most_running
-
-        def begin(state: State) -> State:  # arrivals that a smaller queue held back
-            state = state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0))
-            # The host has read the log of starts.
-            return admit(state.replace(starts=state.starts.replace(count=jnp.int32(0))))
-
-        def running_now(state: State) -> Int32[Array, "P"]:
-            return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
-
-        def signals(state: State, params: EnvParams) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
-            over = is_finished(state) | (state.clock >= params.horizon)
-            free = (state.queue < 0).sum(-1)
-            if params.preemption.there:
-                free -= running_now(state)  # each may be stopped
-            room = free.min()  # every scheduler may forward a job to the same queue
-            queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
-            running_full = (state.running.job >= 0).all(-1).any() & may_grow
-            return over, queue_full, running_full
-
-        def log_full(state: State) -> Bool[Array, ""]:
-            return state.starts.count + state.queue.shape[0] > state.starts.job.shape[0]  # each scheduler may start one
-
-        def changing(state: State, params: EnvParams) -> Bool[Array, ""]:
-            if not params.failures.there:
-                return jnp.array(False)
-            return (next_changes(params.failures, state.faults) < NEVER).any()
-
         over_batch = jax.vmap if self.batched else lambda function, *_: function
-        signals, fold_in = over_batch(signals, (0, None)), over_batch(jax.random.fold_in, (0, None))
-        begin, running = over_batch(begin), over_batch(running_now)
-        changing, log_full = over_batch(changing, (0, None)), over_batch(log_full)
+        may_grow = config.running_slots < self.most_running
+        signals = over_batch(functools.partial(_signals, may_grow), (0, None))
+        begin, running, log_full = over_batch(_begin), over_batch(_running_now), over_batch(_is_log_full)
+        fold_in, changing = over_batch(jax.random.fold_in, (0, None)), over_batch(_will_change, (0, None))
 
         def chunk(
             state: State, params: EnvParams, key: Key[Array, "..."], first: Int32[Array, ""], weights: PyTree
@@ -164,25 +138,67 @@ class Program:
                 going, play, state, lambda index: fold_in(key, first + index), CHUNK_STEPS, peak
             )
             done, queue_full, running_full = signals(state, params)
-            status, home = state.records.status, state.jobs.home
-            lost = (home < 0) & (jnp.arange(home.shape[-1]) < state.next_job[..., None])
-            ends = state.records.finish + (state.records.finish_offset_s / params.interval_s).astype(jnp.int32)
-            last = ends.max(-1) + 1  # the clock of a run that is done may have skipped far beyond
             return state, ChunkSummary(
                 done=done,
                 queue_full=queue_full,
                 running_full=running_full,
                 steps=steps,
-                clock=jnp.where(done, jnp.minimum(state.clock, last), state.clock),
-                arrived=state.next_job,
-                started=(status != WAITING).sum(-1, dtype=jnp.int32),
-                finished=(status == FINISHED).sum(-1, dtype=jnp.int32),
-                rejected=lost.sum(-1, dtype=jnp.int32),
                 running=running(state).sum(-1),
                 peak_running=peak_running,
-                peak_queue=state.peak_queue,
-                illegal=state.illegal,
                 changing=changing(state, params),
+                **_counts(state, params, done),
             )
 
         return chunk
+
+
+def _begin(state: State) -> State:
+    """The state at the start of a chunk: a smaller queue may have held arrivals back, and the host has read the log."""
+    state = state.replace(backlogged=jnp.zeros_like(state.backlogged), peak_queue=jnp.int32(0))
+    return admit(state.replace(starts=state.starts.replace(count=jnp.int32(0))))
+
+
+def _running_now(state: State) -> Int32[Array, "P"]:
+    return (state.running.job >= 0).sum(-1, dtype=jnp.int32)
+
+
+def _signals(
+    may_grow: bool, state: State, params: EnvParams
+) -> tuple[Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
+    """Whether the run is over, a queue is too full for what a round may bring, and a partition has no free slot."""
+    over = is_finished(state) | (state.clock >= params.horizon)
+    free = (state.queue < 0).sum(-1)
+    if params.preemption.there:
+        free -= _running_now(state)  # each may be stopped
+    room = free.min()  # every scheduler may forward a job to the same queue
+    queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])
+    running_full = (state.running.job >= 0).all(-1).any() & may_grow
+    return over, queue_full, running_full
+
+
+def _is_log_full(state: State) -> Bool[Array, ""]:
+    return state.starts.count + state.queue.shape[0] > state.starts.job.shape[0]  # each scheduler may start one
+
+
+def _will_change(state: State, params: EnvParams) -> Bool[Array, ""]:
+    """Whether servers will go out or come back."""
+    if not params.failures.there:
+        return jnp.array(False)
+    return (next_changes(params.failures, state.faults) < NEVER).any()
+
+
+def _counts(state: State, params: EnvParams, done: Bool[Array, "*seeds"]) -> dict[str, Array]:
+    """What a summary counts of the jobs so far."""
+    status, home = state.records.status, state.jobs.home
+    lost = (home < 0) & (jnp.arange(home.shape[-1]) < state.next_job[..., None])
+    ends = state.records.finish + (state.records.finish_offset_s / params.interval_s).astype(jnp.int32)
+    last = ends.max(-1) + 1  # the clock of a run that is done may have skipped far beyond
+    return {
+        "clock": jnp.where(done, jnp.minimum(state.clock, last), state.clock),
+        "arrived": state.next_job,
+        "started": (status != WAITING).sum(-1, dtype=jnp.int32),
+        "finished": (status == FINISHED).sum(-1, dtype=jnp.int32),
+        "rejected": lost.sum(-1, dtype=jnp.int32),
+        "peak_queue": state.peak_queue,
+        "illegal": state.illegal,
+    }
