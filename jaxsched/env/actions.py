@@ -49,7 +49,7 @@ def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
         return queue.at[home, column].set(row, mode="drop"), row + 1
 
     queue, next_job = lax.while_loop(admissible, admit_one, (state.queue, state.next_job))
-    return _admitted(state, queue, next_job, enabled & _due(state, next_job))
+    return _note_queues(state, queue, next_job, enabled & _due(state, next_job))
 
 
 def admit_some(state: State, enabled: Bool[Array, ""]) -> tuple[State, Bool[Array, ""]]:
@@ -61,10 +61,10 @@ def admit_some(state: State, enabled: Bool[Array, ""]) -> tuple[State, Bool[Arra
     place = _rank(home, kept)
     home = jnp.maximum(home, 0)
     admitted = jnp.cumprod(enabled & _due(state, rows) & (~kept | (place < queue_room(state)[home]))) > 0
-    queue = _queued(state.queue, rows, home, place, admitted & kept)
+    queue = _enqueue(state.queue, rows, home, place, admitted & kept)
     next_job = state.next_job + admitted.sum(dtype=jnp.int32)
     more = admitted.all() & _due(state, next_job)
-    return _admitted(state, queue, next_job, enabled & ~more & _due(state, next_job)), more
+    return _note_queues(state, queue, next_job, enabled & ~more & _due(state, next_job)), more
 
 
 def _due(state: State, row: Int[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
@@ -73,7 +73,7 @@ def _due(state: State, row: Int[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
     return (row <= last) & (state.jobs.arrival[jnp.minimum(row, last)] <= state.clock)
 
 
-def _admitted(state: State, queue: Int[Array, "P Q"], next_job: Int[Array, ""], held: Bool[Array, ""]) -> State:
+def _note_queues(state: State, queue: Int[Array, "P Q"], next_job: Int[Array, ""], held: Bool[Array, ""]) -> State:
     """The state with these queues; `held`: a full one holds arrivals back."""
     longest = (queue >= 0).sum(-1, dtype=jnp.int32).max()
     return state.replace(
@@ -90,7 +90,7 @@ def _rank(target: Int[Array, "n"], real: Bool[Array, "n"]) -> Int[Array, "n"]:
     return ((target[:, None] == target) & (index < index[:, None]) & real).sum(-1, dtype=jnp.int32)
 
 
-def _queued(
+def _enqueue(
     queue: Int[Array, "P Q"],
     row: Int[Array, "n"],
     target: Int[Array, "n"],
@@ -195,7 +195,7 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     rank = _rank(action.target, legal)
     legal &= rank < room[action.target]
     emptied = state.queue.at[p, jnp.where(legal, action.slot, slots)].set(-1, mode="drop")
-    queue = _queued(emptied, row, jnp.clip(action.target, 0, partitions - 1), rank, legal)
+    queue = _enqueue(emptied, row, jnp.clip(action.target, 0, partitions - 1), rank, legal)
     moved = jnp.where(legal, row, state.records.forwards.shape[-1])
     forwards = state.records.forwards.at[moved].add(jnp.int8(1), mode="drop")
     return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal

@@ -85,7 +85,7 @@ def advance(
     return after_interval(params, state, end, freed, intervals), end.terms
 
 
-def reloaded(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
+def update_load(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
     """The state with totals and slowdowns as of now, after the jobs in the slots `changed` have gone."""
     running, shared_gpus = state.running, state.shared.shape[-1]
     old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)

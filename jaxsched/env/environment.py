@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32, PRNGKeyArray
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
-from jaxsched.env.clock import advance, reloaded
+from jaxsched.env.clock import advance, update_load
 from jaxsched.env.extensions.failures import change_servers, no_faults
 from jaxsched.env.extensions.history import no_history
 from jaxsched.env.extensions.pairs import no_pairs
@@ -151,7 +151,7 @@ def _to_next_boundary(params: EnvParams, playing: Playing, placed: Bool[Array, "
 
 
 def _reload_where_servers_fail(params: EnvParams, state: State, gone: Bool[Array, "P R"]) -> State:
-    return reloaded(params, state, gone) if params.failures.there else state  # time has passed up to now
+    return update_load(params, state, gone) if params.failures.there else state  # time has passed up to now
 
 
 ROUNDS = Pace(

@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Bool, Float32
 
 from jaxsched.env.actions import admit_some
-from jaxsched.env.clock import reloaded
+from jaxsched.env.clock import update_load
 from jaxsched.env.interval import after_interval, interval_of, to_next_completion
 from jaxsched.env.stages import Pace, Passed, Playing, step
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams
@@ -54,4 +54,4 @@ def _to_next_completion(
     )
 
 
-TURNS = Pace(pass_time=_to_next_completion, update_load=reloaded, admit=admit_some, waits=True)
+TURNS = Pace(pass_time=_to_next_completion, update_load=update_load, admit=admit_some, waits=True)

@@ -63,7 +63,7 @@ def exchange(real: Bool[Array, "*batch P"], schedulers: Float32[Array, "S H"]) -
     return _graph(schedulers, 0, senders, receivers, weight.astype(jnp.float32))
 
 
-def heard(graph: jraph.GraphsTuple, listeners: int) -> Float32[Array, "listeners H"]:
+def hear(graph: jraph.GraphsTuple, listeners: int) -> Float32[Array, "listeners H"]:
     """What the last so many nodes hear: the sum of what others say to them, by the weights of the edges."""
 
     def weighed(loudness: Any, sent: Any, received: Any, globals_: Any) -> Array:

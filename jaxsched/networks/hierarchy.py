@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float32, Int32, PyTree
 
 from jaxsched.env.menu import Menu
 from jaxsched.env.observation import Observation
-from jaxsched.networks.graphs import Level, containment, downward, exchange, heard, upward
+from jaxsched.networks.graphs import Level, containment, downward, exchange, hear, upward
 from jaxsched.pytree import Pytree
 
 T = TypeVar("T", bound=PyTree)
@@ -70,7 +70,7 @@ class MessagePassing(nn.Module):
         first = speakers.shape[0] < listeners.shape[0]  # linear, so it may as well weigh what the fewer nodes say
         signals = nn.relu(nn.Dense(self.width, name="message")(speakers))
         signals = weigh(signals) if first else signals
-        sums = heard(graph_of(signals), listeners.shape[0])
+        sums = hear(graph_of(signals), listeners.shape[0])
         own = nn.Dense(self.width, name="own")(listeners)
         return listeners + nn.relu(own + (sums if first else weigh(sums)))
 

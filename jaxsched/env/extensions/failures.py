@@ -9,7 +9,15 @@ from jaxtyping import Bool, Int16, Int32, Int64
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
 from jaxsched.env.extensions.parts import Failures, Faults, Preemption, Service
-from jaxsched.env.extensions.preemption import Left, halted, left_at_checkpoint, parts_of, released, with_parts, without
+from jaxsched.env.extensions.preemption import (
+    Left,
+    left_at_checkpoint,
+    note_stop,
+    parts_of,
+    released,
+    requeue,
+    with_parts,
+)
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import NEVER, first_boundary
@@ -86,8 +94,8 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
         hit = _on(state, due & out)
         row = jnp.where(hit, state.running.job, state.jobs.arrival.shape[-1])
         free, shared = _free_gpus(params, state, hit, due, out)
-        kept, felt = _fallen_back(preemption, service, faults.replace(passed=passed), state, row)
-        return without(state, hit, row, free, shared, kept), felt, hit
+        kept, felt = _fall_back(preemption, service, faults.replace(passed=passed), state, row)
+        return requeue(state, hit, row, free, shared, kept), felt, hit
 
     left, felt, hit = lax.cond(due.any(), some, lambda: (parts_of(state), faults, nobody))
     return with_parts(state, left).replace(faults=felt), hit
@@ -109,7 +117,7 @@ def _free_gpus(
     return jnp.where(out[..., None], 0, free), shared
 
 
-def _fallen_back(
+def _fall_back(
     preemption: Preemption, service: Service, faults: Faults, state: State, row: Int32[Array, "P R"]
 ) -> tuple[Service, Faults]:
     """What jobs have had and lost that fall back to their last checkpoints; `row` out of range where none does."""
@@ -121,4 +129,4 @@ def _fallen_back(
     faults = faults.replace(
         count=faults.count.at[row].add(1, mode="drop"), lost_s=faults.lost_s.at[row].add(lost, mode="drop")
     )
-    return halted(service, state, row, left, low), faults
+    return note_stop(service, state, row, left, low), faults

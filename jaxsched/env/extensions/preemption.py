@@ -93,7 +93,7 @@ def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[A
     def some() -> Left:
         free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(stopped)), stopped)
         row = jnp.where(stopped, state.running.job, state.jobs.arrival.shape[-1])
-        return without(state, stopped, row, free, shared, _kept(preemption, service, state, row))
+        return requeue(state, stopped, row, free, shared, _note_stops(preemption, service, state, row))
 
     return with_parts(state, lax.cond(stopped.any(), some, lambda: parts_of(state))), legal
 
@@ -126,7 +126,7 @@ def with_parts(state: State, left: Left) -> State:
     )
 
 
-def without(
+def requeue(
     state: State,
     gone: Bool[Array, "P R"],
     row: Int32[Array, "P R"],
@@ -138,7 +138,7 @@ def without(
     return Left(
         free,
         shared,
-        _queued_again(state.queue, state.running.job, gone),
+        _enqueue_again(state.queue, state.running.job, gone),
         jnp.where(gone, -1, state.running.job),
         service,
         state.records.status.at[row].set(jnp.int8(WAITING), mode="drop"),
@@ -154,7 +154,7 @@ def released(
     return sharing.on_stop(state, p, gone, free)
 
 
-def _queued_again(
+def _enqueue_again(
     queue: Int32[Array, "P Q"], job: Int32[Array, "P R"], stopped: Bool[Array, "P R"]
 ) -> Int32[Array, "P Q"]:
     """The queues with the stopped jobs in their first free slots, of which there are enough."""
@@ -164,25 +164,25 @@ def _queued_again(
     return queue.at[p, jnp.where(stopped, slot, queue.shape[1])].set(job, mode="drop")
 
 
-def _kept(preemption: Preemption, service: Service, state: State, row: Int32[Array, "P R"]) -> Service:
+def _note_stops(preemption: Preemption, service: Service, state: State, row: Int32[Array, "P R"]) -> Service:
     """What the stopped jobs have had; `row` of the job table, out of range where none is stopped."""
     running = state.running
     left, low = _left_if_stopped(preemption, service, state)
     lost = (left - running.remaining_s) + (low - running.remaining_low_s)
-    return halted(service, state, row, left, low).replace(
+    return note_stop(service, state, row, left, low).replace(
         stops=service.stops.at[row].add(1, mode="drop"),
         lost_s=service.lost_s.at[row].add(lost, mode="drop"),
     )
 
 
-def halted(
+def note_stop(
     service: Service,
     state: State,
     row: Int32[Array, "P R"],
     left_s: Float32[Array, "P R"],
     left_low_s: Float32[Array, "P R"],
 ) -> Service:
-    """What jobs that leave their GPUs have had and have left, whoever stopped them; `row` as of `_kept`."""
+    """What jobs that leave their GPUs have had and have left, whoever stopped them; `row` as of `_note_stops`."""
     running, at = state.running, jnp.maximum(state.running.job, 0)
 
     def note(old: Array, new: Array) -> Array:
