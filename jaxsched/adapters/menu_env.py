@@ -5,7 +5,7 @@ placements of the first jobs of its queue, forwards of its first blocked job, an
 policies of this project make. Episodes start and start again by themselves.
 
 A step is a decision round. Vmapped on a GPU, all environments wait in each step for the one in which most jobs end.
-With `in_turns` a step is a turn (`env.turns`): where an interval is still passing, schedulers can only wait.
+With `in_turns` a step is a turn (`env.stages`): where an interval is still passing, schedulers can only wait.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.adapters.spaces import Box, Discrete, Named
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation
 from jaxsched.env.queues import Discipline
+from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing
 from jaxsched.env.state import EnvConfig, State
 from jaxsched.policies.menu import build_menu, menu_policy, to_action

@@ -3,20 +3,21 @@
 A step is one decision round of all schedulers. After the last round of a boundary it also advances the clock to the
 next boundary and admits the jobs that arrived. Environments that are vmapped with a fixed number of rounds stay in step
 with each other, so the clock's loop runs for no one in the other rounds. With `in_turns` a step is a turn
-(`env.turns`).
+(`env.stages`).
 """
 
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray
 
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
-from jaxsched.env.clock import advance, update_load
 from jaxsched.env.extensions.failures import change_servers, no_faults
 from jaxsched.env.extensions.history import no_history
 from jaxsched.env.extensions.pairs import no_pairs
@@ -27,12 +28,14 @@ from jaxsched.env.extensions.starts import no_starts
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.pool import draw_start, start_if
 from jaxsched.env.queues import Discipline
-from jaxsched.env.stages import Pace, Passed, Playing, at_boundary, step
+from jaxsched.env.spaces import Box, Discrete, Named
+from jaxsched.env.stages import ROUNDS, TURNS, Playing, at_boundary, step, transition
 from jaxsched.env.state import (
     ALWAYS,
     FINISHED,
+    FORWARD,
+    STOP,
     Action,
-    Asked,
     EnvConfig,
     EnvParams,
     Records,
@@ -40,7 +43,6 @@ from jaxsched.env.state import (
     State,
     assign_homes,
 )
-from jaxsched.env.turns import TURNS
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -134,34 +136,6 @@ def _no_records(config: EnvConfig, jobs: int, groups: int) -> Records:
     )
 
 
-def transition(
-    config: EnvConfig, params: EnvParams, state: State, action: Action, asked: Asked = ALWAYS
-) -> tuple[State, Float32[Array, "P"]]:
-    """One decision round and, after the last one of the boundary, the clock. Returns state and reward.
-
-    With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
-    """
-    after, gain = step(config, params, at_boundary(state), action, asked, ROUNDS)
-    return after.state, gain
-
-
-def _to_next_boundary(params: EnvParams, playing: Playing, placed: Bool[Array, "P R"], over: Bool[Array, ""]) -> Passed:
-    state, terms = advance(params, playing.state, placed, playing.intervals)
-    return Passed(playing.replace(state=state, terms=terms), jnp.zeros_like(placed), over)
-
-
-def _reload_where_servers_fail(params: EnvParams, state: State, gone: Bool[Array, "P R"]) -> State:
-    return update_load(params, state, gone) if params.failures.there else state  # time has passed up to now
-
-
-ROUNDS = Pace(
-    pass_time=_to_next_boundary,
-    update_load=_reload_where_servers_fail,
-    admit=lambda state, enabled: (admit(state, enabled), False),
-    waits=False,
-)
-
-
 def is_finished(state: State) -> Bool[Array, ""]:
     """Whether every job has arrived and none is queued or running."""
     last = state.jobs.arrival.shape[-1] - 1
@@ -224,6 +198,35 @@ class ClusterEnv:
         truncated = ~terminated & (reached.clock >= params.env.horizon)
         info = _info(params.env, reached, playing.state.clock)
         return after if self.in_turns else reached, reward, terminated, truncated, info
+
+    def action_space(self, params: Episodes) -> Named:
+        """Of the fields of an `Action` that every one has; most of what it samples is not legal, and so is waiting."""
+        cluster, most = params.env.cluster, lambda leaf: int(np.max(leaf)) + 1
+        p = cluster.shape[0]
+        kinds = STOP if params.env.preemption.voluntary else FORWARD
+        fields = {
+            "kind": Discrete(kinds + 1, (p,)),
+            "slot": Discrete(self.config.queue_slots, (p,)),
+            "workers": Discrete(most(cluster.group_gpus), cluster.shape),
+            "ps": Discrete(most(params.starts.jobs.ps), cluster.shape),
+            "target": Discrete(p, (p,)),
+        }
+        return Named(fields)
+
+    def observation_space(self, params: Episodes) -> Named:
+        """Of the fields of an `Observation`: masks are 0 or 1, indices not negative, features without limits."""
+        shown, _ = jax.eval_shape(lambda: self.reset(jax.random.key(0), params))
+        fields = {field.name: getattr(shown, field.name) for field in dataclasses.fields(Observation)}
+        most = {"server_rack": shown.rack.shape[1], "job_slot": self.config.queue_slots}
+
+        def space_of(name: str, leaf: Array) -> Discrete | Box:
+            if leaf.dtype == bool:
+                return Discrete(2, leaf.shape, jnp.bool_)
+            if name in most:
+                return Discrete(most[name], leaf.shape)
+            return Box(-float("inf"), float("inf"), leaf.shape)
+
+        return Named({name: space_of(name, leaf) for name, leaf in fields.items()})
 
     def observe(self, state: State | Playing, params: Episodes) -> Observation:
         """What schedulers see of a state; nothing is worked out for those that do not decide."""

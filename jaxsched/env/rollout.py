@@ -11,9 +11,8 @@ from jaxsched.env.environment import transition
 from jaxsched.env.extensions.pairs import as_known
 from jaxsched.env.extensions.parts import no_failures
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.stages import Playing
+from jaxsched.env.stages import Playing, turn_with
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
-from jaxsched.env.turns import turn_with
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
 R = TypeVar("R")  # what a round leaves to be collected

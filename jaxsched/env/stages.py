@@ -1,8 +1,13 @@
 """The stages of a step, in the one order in which they come (docs/semantics.md, section 6).
 
 All schedulers act. When the rounds of a boundary are over, time passes. Then servers go out and come back, and what
-has arrived is queued. A step may go on to the next boundary at once (`env.environment`, in rounds) or to the next
-completion (`env.turns`): that is its `Pace`, and all that differs.
+has arrived is queued. How far a step goes is its `Pace`, and all that differs:
+
+- In rounds (`transition`) a whole interval passes at once, completion by completion. Vmapped environments all wait for
+  the one with most completions. So it is for CPUs, and for single environments.
+- In turns (`turn_with`) every step is the same for all, and no loop waits for a single environment: for accelerators.
+  An environment at a boundary decides. One within an interval goes to its next completion. One to which more jobs have
+  come than a turn admits admits the next ones.
 """
 
 from collections.abc import Callable
@@ -13,11 +18,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
-from jaxsched.env.actions import apply_actions
-from jaxsched.env.clock import intervals_ahead
+from jaxsched.env.actions import admit, admit_some, apply_actions
+from jaxsched.env.clock import advance, intervals_ahead, update_load
 from jaxsched.env.extensions.failures import change_servers
+from jaxsched.env.interval import after_interval, interval_of, to_next_completion
 from jaxsched.env.reward import RewardTerms, reward, zero_terms
-from jaxsched.env.state import WAIT, Action, Asked, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, WAIT, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.pytree import Pytree
 
 
@@ -110,3 +116,69 @@ def _act(params: EnvParams, state: State, action: Action, decides: Bool[Array, "
     return after.replace(
         waited=jnp.where(decides, after.waited, state.waited), round=jnp.where(decides, after.round, state.round)
     ), changed
+
+
+def _to_next_boundary(params: EnvParams, playing: Playing, placed: Bool[Array, "P R"], over: Bool[Array, ""]) -> Passed:
+    state, terms = advance(params, playing.state, placed, playing.intervals)
+    return Passed(playing.replace(state=state, terms=terms), jnp.zeros_like(placed), over)
+
+
+def _reload_where_servers_fail(params: EnvParams, state: State, gone: Bool[Array, "P R"]) -> State:
+    return update_load(params, state, gone) if params.failures.there else state  # time has passed up to now
+
+
+def _to_next_completion(
+    params: EnvParams, playing: Playing, placed: Bool[Array, "P R"], over: Bool[Array, ""]
+) -> Passed:
+    """Time passes where the load knows of all jobs: in the turn after one that started some."""
+    state, intervals = playing.state, playing.intervals
+    passes = (intervals > 0) & ~placed.any()
+    length_s = intervals.astype(jnp.float32) * params.interval_s
+    to_s = jnp.where(passes, length_s, playing.elapsed_s)
+    now, constants = interval_of(params, state, placed, to_s, playing.elapsed_s, playing.terms)
+    end = to_next_completion(params, now, constants)
+    end = end.replace(
+        active=jnp.where(passes, end.active, now.active),
+        remaining_s=jnp.where(passes, end.remaining_s, now.remaining_s),
+        remaining_low_s=jnp.where(passes, end.remaining_low_s, now.remaining_low_s),
+    )
+    finished = now.active & ~end.active
+    gpus = jnp.where(finished, constants.gpus_per_worker, 0)
+    freed = (gpus[..., None, None] * state.running.workers).sum(1)
+    ends = passes & (end.elapsed_s >= length_s)
+    state = after_interval(params, state, end, freed, jnp.where(ends, intervals, 0))
+    return Passed(
+        playing=playing.replace(state=state, elapsed_s=end.elapsed_s, terms=end.terms),
+        changed=placed | finished,
+        ends=ends,
+    )
+
+
+ROUNDS = Pace(
+    pass_time=_to_next_boundary,
+    update_load=_reload_where_servers_fail,
+    admit=lambda state, enabled: (admit(state, enabled), False),
+    waits=False,
+)
+TURNS = Pace(pass_time=_to_next_completion, update_load=update_load, admit=admit_some, waits=True)
+
+
+def transition(
+    config: EnvConfig, params: EnvParams, state: State, action: Action, asked: Asked = ALWAYS
+) -> tuple[State, Float32[Array, "P"]]:
+    """One decision round and, after the last one of the boundary, the clock. Returns state and reward.
+
+    With `config.skip_idle` the clock passes over boundaries at which nobody need be `asked`, see `intervals_ahead`.
+    """
+    after, gain = step(config, params, at_boundary(state), action, asked, ROUNDS)
+    return after.state, gain
+
+
+def turn_with(
+    config: EnvConfig, params: EnvParams, playing: Playing, action: Action, asks: Asked
+) -> tuple[Playing, Float32[Array, "P"]]:
+    """The environment after one more turn, and the reward of the intervals that ended with it.
+
+    Args: `action` counts where the schedulers decide. `asks`: when they want to be asked, see `intervals_ahead`.
+    """
+    return step(config, params, playing, action, asks, TURNS)

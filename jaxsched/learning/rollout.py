@@ -1,7 +1,7 @@
 """Experience: steps of vmapped environments under the sampled policy, and advantages over them.
 
-A step is a round of every environment on a CPU, a turn on an accelerator (`env.turns`), in which some decide and others
-are within an interval.
+A step is a round of every environment on a CPU, a turn on an accelerator (`env.stages`), in which some decide and
+others are within an interval.
 """
 
 import functools
@@ -18,9 +18,8 @@ from jaxsched.env.menu import Choice, Menu
 from jaxsched.env.observation import Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
-from jaxsched.env.stages import Playing
+from jaxsched.env.stages import Playing, turn_with
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
-from jaxsched.env.turns import turn_with
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.faults import fault_code
 from jaxsched.learning.options import RewardConfig

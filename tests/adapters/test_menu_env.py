@@ -13,8 +13,8 @@ import pytest
 
 import jaxsched
 from jaxsched.adapters.menu_env import MenuEnv, _choice, show_menu
-from jaxsched.adapters.spaces import Box, Discrete
 from jaxsched.env.environment import initial_state
+from jaxsched.env.spaces import Box, Discrete
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
 

@@ -357,6 +357,18 @@ def test_terminated_and_truncated(pool):
     assert np.asarray(after.jobs.duration_s).tobytes() in members  # the next episode has begun
 
 
+def test_spaces_contain_what_is_shown_and_sample_what_is_taken(pool):
+    params = Episodes(env=PARAMS, starts=pool)
+    obs, state = jax.jit(ENV.reset)(jax.random.key(0), params)
+    shown = {field.name: getattr(obs, field.name) for field in dataclasses.fields(obs)}
+    assert ENV.observation_space(params).contains(shown)
+    assert not ENV.observation_space(params).contains(shown | {"job_slot": shown["job_slot"] + CONFIG.queue_slots})
+    space = ENV.action_space(params)
+    drawn = space.sample(jax.random.key(1))
+    assert space.contains(drawn)
+    jax.eval_shape(ENV.step, jax.random.key(2), state, Action(**drawn), params)
+
+
 def test_the_end_of_an_episode_is_observed_if_asked_for(pool):
     """`final_obs` is the observation of the state that was reached, and not of that which the next step starts from."""
     params = Episodes(env=PARAMS.replace(horizon=jnp.int32(1)), starts=pool)

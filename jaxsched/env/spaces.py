@@ -59,6 +59,11 @@ class Named:
     def __getitem__(self, name: str) -> Discrete | Box:
         return self.spaces[name]
 
+    def sample(self, key: PRNGKeyArray) -> dict[str, Array]:
+        """Of every part, by its name."""
+        keys = jax.random.split(key, len(self.spaces))
+        return {name: space.sample(key) for (name, space), key in zip(self.spaces.items(), keys, strict=True)}
+
     def contains(self, value: Mapping[str, Any]) -> bool:
         """Whether every part is in its space."""
         return set(value) == set(self.spaces) and all(
