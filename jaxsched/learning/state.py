@@ -134,7 +134,8 @@ def restore(folder: Path, like: TrainState) -> TrainState:
     shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_empty(like))
     restored = _read(folder, state=ocp.args.StandardRestore(shapes)).state
     # by way of NumPy: what Orbax returns is committed to a device, which would compile to another program
-    take = lambda leaf, saved: leaf if saved is None else jnp.array(np.asarray(saved))
+    empty = lambda leaf: None if leaf is None else jnp.zeros(leaf.shape, leaf.dtype)
+    take = lambda leaf, saved: empty(leaf) if saved is None else jnp.array(np.asarray(saved))
     return jax.tree.map(take, like, restored, is_leaf=lambda leaf: leaf is None)
 
 
