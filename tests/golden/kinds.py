@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from . import commands, in_jax, loop
+from . import commands, in_jax, loop, trained
 
 ON_HOST = ("python", "numpy", "jax", "numba", "cpu")
 IN_JAX = (*ON_HOST, "jaxlib")
@@ -34,6 +34,7 @@ KINDS = {
     "workloads": Kind(commands.workloads, commands.listed, ON_HOST),
     "replay": Kind(lambda: ["example", *map(str, range(commands.REPLAYS))], commands.replayed, ON_HOST),
     "plan": Kind(lambda: list(commands.PLANNERS), commands.planned, ON_HOST),
+    "training": Kind(trained.parts, trained.play, (*IN_JAX, "flax")),
     "jax": Kind(in_jax.parts, in_jax.play, IN_JAX),
     "steps": Kind(lambda: ["rounds", "turns"], commands.stepped, IN_JAX),
 }

@@ -5,6 +5,7 @@ Any tree can be asked: put this folder alone on a path, and `PYTHONPATH=TREE:PAR
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(kinds.KINDS))
     parser.add_argument("--arrays", type=Path, help="folder for the arrays of every run")
     parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
-    parser.add_argument("--only", default="", help="only parts whose name has this in it")
+    parser.add_argument("--only", default="", help="only parts in whose name this regular expression is found")
     options = parser.parse_args()
     wrong = 0
     for kind in options.kinds:
@@ -52,7 +53,7 @@ def one_kind(kind: str, options: argparse.Namespace) -> int:
     recorded = read(kind)["runs"] if options.check else {}
     found, count = {}, 0
     for part in made.parts():
-        if options.only not in part:
+        if not re.search(options.only, part):
             continue
         kept: dict[str, dict[str, np.ndarray]] = {}
         new = made.play(part, lambda name, arrays, kept=kept: kept.__setitem__(name, arrays))
