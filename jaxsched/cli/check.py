@@ -106,7 +106,7 @@ def what_is(path: Path) -> str | None:
     }
     suffix = path.suffix.lower()
     logs = (*PACKED, ".tsv", ".txt", ".psv", ".log", ".swf", ".trace", ".parquet")
-    if suffix not in (*readers, *logs):
+    if suffix and suffix not in (*readers, *logs):  # Philly's log has no ending
         raise UserError(f"{path}: is of no known kind, should end in {', '.join((*readers, *logs))}, or be a folder")
     return readers[suffix](path) if suffix in readers else None
 

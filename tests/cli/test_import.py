@@ -81,6 +81,13 @@ def test_mistakes_are_listed_and_nothing_is_written(tmp_path, capsys):
     assert not trace.exists()
 
 
+def test_check_takes_a_file_without_an_ending_for_a_log(log, tmp_path, capsys):
+    """Philly's is called `cluster_job_log`."""
+    log.rename(tmp_path / "cluster_job_log")
+    main(["check", str(tmp_path / "cluster_job_log")])
+    assert ": a trace, format slurm, of 20 jobs" in capsys.readouterr().out
+
+
 def test_strict_and_outputs_that_are_no_traces(log, tmp_path, capsys):
     for command, wrong in (
         (["import", str(log), "--strict"], "line 3, JobID: '0.batch' should be a job"),

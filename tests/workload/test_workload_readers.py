@@ -500,6 +500,10 @@ def test_the_first_ten_mistakes_are_listed(tmp_path):
             "line 3, submit_time_s: '2024-05-01T08:30:00Z' should be a finite",
         ),
         (HEAD + "a,2024-05-01T08:30:00Z,1,5\nb,7,1,5\n", "line 3, submit_time_s: '7' should be a date and time"),
+        (
+            HELIOS.replace(",end_time", ",ended", 1),
+            "no known trace format; nearest is helios .*, which has end_time, too",
+        ),
         ("[1, 2]", "is JSON, but no job log that is read: slurm .* or philly-log"),
         ("{}", "is JSON, but no job log"),
         ('{"jobs": []}', "no job in the file"),

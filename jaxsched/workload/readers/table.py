@@ -108,10 +108,10 @@ def _of_header(path: Path, header: tuple[str, ...], sources: Sequence[Source], l
         wanted = " or ".join(",".join(names) for names in ((sources[0].needs,) if missing else sources[0].bare))
         raise UserError(f"{path}, line {line}: {lacks} as {sources[0].about} has them ({wanted or 'JSON'})")
     if not fitting:
-        known = "; ".join(f"{source.name} ({','.join(source.needs)})" for source in sources if source.needs)
         found = shorten(",".join(header), 200)
-        hint = next((f"; {source.export}" for source in sources if source.export and source.names in header), "")
-        raise UserError(f"{path}, line {line}: the header {found!r} is of no known trace format{hint or f': {known}'}")
+        raise UserError(
+            f"{path}, line {line}: the header {found!r} is of no known trace format{_nearest(header, sources)}"
+        )
     source = fitting[0]
     unknown = sorted(set(header) - {*source.needs, *source.uses}) if source.closed else []
     if unknown:
@@ -120,6 +120,17 @@ def _of_header(path: Path, header: tuple[str, ...], sources: Sequence[Source], l
             f"{', '.join((*source.needs, *source.uses))}"
         )
     return source
+
+
+def _nearest(header: tuple[str, ...], sources: Sequence[Source]) -> str:
+    """What is said of a header that is no source's: what the nearest one lacks, or else what the known ones have."""
+    near = max(sources, key=lambda source: len({*source.needs, source.names} & set(header)))
+    if near.export and near.names in header:
+        return f"; {near.export}"
+    missing = [name for name in near.needs if name not in header]
+    if len(near.needs) - len(missing) >= 2:
+        return f"; nearest is {near.name} ({near.about}), which has {', '.join(missing)}, too"
+    return ": " + "; ".join(f"{source.name} ({','.join(source.needs)})" for source in sources if source.needs)
 
 
 def _of_json(path: Path, value: Any, sources: Sequence[Source], strict: bool) -> LogTable:
