@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 
-from jaxsched.options import CPU, ClusterOptions, EvaluatedWorld, JobOptions, Option, Options, RunOptions, describe
+from jaxsched.options import (
+    CPU,
+    ON_OFF,
+    ClusterOptions,
+    EvaluatedWorld,
+    JobOptions,
+    Option,
+    Options,
+    RunOptions,
+    describe,
+)
 from jaxsched.options import INTERFERENCE as INTERFERENCE
 
 if TYPE_CHECKING:
@@ -26,13 +36,13 @@ def file_of(policy: str) -> str:
     return policy.rpartition(":")[0] if ".py:" in policy else policy
 
 
-def read_switch(preemption: str) -> bool:
+def read_switch(said: str) -> bool:
     """What `--preemption` says. UserError if it says neither on nor off."""
     from jaxsched.errors import UserError
 
-    if preemption not in ("on", "off"):
-        raise UserError(f"--preemption: {preemption!r} should be on or off")
-    return preemption == "on"
+    if said not in ON_OFF:
+        raise UserError(f"--preemption: {said!r} should be {' or '.join(ON_OFF)}")
+    return ON_OFF[said]
 
 
 def plan_settings(gpu_speeds: Path | None = None, **fields: Any) -> "PlanSettings":
