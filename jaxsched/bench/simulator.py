@@ -189,7 +189,7 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
         env.world = pool[turns % lists].world
         env.restart()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    arrays = [leaf for env in envs for leaf in env.tables] + [leaf for run in pool for leaf in run.world]
+    arrays = jax.tree.leaves(([env.tables for env in envs], [run.world for run in pool]))
     return Timing(
         name=f"compiled/{policy}",
         num_envs=num_envs,

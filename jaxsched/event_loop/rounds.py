@@ -107,7 +107,7 @@ def place_running(run: Run, running: Iterable[RunningJob]) -> None:
                 continue
             t.service[one.row].left_s = one.left_s
             for used, group in enumerate(groups):
-                t.place[used].group, t.place[used].workers = int(group), int(one.workers[group])
+                t.scratch.place[used].group, t.scratch.place[used].workers = int(group), int(one.workers[group])
             start(w, t, one.partition, one.row, len(groups))
 
 

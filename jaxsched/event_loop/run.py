@@ -24,7 +24,7 @@ from jaxsched.event_loop._kernel.build import (
     speeds_of,
     table,
     tables_of,
-    tiers_of,
+    tier_speeds_of,
 )
 from jaxsched.event_loop._kernel.events import play
 from jaxsched.event_loop._kernel.jit import with_rows, write
@@ -43,13 +43,15 @@ from jaxsched.event_loop._kernel.records import (
     START,
     STARTED,
     Records,
+    Rule,
+    Stops,
     Tables,
     World,
 )
 from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import spec
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.spec import MATCH, WAITING, SeekWeights
+from jaxsched.policies.spec import MATCH, WAITING, PolicySpec, SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -82,16 +84,13 @@ class Run:
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
         assert isinstance(of.rule, str) and not callable(queue.order)
-        timed = of.seek is not None or (not queue.preempt and (of.rule in WAITING or not queue.timeless))
-        timed = timed or distinct_speeds(cluster) > 1  # so is waiting for faster GPUs
-        stops = queue.preempt and params.preemption.voluntary
         models, history = models_of(params.profiles), config.knows == HISTORY
         rows = jobs_of(cluster, params.profiles, jobs, queue.order, config.shared_gpus)
         self.world = World(
-            **site_of(cluster),
+            site=site_of(cluster),
             models=models,
             speed=speeds_of(cluster, params.profiles),
-            **tiers_of(cluster, params.profiles),
+            tier_speed=tier_speeds_of(cluster, params.profiles),
             waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
             jobs=rows,
             law=_law(params),
@@ -101,40 +100,15 @@ class Run:
             queue_slots=config.queue_slots,
             running_slots=config.running_slots,
             horizon=int(params.horizon),
-            rule=POLICIES.index(of.rule),
-            backfill=queue.backfill,
-            forward=_FORWARDS[of.forward],
-            by_tenant=queue.order == "tenants",
-            reserve=queue.reserve,
-            timed=timed,
-            settles=not timed,
-            window=queue.window,
-            threshold=of.threshold,
-            patience=of.patience,
-            lifetimes=of.lifetimes,
-            looks=of.rule in WAITING,
-            alike=of.rule == MATCH and queue.preempt,
-            seek=_seek_numbers(of.seek),
-            order=_place_of(queue.order),
-            quantum=queue.quantum,
-            margin=levels.margin(queue.order, queue.hysteresis),
-            level_table=_level_table(queue.order),
-            consolidate=queue.consolidate,
-            preempts=stops,
-            faster=stops and queue.faster and distinct_speeds(cluster) > 1,
-            restart_s=float(params.preemption.restart_s) if params.preemption.there else 0.0,
-            checkpoint_s=float(params.preemption.checkpoint_interval_s) if params.preemption.there else 0.0,
-            min_run_s=float(params.preemption.min_run_s) if params.preemption.there else 0.0,
-            fails=params.failures.there,
-            changes=_changes(params),
+            rule=_rule(of, params, distinct_speeds(cluster) > 1),
+            stops=_stops(params),
             history=history,
             past=past_of(jobs, rows["share"], config.tenants, len(models)) if history else no_past(),
-            keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
             shared_gpus=config.shared_gpus,
             sharing=sharing_of(cluster, params.interference, pairs, of.observe),
             tenants=config.tenants,
         )
-        self._log_rows = config.rounds * len(self.world.groups) + len(self.world.jobs) if config.starts else 0
+        self._log_rows = config.rounds * len(self.world.site.groups) + len(self.world.jobs) if config.starts else 0
         self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
 
@@ -144,12 +118,15 @@ class Run:
             assert policy.spec is not None
             order, seek = policy.spec.queue.order, policy.spec.seek
             if isinstance(order, LevelTable):
-                assert self.world.order == TABLE
-                self.world = self.world._replace(level_table=_level_table(order), margin=order.margin)
+                assert self.world.rule.order == TABLE
+                self.world = self._with_rule(level_table=_level_table(order), margin=order.margin)
             if seek is not None:
-                assert len(self.world.seek) > 0
-                self.world = self.world._replace(seek=_seek_numbers(seek))
+                assert len(self.world.rule.seek) > 0
+                self.world = self._with_rule(seek=_seek_numbers(seek))
         self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
+
+    def _with_rule(self, **changes: Any) -> World:
+        return self.world._replace(rule=self.world.rule._replace(**changes))
 
     def go_on(self, rounds: int = WHOLE_RUN) -> bool:
         """Play at least so many rounds; True at the end: all jobs have finished, or the horizon is reached."""
@@ -264,6 +241,50 @@ def copy_tables(tables: Tables) -> Tables:
 
 def _copy(value: Any) -> Any:
     return type(value)(*map(_copy, value)) if isinstance(value, tuple) else np.copy(value)
+
+
+def _rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
+    """What the policy says, in this world; `unlike`: its GPUs differ in speed."""
+    queue = of.queue
+    assert isinstance(of.rule, str) and not callable(queue.order)
+    timed = of.seek is not None or (not queue.preempt and (of.rule in WAITING or not queue.timeless))
+    timed = timed or unlike  # so is waiting for faster GPUs
+    stops = queue.preempt and params.preemption.voluntary
+    return Rule(
+        kind=POLICIES.index(of.rule),
+        backfill=queue.backfill,
+        forward=_FORWARDS[of.forward],
+        by_tenant=queue.order == "tenants",
+        reserve=queue.reserve,
+        timed=timed,
+        settles=not timed,
+        window=queue.window,
+        threshold=of.threshold,
+        patience=of.patience,
+        lifetimes=of.lifetimes,
+        looks=of.rule in WAITING,
+        alike=of.rule == MATCH and queue.preempt,
+        seek=_seek_numbers(of.seek),
+        order=_place_of(queue.order),
+        quantum=queue.quantum,
+        margin=levels.margin(queue.order, queue.hysteresis),
+        level_table=_level_table(queue.order),
+        consolidate=queue.consolidate,
+        preempts=stops,
+        faster=stops and queue.faster and unlike,
+        keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
+    )
+
+
+def _stops(params: EnvParams) -> Stops:
+    costs = params.preemption
+    return Stops(
+        restart_s=float(costs.restart_s) if costs.there else 0.0,
+        checkpoint_s=float(costs.checkpoint_interval_s) if costs.there else 0.0,
+        min_run_s=float(costs.min_run_s) if costs.there else 0.0,
+        fails=params.failures.there,
+        changes=_changes(params),
+    )
 
 
 def _place_of(order: levels.Ranking) -> int:

@@ -42,7 +42,7 @@ class SearchedRun(Run):
         super().__init__(config, params, jobs, rule_of(policy), interval_s)
         self._most, self._seed = policy.spec.search, seed
         if self._most > 1:
-            self.world = self.world._replace(timed=True, settles=False)  # a hold ends by the clock
+            self.world = self._with_rule(timed=True, settles=False)  # a hold ends by the clock
         self._own = self.world.jobs["key"].copy()  # in the rule's order
         self._seen = (0, 0)
 

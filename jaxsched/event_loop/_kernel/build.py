@@ -40,8 +40,10 @@ from jaxsched.event_loop._kernel.records import (
     Known,
     Past,
     Records,
+    Scratch,
     SharedGPUs,
     Sharing,
+    Site,
     Tables,
     World,
 )
@@ -59,8 +61,8 @@ def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
     return out
 
 
-def site_of(cluster: Cluster) -> dict[str, Any]:
-    """The fields of `World` that are the cluster's."""
+def site_of(cluster: Cluster) -> Site:
+    """The cluster."""
     p, n, k = cluster.shape
     groups = {
         "gpus": cluster.group_gpus,
@@ -73,7 +75,7 @@ def site_of(cluster: Cluster) -> dict[str, Any]:
     pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
     route = np.asarray(cluster.route).view()  # large, so not copied
     route.flags.writeable = False
-    return dict(
+    return Site(
         groups=table(SITE_GROUP, groups).reshape(p, n * k),
         servers=table(SITE_SERVER, servers),
         links=links,
@@ -82,6 +84,7 @@ def site_of(cluster: Cluster) -> dict[str, Any]:
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
+        group_tier=_group_tiers(cluster),
     )
 
 
@@ -117,12 +120,15 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, 
 
 def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
-    (p, nk), n, t = w.groups.shape, w.servers.shape[1], w.route.shape[1]
+    (p, nk), n, t = w.site.groups.shape, w.site.servers.shape[1], w.site.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
-    passed, numbers = (w.changes[:, :, 0] <= 0).astype(np.int64), np.zeros(COUNT, np.int64)  # some are out from 0 on
+    passed, numbers = (
+        (w.stops.changes[:, :, 0] <= 0).astype(np.int64),
+        np.zeros(COUNT, np.int64),
+    )  # some are out from 0 on
     numbers[LEARNED] = numbers[NEWS] = -1
-    numbers[NEXT_CHANGE] = np.take_along_axis(w.changes, passed[..., None], -1).min(initial=NEVER)
-    free = w.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
+    numbers[NEXT_CHANGE] = np.take_along_axis(w.stops.changes, passed[..., None], -1).min(initial=NEVER)
+    free = w.site.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
     some = w.jobs[w.jobs["home"] >= 0]
     gang = int(min(some["workers"].max(initial=1), nk))
     running = np.zeros((p, r), RUNNING)
@@ -131,15 +137,34 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
     partitions["free_gpus"] = free.sum(-1)
     partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
     partitions["gang"] = -1
-    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.links), ON_WIRE)
+    on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.site.links), ON_WIRE)
     on_group["stamp"] = on_wire["stamp"] = -1
-    wires = 2 * min(gang, n) + w.link_id.shape[1]
+    wires = 2 * min(gang, n) + w.site.link_id.shape[1]
     records = np.zeros(jobs, RECORD)
     records["start"] = records["partition"] = records["gpu"] = -1
     records["finish_s"] = np.nan
     service = np.zeros(jobs, SERVICE)
     service["left_s"] = w.jobs["duration_s"]
+    scratch = Scratch(
+        place=np.zeros(nk, PLACE),
+        taken=np.zeros(nk, np.int64),
+        fits_server=np.zeros(n, np.int64),
+        racks=np.zeros(t, RACK),
+        sent=np.zeros(w.site.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        inputs=np.zeros(SEEK_INPUTS),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        level=np.zeros(r, np.int64),
+        most_without=np.zeros(n, np.int64),
+        without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
+    )
     return Tables(
+        scratch=scratch,
         numbers=numbers,
         now_s=np.zeros(1),
         free=free,
@@ -155,24 +180,8 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
         on_group=on_group,
         on_wire=on_wire,
         tenants=np.zeros(w.tenants, TENANT),
-        place=np.zeros(nk, PLACE),
-        taken=np.zeros(nk, np.int64),
-        fits_server=np.zeros(n, np.int64),
-        racks=np.zeros(t, RACK),
-        sent=np.zeros(w.link_id.shape[1]),
-        left_s=np.zeros(r),
-        end_s=np.zeros(r),
-        exit_s=np.zeros(n),
-        inputs=np.zeros(SEEK_INPUTS),
-        anchors=np.zeros(2 * ANCHORS, np.int64),
         service=service,
-        level=np.zeros(r, np.int64),
         stops=np.zeros((p, r), np.int8),
-        most_without=np.zeros(n, np.int64),
-        without=np.zeros(nk, np.int64),
-        hidden=np.zeros(nk, np.int64),
-        kept_groups=np.zeros(gang, ON_GROUP),
-        kept_wires=np.zeros(wires, ON_WIRE),
         records=records,
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
         starts=np.zeros(starts, START),
@@ -185,7 +194,7 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
 
 def _shared_gpus(w: World) -> SharedGPUs:
     """Nobody shares a GPU."""
-    (p, nk), s, pairs = w.groups.shape, w.shared_gpus, w.sharing.factors.shape
+    (p, nk), s, pairs = w.site.groups.shape, w.shared_gpus, w.sharing.factors.shape
     return SharedGPUs(
         used=np.zeros((p, nk, s), np.int64),
         first=np.full((p, nk, s), -1),
@@ -232,9 +241,9 @@ def sharing_of(cluster: Cluster, interference: Interference, pairs: Pairs | None
 
 def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
     """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
-    (p, nk), n = w.groups.shape, w.servers.shape[1]
+    (p, nk), n = w.site.groups.shape, w.site.servers.shape[1]
     sizes = np.maximum(np.arange(widest + 1), 1)
-    fits = (w.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
+    fits = (w.site.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
     return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)
 
 
@@ -299,20 +308,24 @@ def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "mode
     return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
 
 
-def tiers_of(cluster: Cluster, profiles: Profiles) -> dict[str, Any]:
-    """The fields of `World` that say which GPUs are faster than which."""
+def tier_speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models tiers"]:
+    """How fast models run on the GPUs of each tier, fastest first."""
     count = distinct_speeds(cluster)
     if count == 1:
-        groups = (cluster.shape[0], cluster.shape[1] * cluster.shape[2])
-        return dict(group_tier=np.zeros(groups, np.int64), tier_speed=np.ones((profiles.compute_s.shape[0], 1)))
+        return np.ones((profiles.compute_s.shape[0], 1))
     tier, kind = tiers(cluster, count)
     model = jnp.arange(profiles.compute_s.shape[0])[:, None]
-    speed = relative_speed(profiles, model, kind, tier, cluster.reference)
+    return np.asarray(relative_speed(profiles, model, kind, tier, cluster.reference), np.float64)
+
+
+def _group_tiers(cluster: Cluster) -> Int64[np.ndarray, "P NK"]:
+    """How many speeds of GPUs are above each group's."""
+    count = distinct_speeds(cluster)
+    if count == 1:
+        return np.zeros((cluster.shape[0], cluster.shape[1] * cluster.shape[2]), np.int64)
+    tier, _ = tiers(cluster, count)
     above = (np.asarray(tier) > np.asarray(cluster.group_speed)[..., None]).sum(-1)
-    return dict(
-        group_tier=above.reshape(cluster.shape[0], -1).astype(np.int64),
-        tier_speed=np.asarray(speed, np.float64),
-    )
+    return above.reshape(cluster.shape[0], -1).astype(np.int64)
 
 
 def past_of(jobs: JobTable, share: Float64[np.ndarray, "J"], tenants: int, models: int) -> Past:

@@ -20,19 +20,21 @@ def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, cap: int) -> i
 
     How many groups are used; 0 if the gang does not fit so.
     """
-    servers, need, size = w.servers.shape[1], w.jobs[j].workers, w.jobs[j].size
+    servers, need, size = w.site.servers.shape[1], w.jobs[j].workers, w.jobs[j].size
     k = t.free.shape[1] // servers
     if _count_fits(w, t, p, size, cap) < need:
         return 0
-    rack, used, chosen = w.servers[p, anchor].rack, 0, anchor
+    rack, used, chosen = w.site.servers[p, anchor].rack, 0, anchor
     while need > 0:
         used = fill(t, p, chosen * k, (chosen + 1) * k, need, size, used, cap)
-        need -= min(t.fits_server[chosen], need)
-        t.fits_server[chosen] = 0
+        need -= min(t.scratch.fits_server[chosen], need)
+        t.scratch.fits_server[chosen] = 0
         least = NEVER
         for s in range(servers):
-            if t.fits_server[s] > 0:
-                key = -t.fits_server[s] if w.servers[p, s].rack == rack else _FAR - t.fits_server[s]
+            if t.scratch.fits_server[s] > 0:
+                key = (
+                    -t.scratch.fits_server[s] if w.site.servers[p, s].rack == rack else _FAR - t.scratch.fits_server[s]
+                )
                 if key < least:
                     chosen, least = s, key
     return used
@@ -41,13 +43,13 @@ def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, cap: int) -> i
 @compiled
 def _count_fits(w: World, t: Tables, p: int, size: int, cap: int) -> int:
     """Fill `Tables.fits_server` with the workers that fit, at most `cap` on a group; how many on all servers."""
-    servers, fits = w.servers.shape[1], 0
+    servers, fits = w.site.servers.shape[1], 0
     k = t.free.shape[1] // servers
     for s in range(servers):
-        t.fits_server[s] = 0
+        t.scratch.fits_server[s] = 0
         for a in range(s * k, (s + 1) * k):
-            t.fits_server[s] += min(capacity(t, p, a, size), cap)
-        fits += t.fits_server[s]
+            t.scratch.fits_server[s] += min(capacity(t, p, a, size), cap)
+        fits += t.scratch.fits_server[s]
     return fits
 
 
@@ -57,9 +59,9 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
     workers = w.jobs[j].workers
     _count_fits(w, t, p, w.jobs[j].size, CAPS[0])
     for place in range(2 * ANCHORS):
-        t.anchors[place], least = -1, NEVER
-        for s in range(w.servers.shape[1]):
-            fits = t.fits_server[s]
+        t.scratch.anchors[place], least = -1, NEVER
+        for s in range(w.site.servers.shape[1]):
+            fits = t.scratch.fits_server[s]
             if fits == 0:
                 continue
             if place >= ANCHORS:
@@ -67,15 +69,15 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
             else:
                 key = fits if fits >= workers else _FAR - fits
             if key < least:
-                t.anchors[place], least = s, key
-        if t.anchors[place] >= 0:
-            t.fits_server[t.anchors[place]] = 0
+                t.scratch.anchors[place], least = s, key
+        if t.scratch.anchors[place] >= 0:
+            t.scratch.fits_server[t.scratch.anchors[place]] = 0
 
 
 @compiled
 def best_candidate(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Note the candidate of least cost in the partition; its cost and its `loss`, infinite if there is none."""
-    if w.rule == MATCH and w.jobs[j].size < 0:
+    if w.rule.kind == MATCH and w.jobs[j].size < 0:
         return _best_gpu(w, t, p, j)
     return _best_anchor(w, t, p, j)
 
@@ -87,7 +89,7 @@ def _best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     partition.gpu = -1
     least, best_cost, best_loss = NEVER, np.inf, np.inf
     _choose_anchors(w, t, p, j)
-    for anchor in t.anchors:
+    for anchor in t.scratch.anchors:
         for cap in CAPS:
             if anchor < 0 or (cap != CAPS[0] and cap >= job.workers):
                 continue
@@ -148,7 +150,7 @@ def _next_fewest(t: Tables, p: int, a: int) -> int:
 @compiled
 def _appraise_gpu(w: World, t: Tables, p: int, j: int, a: int, gpu: int) -> tuple[float, float]:
     """`_appraise` of a fraction on that GPU."""
-    t.place[0].group, t.place[0].workers = a, 1
+    t.scratch.place[0].group, t.scratch.place[0].workers = a, 1
     return _appraise(w, t, p, j, 1, gpu)
 
 
@@ -156,12 +158,12 @@ def _appraise_gpu(w: World, t: Tables, p: int, j: int, a: int, gpu: int) -> tupl
 def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int) -> tuple[float, float]:
     """Cost and `loss` of the placement on the first `used` groups of `Tables.place`; `gpu`: see `occupancy.start`."""
     slot = t.running[p, t.partitions[p].running].slot  # a free one, to try placements in
-    estimate_s = 1.0 if w.alike else max(w.jobs[j].estimate_s, 1e-9)
+    estimate_s = 1.0 if w.rule.alike else max(w.jobs[j].estimate_s, 1e-9)
     footprint(w, t, p, slot, j, used)
     if w.jobs[j].size < 0:
-        t.slots[p, slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.place[0].group, -w.jobs[j].size)
+        t.slots[p, slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.scratch.place[0].group, -w.jobs[j].size)
     own, added_s = _effect(w, t, p, slot, j)
-    later_s = _later(w, t, p, slot, own * estimate_s) if w.lifetimes else 0.0
+    later_s = _later(w, t, p, slot, own * estimate_s) if w.rule.lifetimes else 0.0
     cost = own + added_s / estimate_s + later_s / estimate_s
     return cost, own / t.slots[p, slot].least + added_s / estimate_s
 
@@ -184,12 +186,12 @@ def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, floa
     groups, wires = t.slots[p, slot].groups, t.slots[p, slot].wires
     for i in range(groups):
         group = t.groups[p, slot, i]
-        on, kept = t.on_group[p, group.group], t.kept_groups[i]
+        on, kept = t.on_group[p, group.group], t.scratch.kept_groups[i]
         kept.users, kept.stamp, kept.cpu, kept.pcie = on.users, on.stamp, on.cpu, on.pcie
         on.users, on.stamp, on.cpu, on.pcie = on.users + 1, stamp, on.cpu + group.cpu, on.pcie + group.pcie
     for i in range(wires):
         wire = t.wires[p, slot, i]
-        wired, kept_wire = t.on_wire[wire.wire], t.kept_wires[i]
+        wired, kept_wire = t.on_wire[wire.wire], t.scratch.kept_wires[i]
         kept_wire.users, kept_wire.stamp, kept_wire.use = wired.users, wired.stamp, wired.use
         wired.users, wired.stamp, wired.use = wired.users + 1, stamp, wired.use + wire.use
 
@@ -201,15 +203,15 @@ def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, floa
         run = t.running[p, i]
         if feels(t, p, run.slot):
             slower = slowdown(w, t, p, run.slot, run.job, t.shared.believed) - t.shared.rate[i]
-            added_s += (1.0 if w.alike else t.left_s[i]) * max(slower, 0.0)
+            added_s += (1.0 if w.rule.alike else t.scratch.left_s[i]) * max(slower, 0.0)
     if shares:
         leave_gpu(t, p, slot)
 
     for i in range(groups):
-        on, kept = t.on_group[p, t.groups[p, slot, i].group], t.kept_groups[i]
+        on, kept = t.on_group[p, t.groups[p, slot, i].group], t.scratch.kept_groups[i]
         on.users, on.stamp, on.cpu, on.pcie = kept.users, kept.stamp, kept.cpu, kept.pcie
     for i in range(wires):
-        wired, kept_wire = t.on_wire[t.wires[p, slot, i].wire], t.kept_wires[i]
+        wired, kept_wire = t.on_wire[t.wires[p, slot, i].wire], t.scratch.kept_wires[i]
         wired.users, wired.stamp, wired.use = kept_wire.users, kept_wire.stamp, kept_wire.use
     return own, added_s
 
@@ -217,23 +219,23 @@ def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, floa
 @compiled
 def foresee_exits(w: World, t: Tables, p: int) -> None:
     """Fill `Tables.exit_s` for a partition."""
-    k = t.free.shape[1] // w.servers.shape[1]
-    t.exit_s[:] = 0.0
+    k = t.free.shape[1] // w.site.servers.shape[1]
+    t.scratch.exit_s[:] = 0.0
     for i in range(t.partitions[p].running):
         slot = t.running[p, i].slot
         for g in range(t.slots[p, slot].groups):
             s = t.groups[p, slot, g].group // k
-            t.exit_s[s] = max(t.exit_s[s], t.end_s[i])
+            t.scratch.exit_s[s] = max(t.scratch.exit_s[s], t.scratch.end_s[i])
 
 
 @compiled
 def _later(w: World, t: Tables, p: int, slot: int, lasts_s: float) -> float:
     """Seconds by which the servers of the footprint in that slot become wholly free later."""
-    k = t.free.shape[1] // w.servers.shape[1]
+    k = t.free.shape[1] // w.site.servers.shape[1]
     later_s, before = 0.0, -1  # groups are in ascending order
     for g in range(t.slots[p, slot].groups):
         s: int = t.groups[p, slot, g].group // k
         if s != before:
-            later_s += max(lasts_s - t.exit_s[s], 0.0)
+            later_s += max(lasts_s - t.scratch.exit_s[s], 0.0)
         before = s
     return later_s

@@ -54,7 +54,7 @@ ROUNDING = 1e-6  # more than that of logarithms and powers
 @compiled
 def _left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
     """Ideal seconds of work that a running job has left if it is stopped."""
-    return remaining_s(t, p, i) if w.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
+    return remaining_s(t, p, i) if w.stops.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
 
 
 @compiled
@@ -63,7 +63,7 @@ def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
     j = t.running[p, i].job
     duration_s = w.jobs[j].duration_s
     done_s = duration_s - remaining_s(t, p, i)
-    last_s = w.checkpoint_s * np.floor(done_s / w.checkpoint_s + CHECKPOINT_TOLERANCE)
+    last_s = w.stops.checkpoint_s * np.floor(done_s / w.stops.checkpoint_s + CHECKPOINT_TOLERANCE)
     return duration_s - max(duration_s - t.service[j].left_s, min(done_s, last_s))
 
 
@@ -71,7 +71,7 @@ def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
 def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     """Whether a running job has run for long enough, and would keep some of the work done since it started."""
     j = t.running[p, i].job
-    if t.numbers[BOUNDARY] - t.service[j].since < w.min_run_s / w.interval_s - STOP_TOLERANCE:
+    if t.numbers[BOUNDARY] - t.service[j].since < w.stops.min_run_s / w.interval_s - STOP_TOLERANCE:
         return False
     return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
@@ -85,9 +85,9 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
     """
     partition, highest = t.partitions[p], _levels_above(w, t, p, t.queue[p, 0])
     known, size, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that size
-    for place in range(partition.queued if w.backfill else min(partition.queued, 1)):
+    for place in range(partition.queued if w.rule.backfill else min(partition.queued, 1)):
         j = t.queue[p, place]
-        above = t.service[j].level + w.margin
+        above = t.service[j].level + w.rule.margin
         if above >= highest:
             return NONE  # of all that follow, too
         whole = w.jobs[j].size > 0  # a fraction may fit where no GPU is free
@@ -99,7 +99,7 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
                 continue
         if whole and size != w.jobs[j].size:
             size = w.jobs[j].size
-            roomiest(t.without, size, t.most_without)
+            roomiest(t.scratch.without, size, t.scratch.most_without)
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -111,15 +111,15 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
 @compiled
 def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
     """Fill `Tables.level` with the levels of the running jobs that a queued job may displace; the highest."""
-    highest, lowest = LOWEST, t.service[j].level + w.margin
+    highest, lowest = LOWEST, t.service[j].level + w.rule.margin
     least = t.service[j].exceed * (1.0 - ROUNDING)
     for i in range(t.partitions[p].running):
-        t.stops[p, i], t.level[i] = 0, LOWEST
+        t.stops[p, i], t.scratch.level[i] = 0, LOWEST
         if measure(w, t, p, i) < least:  # spares most of them a logarithm
             continue
         level = level_of_running(w, t, p, i)
         if level > lowest and may_stop(w, t, p, i):
-            t.level[i] = level
+            t.scratch.level[i] = level
             highest = max(highest, level)
     return highest
 
@@ -130,14 +130,14 @@ def _without_all(w: World, t: Tables, p: int, above: int) -> int:
     freed = t.partitions[p].free_gpus
     fill_without(t, p)
     for i in range(t.partitions[p].running):
-        if t.level[i] > above:
+        if t.scratch.level[i] > above:
             if w.jobs[t.running[p, i].job].size > 0:
                 freed += gang_gpus(w, t.running[p, i].job)
             give_without(w, t, p, i, 1)
     if w.shared_gpus > 0:
         freed = 0
-        for a in range(len(t.without)):
-            freed += t.without[a]
+        for a in range(len(t.scratch.without)):
+            freed += t.scratch.without[a]
     return freed
 
 
@@ -157,7 +157,7 @@ def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
         give_without(w, t, p, i, -1)
         if running - (count - 1) < w.running_slots and _fits(w, t, p, j):
             t.stops[p, i] = 0
-            t.level[i] = LOWEST  # looked at
+            t.scratch.level[i] = LOWEST  # looked at
             count -= 1
         else:
             t.stops[p, i] = 2
@@ -171,11 +171,11 @@ def _extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
     """The last by (level, job) of the running jobs above a level with that mark, or with `sign` -1 the first."""
     best = -1
     for i in range(t.partitions[p].running):
-        if t.level[i] > above and t.stops[p, i] == mark:
+        if t.scratch.level[i] > above and t.stops[p, i] == mark:
             if best < 0:
                 best = i
                 continue
-            by_level = sign * (t.level[i] - t.level[best])
+            by_level = sign * (t.scratch.level[i] - t.scratch.level[best])
             if by_level > 0 or (by_level == 0 and sign * (t.running[p, i].job - t.running[p, best].job) > 0):
                 best = i
     return best
@@ -184,8 +184,8 @@ def _extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
 @compiled
 def fill_without(t: Tables, p: int) -> None:
     """Fill `Tables.without` with the free GPUs of a partition."""
-    for a in range(len(t.without)):
-        t.without[a] = t.free[p, a]
+    for a in range(len(t.scratch.without)):
+        t.scratch.without[a] = t.free[p, a]
     copy_shared(t, p)
 
 
@@ -198,14 +198,14 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
         return
     for g in range(t.slots[p, run.slot].groups):
         group = t.groups[p, run.slot, g]
-        t.without[group.group] += sign * group.workers * w.jobs[run.job].wide
+        t.scratch.without[group.group] += sign * group.workers * w.jobs[run.job].wide
 
 
 @compiled
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Tables.without`."""
     if w.jobs[j].size > 0:
-        roomiest(t.without, w.jobs[j].size, t.most_without)
+        roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without)
     return _fits_most(w, t, p, j)
 
 
@@ -213,12 +213,12 @@ def _fits(w: World, t: Tables, p: int, j: int) -> bool:
 def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits what `Tables.most_without` says, or a fraction fits `Tables.without`."""
     if w.jobs[j].size < 0:
-        for a in range(len(t.without)):  # noqa: SIM110 (Numba compiles no generators)
+        for a in range(len(t.scratch.without)):  # noqa: SIM110 (Numba compiles no generators)
             if capacity_without(t, a, w.jobs[j].size) > 0:
                 return True
         return False
-    servers = fewest_servers(w, t, p, j) if w.consolidate else len(t.most_without)
-    return t.most_without[servers - 1] >= w.jobs[j].workers
+    servers = fewest_servers(w, t, p, j) if w.rule.consolidate else len(t.scratch.most_without)
+    return t.scratch.most_without[servers - 1] >= w.jobs[j].workers
 
 
 @inlined
@@ -255,7 +255,7 @@ def quiet_intervals(w: World, t: Tables, p: int) -> int:
     displace it before. Slowdowns must be current.
     """
     seconds = np.inf
-    if w.order == THEMIS:  # queued jobs rise all the time
+    if w.rule.order == THEMIS:  # queued jobs rise all the time
         return 1
     for i in range(t.partitions[p].running):
         seconds = min(seconds, _until_it_matters_s(w, t, p, i))
@@ -282,13 +282,13 @@ def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
     restart_s = max(run.resume_s - t.now_s[0], 0.0)
     ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
     work_s = _until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least  # faster GPUs take less than its ideal time
-    return max(w.min_run_s - ran_s, restart_s + work_s)
+    return max(w.stops.min_run_s - ran_s, restart_s + work_s)
 
 
 @compiled
 def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
     """Place in its queue of the first job that may not displace one of that measure, or only just; -1: all may."""
-    looked_at = t.partitions[p].queued if w.backfill else 1
+    looked_at = t.partitions[p].queued if w.rule.backfill else 1
     if value <= t.service[t.queue[p, 0]].exceed * (1.0 + ROUNDING):  # so it is with most
         return 0
     first, last = 1, looked_at
@@ -305,33 +305,33 @@ def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
 def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queued: int) -> float:
     """At least so many seconds pass before a queued job may displace a running one of that measure."""
     j = t.running[p, i].job
-    if w.order == SRTF or w.order == SRSF:  # falls until it has outlived the estimate
+    if w.rule.order == SRTF or w.rule.order == SRSF:  # falls until it has outlived the estimate
         overdue = outlived(w, j, remaining_s(t, p, i))
         seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
         if w.history:  # once it has run for half of its estimate that grows
             seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
         return seconds
-    if w.order == LAS:
+    if w.rule.order == LAS:
         return (t.service[queued].exceed - value) / reserved_gpus(w, j)
     ran, level = intervals_run(t, j), t.service[queued].level
-    if w.order == TABLE:
+    if w.rule.order == TABLE:
         own, ran_s = run_bin(run_s(w, ran)), run_s(w, ran)
         return FIRST_RUN_S * 2.0**own - ran_s if own < RUN_BINS - 1 else np.inf
-    if w.order == GITTINS:
+    if w.rule.order == GITTINS:
         own = bin_of(attained_s(w, j, ran))
         edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
         return (edge - attained_s(w, j, ran)) / reserved_gpus(w, j)
-    if w.order == MLFQ:
+    if w.rule.order == MLFQ:
         return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
-    return np.inf if level > 0 else (w.quantum - attained_s(w, j, ran)) / reserved_gpus(w, j)
+    return np.inf if level > 0 else (w.rule.quantum - attained_s(w, j, ran)) / reserved_gpus(w, j)
 
 
 @compiled
 def _until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
     """At least so many ideal seconds of work before a running job has something new to keep."""
-    if w.checkpoint_s == 0.0:
+    if w.stops.checkpoint_s == 0.0:
         return 0.0
     j = t.running[p, i].job
     done_s, had_s = w.jobs[j].duration_s - remaining_s(t, p, i), w.jobs[j].duration_s - t.service[j].left_s
-    checkpoints = np.floor((had_s + LEAST_GAIN_S) / w.checkpoint_s) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
-    return max(w.checkpoint_s * checkpoints - done_s, 0.0)
+    checkpoints = np.floor((had_s + LEAST_GAIN_S) / w.stops.checkpoint_s) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
+    return max(w.stops.checkpoint_s * checkpoints - done_s, 0.0)

@@ -14,8 +14,8 @@ def foresee(w: World, t: Tables, p: int) -> float:
     for i in range(t.partitions[p].running):
         run = t.running[p, i]
         left_s = left_by_estimate_s(w, run.job, remaining_s(t, p, i))
-        t.left_s[i], t.end_s[i] = left_s, left_s * run.slowdown
-        earliest_s = min(earliest_s, t.end_s[i])
+        t.scratch.left_s[i], t.scratch.end_s[i] = left_s, left_s * run.slowdown
+        earliest_s = min(earliest_s, t.scratch.end_s[i])
     return earliest_s
 
 

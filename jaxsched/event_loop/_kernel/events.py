@@ -45,7 +45,7 @@ def play(w: World, t: Tables, rounds: int) -> bool:
 def _play(w: World, t: Tables, rounds: int) -> bool:
     until = t.numbers[ROUNDS] + rounds
     while t.numbers[ROUNDS] < until and log_has_room(w, t):
-        if len(w.seek) > 0:
+        if len(w.rule.seek) > 0:
             note_arrivals(w, t)
         _admit(w, t)
         if t.numbers[BOUNDARY] >= w.horizon:
@@ -88,9 +88,9 @@ def _decide(w: World, t: Tables) -> bool:
 @inlined
 def play_round(w: World, t: Tables) -> bool:
     """One round of all schedulers; whether somebody did something."""
-    if w.reserve or len(w.seek) > 0 or w.preempts or w.looks or w.tier_speed.shape[1] > 1:
+    if w.rule.reserve or len(w.rule.seek) > 0 or w.rule.preempts or w.rule.looks or w.tier_speed.shape[1] > 1:
         refresh(w, t)
-    if w.reserve:
+    if w.rule.reserve:
         for p in range(len(t.partitions)):
             keep_gpus(w, t, p)
     for p in range(len(t.partitions)):
@@ -107,9 +107,9 @@ def _choose(w: World, t: Tables, p: int) -> None:
         return
     if partition.queued > 0:
         _choose_queued(w, t, p)
-        if len(w.seek) > 0:
+        if len(w.rule.seek) > 0:
             seek(w, t, p)
-    if w.faster:
+    if w.rule.faster:
         _choose_faster(w, t, p)
 
 
@@ -117,29 +117,29 @@ def _choose(w: World, t: Tables, p: int) -> None:
 def _choose_queued(w: World, t: Tables, p: int) -> None:
     """What it does for the jobs in its queue; there are some."""
     partition = t.partitions[p]
-    settled = w.settles and partition.settled > t.numbers[BOUNDARY]
+    settled = w.rule.settles and partition.settled > t.numbers[BOUNDARY]
     partition.chosen = -1
     if not settled:
         partition.chosen = _first_choice(w, t, p)
     if partition.chosen >= 0:
         partition.target = p
-    elif w.forward != STAY:
+    elif w.rule.forward != STAY:
         partition.chosen, partition.target = forward_choice(w, t, p)
     if partition.target >= 0 or settled:
         return
-    displaced = mark_displaced(w, t, p) if w.preempts else NONE
+    displaced = mark_displaced(w, t, p) if w.rule.preempts else NONE
     if displaced == SOME:
         partition.target = STOPS
     elif displaced == NONE:
-        partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.preempts else FOREVER)
+        partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.rule.preempts else FOREVER)
 
 
 @inlined
 def _first_choice(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
-    if not w.looks:
+    if not w.rule.looks:
         return first_open(w, t, p)
-    return accept(w, t, p) if w.rule == GREEDY_WAIT else match(w, t, p)
+    return accept(w, t, p) if w.rule.kind == GREEDY_WAIT else match(w, t, p)
 
 
 @inlined
@@ -157,7 +157,7 @@ def _choose_faster(w: World, t: Tables, p: int) -> None:
 @inlined
 def _act(w: World, t: Tables) -> bool:
     """Placements, then forwards, lower numbered schedulers first; whether somebody did something."""
-    acted = w.preempts and _stop(w, t)
+    acted = w.rule.preempts and _stop(w, t)
     for p in range(len(t.partitions)):
         partition = t.partitions[p]
         target = partition.target
@@ -168,10 +168,10 @@ def _act(w: World, t: Tables) -> bool:
             unlike = w.tier_speed.shape[1] > 1
             if unlike:
                 hide_slow(w, t, p, j)
-            used = take_candidate(w, t, p, j) if w.looks else place(w, t, p, j)
+            used = take_candidate(w, t, p, j) if w.rule.looks else place(w, t, p, j)
             if unlike:
                 show_slow(t, p)
-            start(w, t, p, j, used, partition.gpu if w.looks else -1)
+            start(w, t, p, j, used, partition.gpu if w.rule.looks else -1)
             acted = True
         elif target >= 0 and t.partitions[target].room > 0:
             t.partitions[target].room -= 1
@@ -218,21 +218,21 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
     if queued == 0:
         if running == 0 and j == len(w.jobs):
             return -1
-        if not w.faster:
+        if not w.rule.faster:
             following = max(following, arrival)
         elif not acted:
             following = max(following, min(arrival, _boundary_after(w, end_s), now + _until_moved(w, t)))
-    elif not acted and not (w.timed and something_possible(w, t)):
+    elif not acted and not (w.rule.timed and something_possible(w, t)):
         following = max(following, _boundary_after(w, end_s))
-        if w.preempts:
+        if w.rule.preempts:
             for p in range(len(t.partitions)):
                 if t.partitions[p].queued > 0:
                     following = min(following, max(t.partitions[p].settled, now + 1))
-            if w.faster:
+            if w.rule.faster:
                 following = min(following, now + _until_moved(w, t))
         if arrival > now:
             following = min(following, arrival)
-        elif len(w.seek) > 0:  # those that have come find no free slot, but that others come is news
+        elif len(w.rule.seek) > 0:  # those that have come find no free slot, but that others come is news
             following = min(following, _next_arrival(w, t))
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])
 
@@ -275,7 +275,7 @@ def _advance(w: World, t: Tables, following: int) -> None:
         stop_s = until_s
         for p in range(len(t.partitions)):
             stop_s = min(stop_s, t.partitions[p].next_finish_s)
-        if w.by_tenant:
+        if w.rule.by_tenant:
             for tenant in range(len(t.tenants)):
                 t.tenants[tenant].attained_s += t.tenants[tenant].gpus * (stop_s - t.now_s[0])
         if w.sharing.observed:

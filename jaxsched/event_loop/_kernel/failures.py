@@ -11,15 +11,15 @@ from jaxsched.workload.jobs import NEVER
 @compiled
 def change_servers(w: World, t: Tables) -> None:
     """Servers go out and come back that are due at this boundary."""
-    following, k = NEVER, t.free.shape[1] // w.servers.shape[1]
-    for p in range(w.changes.shape[0]):
-        for s in range(w.changes.shape[1]):
-            if w.changes[p, s, t.passed[p, s]] <= t.numbers[BOUNDARY]:
+    following, k = NEVER, t.free.shape[1] // w.site.servers.shape[1]
+    for p in range(w.stops.changes.shape[0]):
+        for s in range(w.stops.changes.shape[1]):
+            if w.stops.changes[p, s, t.passed[p, s]] <= t.numbers[BOUNDARY]:
                 t.passed[p, s] += 1
                 if t.passed[p, s] % 2 == 1:
                     _clear(w, t, p, s, k)
                 give_server(w, t, p, s, -1 if t.passed[p, s] % 2 == 1 else 1)
-            following = min(following, w.changes[p, s, t.passed[p, s]])
+            following = min(following, w.stops.changes[p, s, t.passed[p, s]])
     t.numbers[NEXT_CHANGE] = following
 
 
@@ -32,7 +32,7 @@ def _clear(w: World, t: Tables, p: int, s: int, k: int) -> None:
             there = there or t.groups[p, run.slot, g].group // k == s
         if there:
             service = t.service[run.job]
-            left_s = left_at_checkpoint_s(w, t, p, i) if w.checkpoint_s > 0.0 else service.left_s
+            left_s = left_at_checkpoint_s(w, t, p, i) if w.stops.checkpoint_s > 0.0 else service.left_s
             service.fallen_s += left_s - remaining_s(t, p, i)
             service.failure_restarts += 1
             halt(w, t, p, i, left_s)

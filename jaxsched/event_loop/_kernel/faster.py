@@ -66,7 +66,7 @@ def until_moved(w: World, t: Tables, p: int) -> int:
     for i in range(t.partitions[p].running):
         gain = _largest_gain(w, t, p, i)
         if gain >= FASTER:
-            needed_s = RESTARTS * w.restart_s * gain / (gain - GRID) * (1.0 - ROUNDING)
+            needed_s = RESTARTS * w.stops.restart_s * gain / (gain - GRID) * (1.0 - ROUNDING)
             seconds = needed_s - run_s(w, intervals_run(t, t.running[p, i].job))
             if not may_stop(w, t, p, i):
                 seconds = max(seconds, until_stoppable_s(w, t, p, i))
@@ -77,7 +77,7 @@ def until_moved(w: World, t: Tables, p: int) -> int:
 @compiled
 def _may_move(w: World, t: Tables, j: int) -> bool:
     """Whether a job may be forwarded."""
-    return w.forward != STAY and t.records[j].forwards < w.max_forwards
+    return w.rule.forward != STAY and t.records[j].forwards < w.max_forwards
 
 
 @compiled
@@ -116,7 +116,7 @@ def _slowest(w: World, t: Tables, p: int, i: int) -> int:
     for g in range(t.slots[p, slot].groups):
         group = t.groups[p, slot, g]
         if group.workers > 0:
-            tier = max(tier, w.group_tier[p, group.group])
+            tier = max(tier, w.site.group_tier[p, group.group])
     return tier
 
 
@@ -124,5 +124,5 @@ def _slowest(w: World, t: Tables, p: int, i: int) -> int:
 def _makes_up(w: World, t: Tables, j: int, gain: int) -> bool:
     """Whether a running job has run for so long that with this gain some restarts would have been made up for."""
     ran_s = np.float32(run_s(w, intervals_run(t, j)))
-    needed = np.float32(RESTARTS) * np.float32(w.restart_s) * np.float32(gain)
+    needed = np.float32(RESTARTS) * np.float32(w.stops.restart_s) * np.float32(gain)
     return bool(ran_s * np.float32(gain - GRID) >= needed)

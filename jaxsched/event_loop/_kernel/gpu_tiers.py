@@ -28,8 +28,8 @@ def tier_without(w: World, t: Tables, p: int, j: int) -> int:
     job, tier = w.jobs[j], 0
     while True:
         fits = 0
-        for a in range(len(t.without)):
-            if w.group_tier[p, a] <= tier:
+        for a in range(len(t.scratch.without)):
+            if w.site.group_tier[p, a] <= tier:
                 fits += capacity_without(t, a, job.size)
         if fits >= job.workers:
             return tier
@@ -41,7 +41,7 @@ def _fits_now(w: World, t: Tables, p: int, size: int, tier: int) -> int:
     """Workers that fit the groups at a tier now."""
     fits = 0
     for a in range(t.free.shape[1]):
-        if w.group_tier[p, a] <= tier:
+        if w.site.group_tier[p, a] <= tier:
             fits += capacity(t, p, a, size)
     return fits
 
@@ -50,9 +50,9 @@ def _fits_now(w: World, t: Tables, p: int, size: int, tier: int) -> int:
 def _fits_empty(w: World, p: int, wide: int, tier: int) -> int:
     """Workers that fit the groups at a tier when they are empty."""
     fits = 0
-    for a in range(w.groups.shape[1]):
-        if w.group_tier[p, a] <= tier:
-            fits += fit(w.groups[p, a].gpus, wide)
+    for a in range(w.site.groups.shape[1]):
+        if w.site.group_tier[p, a] <= tier:
+            fits += fit(w.site.groups[p, a].gpus, wide)
     return fits
 
 
@@ -78,18 +78,18 @@ def _wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
     """Seconds until so many GPUs at a tier are free, at the end of a job that has some; inf = never."""
     free = 0
     for a in range(t.free.shape[1]):
-        if w.group_tier[p, a] <= tier:
+        if w.site.group_tier[p, a] <= tier:
             free += t.free[p, a]
     wait_s = -1.0
     while True:
         next_s = np.inf
         for i in range(t.partitions[p].running):
-            if wait_s < t.end_s[i] < next_s and _held(w, t, p, i, tier) > 0:
-                next_s = t.end_s[i]
+            if wait_s < t.scratch.end_s[i] < next_s and _held(w, t, p, i, tier) > 0:
+                next_s = t.scratch.end_s[i]
         if next_s == np.inf:
             return next_s
         for i in range(t.partitions[p].running):
-            if t.end_s[i] == next_s:
+            if t.scratch.end_s[i] == next_s:
                 free += _held(w, t, p, i, tier)
         wait_s = next_s
         if free >= need:
@@ -104,7 +104,7 @@ def _held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
         return 0
     for g in range(t.slots[p, run.slot].groups):
         group = t.groups[p, run.slot, g]
-        if w.group_tier[p, group.group] <= tier:
+        if w.site.group_tier[p, group.group] <= tier:
             gpus += group.workers * w.jobs[run.job].wide
     return gpus
 
@@ -114,9 +114,9 @@ def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
     """Take away the free GPUs below a job's tier, for as long as it is placed."""
     tier = tier_of(w, t, p, j)
     for a in range(t.free.shape[1]):
-        t.hidden[a] = t.free[p, a] if w.group_tier[p, a] > tier else 0
-        t.free[p, a] -= t.hidden[a]
-        t.shared.hidden[a] = t.shared.room[p, a] if w.group_tier[p, a] > tier else 0
+        t.scratch.hidden[a] = t.free[p, a] if w.site.group_tier[p, a] > tier else 0
+        t.free[p, a] -= t.scratch.hidden[a]
+        t.shared.hidden[a] = t.shared.room[p, a] if w.site.group_tier[p, a] > tier else 0
         t.shared.room[p, a] -= t.shared.hidden[a]
 
 
@@ -124,6 +124,6 @@ def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
 def show_slow(t: Tables, p: int) -> None:
     """Put back what `hide_slow` took."""
     for a in range(t.free.shape[1]):
-        t.free[p, a] += t.hidden[a]
+        t.free[p, a] += t.scratch.hidden[a]
         t.shared.room[p, a] += t.shared.hidden[a]
-        t.hidden[a] = t.shared.hidden[a] = 0
+        t.scratch.hidden[a] = t.shared.hidden[a] = 0

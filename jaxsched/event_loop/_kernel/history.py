@@ -44,9 +44,9 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
     job = w.jobs[j]
     job.estimate_s = max(expected_s, OUTLIVED * ran_s)
     job.area = np.float32(reserved_gpus(w, j)) * np.float32(job.estimate_s)
-    if w.keyed == BY_RUN_TIME:
+    if w.rule.keyed == BY_RUN_TIME:
         job.key = np.float32(job.estimate_s)
-    elif w.keyed == BY_AREA:
+    elif w.rule.keyed == BY_AREA:
         job.key = job.area
 
 

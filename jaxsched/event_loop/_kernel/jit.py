@@ -76,6 +76,8 @@ def with_rows(fields: tuple) -> Any:
 
 
 def _for_python(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return with_rows(value)
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.names:
@@ -88,3 +90,5 @@ def write(fields: tuple) -> None:
     for value in fields:
         if isinstance(value, Rows):
             value.write()
+        elif isinstance(value, tuple):
+            write(value)

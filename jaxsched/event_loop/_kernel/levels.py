@@ -32,16 +32,16 @@ SRTF, SRSF, LAS, MLFQ, TIRESIAS, GITTINS, THEMIS, TABLE = range(8)
 @compiled
 def level_of_queued(w: World, t: Tables, j: int) -> int:
     """Of a job that does not run."""
-    if w.order > LAS:
+    if w.rule.order > LAS:
         return _by_run(w, t, j, t.service[j].ran)
-    return _level(attained_s(w, j, t.service[j].ran) if w.order == LAS else _work(w, j, t.service[j].left_s))
+    return _level(attained_s(w, j, t.service[j].ran) if w.rule.order == LAS else _work(w, j, t.service[j].left_s))
 
 
 @compiled
 def level_of_running(w: World, t: Tables, p: int, i: int) -> int:
     """Of a job that runs; slowdowns must be current."""
     value = measure(w, t, p, i)
-    return _level(value) if w.order <= LAS else int(value)
+    return _level(value) if w.rule.order <= LAS else int(value)
 
 
 @compiled
@@ -51,15 +51,19 @@ def measure(w: World, t: Tables, p: int, i: int) -> float:
     It takes no logarithm. If it is more than `exceed` of a queued job, this may displace it; slowdowns must be current.
     """
     j = t.running[p, i].job
-    if w.order > LAS:
+    if w.rule.order > LAS:
         return float(_by_run(w, t, j, intervals_run(t, j)))
-    return attained_s(w, j, intervals_run(t, j)) if w.order == LAS else _work(w, j, remaining_s(t, p, i))
+    return attained_s(w, j, intervals_run(t, j)) if w.rule.order == LAS else _work(w, j, remaining_s(t, p, i))
 
 
 @compiled
 def to_exceed(w: World, level: int) -> float:
     """What a running job has to exceed so that a queued job of this level may displace it; but for rounding."""
-    return math.exp((level + w.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E) if w.order <= LAS else level + w.margin + 0.5
+    return (
+        math.exp((level + w.rule.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E)
+        if w.rule.order <= LAS
+        else level + w.rule.margin + 0.5
+    )
 
 
 @compiled
@@ -84,22 +88,22 @@ def attained_s(w: World, j: int, ran: int) -> float:
 def _work(w: World, j: int, left_s: float) -> float:
     """What is left of a job by its estimate, in seconds or GPU-seconds."""
     left_s = left_by_estimate_s(w, j, left_s)
-    return left_s * reserved_gpus(w, j) if w.order == SRSF else left_s
+    return left_s * reserved_gpus(w, j) if w.rule.order == SRSF else left_s
 
 
 @compiled
 def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
     """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
-    if w.order == TABLE:
-        return int(w.level_table[doubling_bin(gang_gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
-    if w.order == THEMIS:
+    if w.rule.order == TABLE:
+        return int(w.rule.level_table[doubling_bin(gang_gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
+    if w.rule.order == THEMIS:
         waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
         ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
         return -on_grid(w.past.grid, ratio)
-    if w.order == GITTINS:
+    if w.rule.order == GITTINS:
         return int(t.known.levels[bin_of(attained_s(w, j, ran))])
-    if w.order == TIRESIAS:
-        return 1 if attained_s(w, j, ran) >= w.quantum else 0
+    if w.rule.order == TIRESIAS:
+        return 1 if attained_s(w, j, ran) >= w.rule.quantum else 0
     level, seconds, limit = 0, run_s(w, ran), MLFQ_FIRST_S
     while level < MLFQ_LEVELS and seconds >= limit:
         level, limit = level + 1, limit * MLFQ_RATIO

@@ -30,7 +30,7 @@ def accept(w: World, t: Tables, p: int) -> int:
         if _good(w, t, p, j, loss, wait_s):
             return place
         seen += 1
-        if seen == w.window:
+        if seen == w.rule.window:
             break
     return -1
 
@@ -48,17 +48,17 @@ def match(w: World, t: Tables, p: int) -> int:
         key = key_of(w, t, j)
         if seen == 0:
             lead, first = key, max(np.float32(key), _LOWEST_KEY)
-        elif w.alike and key != lead:
+        elif w.rule.alike and key != lead:
             break
         seen += 1
         cost, loss = _appraised(w, t, p, j)
         if cost < np.inf and (w.jobs[j].size < 0 or _good(w, t, p, j, loss, wait_s)):
-            root = 1.0 if w.alike else float(np.sqrt(np.float32(key) / first))
+            root = 1.0 if w.rule.alike else float(np.sqrt(np.float32(key) / first))
             score = quantised(root * cost)
             if score < least:
                 least, chosen = score, place
                 anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
-        if seen == w.window:
+        if seen == w.rule.window:
             break
     partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
     return chosen
@@ -70,7 +70,7 @@ def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
     partition = t.partitions[p]
     if partition.gpu < 0:
         return fill_around(w, t, p, j, partition.anchor, partition.cap)
-    t.place[0].group, t.place[0].workers = partition.anchor, 1
+    t.scratch.place[0].group, t.scratch.place[0].workers = partition.anchor, 1
     return 1
 
 
@@ -79,7 +79,7 @@ def _look(w: World, t: Tables, p: int) -> float:
     """What is the same for all candidates; seconds until something can change."""
     wait_s = max(foresee(w, t, p), w.interval_s)
     believe_rates(w, t, p)
-    if w.lifetimes:
+    if w.rule.lifetimes:
         foresee_exits(w, t, p)
     return wait_s
 
@@ -100,6 +100,6 @@ def _appraised(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
 def _good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) -> bool:
     """Whether a candidate is good enough."""
     stake = (loss - 1.0) * w.jobs[j].estimate_s / wait_s
-    if t.partitions[p].running == 0 or quantised(loss) <= quantised(w.threshold):
+    if t.partitions[p].running == 0 or quantised(loss) <= quantised(w.rule.threshold):
         return True
-    return quantised(stake) <= quantised(w.patience)
+    return quantised(stake) <= quantised(w.rule.patience)

@@ -75,11 +75,14 @@ def roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "
 def in_order(t: Tables, used: int) -> None:
     """Put the first `used` groups of `Tables.place` in ascending order."""
     for i in range(1, used):
-        group, workers, at = t.place[i].group, t.place[i].workers, i
-        while at > 0 and t.place[at - 1].group > group:
-            t.place[at].group, t.place[at].workers = t.place[at - 1].group, t.place[at - 1].workers
+        group, workers, at = t.scratch.place[i].group, t.scratch.place[i].workers, i
+        while at > 0 and t.scratch.place[at - 1].group > group:
+            t.scratch.place[at].group, t.scratch.place[at].workers = (
+                t.scratch.place[at - 1].group,
+                t.scratch.place[at - 1].workers,
+            )
             at -= 1
-        t.place[at].group, t.place[at].workers = group, workers
+        t.scratch.place[at].group, t.scratch.place[at].workers = group, workers
 
 
 @compiled
@@ -96,11 +99,11 @@ def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None
     run.job, run.finish_s, run.resume_s, run.slowdown = j, service.left_s, 0.0, 0.0
     service.since = t.numbers[BOUNDARY]
     if service.stops + service.failure_restarts > 0:
-        run.resume_s = t.now_s[0] + w.restart_s
-        service.restarting_s += w.restart_s
+        run.resume_s = t.now_s[0] + w.stops.restart_s
+        service.restarting_s += w.stops.restart_s
     footprint(w, t, p, run.slot, j, used)
     if w.jobs[j].size < 0:
-        t.slots[p, run.slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.place[0].group, -w.jobs[j].size)
+        t.slots[p, run.slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.scratch.place[0].group, -w.jobs[j].size)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
     t.records[j].partition, t.records[j].gpu = p, place_of_gpu(w, t, p, run.slot)
@@ -110,7 +113,7 @@ def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None
         for a in range(t.placement.shape[1]):
             t.placement[j, a] = 0
         for i in range(used):
-            t.placement[j, t.place[i].group] = t.place[i].workers
+            t.placement[j, t.scratch.place[i].group] = t.scratch.place[i].workers
     if len(t.starts) > 0:
         _log(t, p, j, used)
         t.starts[t.numbers[STARTED] - 1].gpu = t.records[j].gpu
@@ -124,7 +127,7 @@ def _log(t: Tables, p: int, j: int, used: int) -> None:
     line.job, line.partition, line.boundary = j, p, t.numbers[BOUNDARY]
     line.ran, line.stops, line.failure_restarts = service.ran, service.stops, service.failure_restarts
     for i in range(used):
-        t.start_workers[at, t.place[i].group] = t.place[i].workers
+        t.start_workers[at, t.scratch.place[i].group] = t.scratch.place[i].workers
     t.numbers[STARTED] = at + 1
 
 
@@ -137,10 +140,10 @@ def log_has_room(w: World, t: Tables) -> bool:
 @compiled
 def give_server(w: World, t: Tables, p: int, s: int, sign: int) -> None:
     """A server on which nothing runs is back (`sign` 1) or goes out (-1)."""
-    k = t.free.shape[1] // w.servers.shape[1]
+    k = t.free.shape[1] // w.site.servers.shape[1]
     for a in range(s * k, (s + 1) * k):
-        t.free[p, a] += sign * w.groups[p, a].gpus
-        t.partitions[p].free_gpus += sign * w.groups[p, a].gpus
+        t.free[p, a] += sign * w.site.groups[p, a].gpus
+        t.partitions[p].free_gpus += sign * w.site.groups[p, a].gpus
     t.partitions[p].settled = 0
     recount(t, p)
 
@@ -203,9 +206,9 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
         if on.users > others:
             on.stamp, felt = stamp, True
             if wire.channel == LINK:
-                link = wire.wire - 2 * w.servers.size
-                for place in range(w.reach_first[link], w.reach_first[link + 1]):
-                    t.partitions[w.reach[place]].stale = FELT
+                link = wire.wire - 2 * w.site.servers.size
+                for place in range(w.site.reach_first[link], w.site.reach_first[link + 1]):
+                    t.partitions[w.site.reach[place]].stale = FELT
     partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
     partition.settled = 0
     if job.size < 0:

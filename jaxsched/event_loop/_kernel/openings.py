@@ -21,7 +21,7 @@ def feasible(w: World, t: Tables, p: int, j: int) -> bool:
     job = w.jobs[j]
     if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.size) < job.workers:
         return False
-    return not w.consolidate or job.size < 0 or fits_together(w, t, p, j)
+    return not w.rule.consolidate or job.size < 0 or fits_together(w, t, p, j)
 
 
 @inlined
@@ -38,7 +38,7 @@ def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
 def first_open(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     queued = t.partitions[p].queued
-    for place in range(queued if w.backfill else min(queued, 1)):
+    for place in range(queued if w.rule.backfill else min(queued, 1)):
         if may_start(w, t, p, t.queue[p, place], place):
             return place
     return -1
@@ -50,7 +50,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
 
     It has none to start, but may wait with one that could.
     """
-    nobody, most = w.settles and w.backfill, 0  # nobody here may start
+    nobody, most = w.rule.settles and w.rule.backfill, 0  # nobody here may start
     for q in range(len(t.partitions)):
         if q != p and takes(w, t, q):
             most = max(most, t.partitions[q].free_gpus)
@@ -65,7 +65,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
                 best = q
         if best >= 0:
             return place, best
-        if w.forward == TO_IDLE:
+        if w.rule.forward == TO_IDLE:
             break
     return -1, -1
 
@@ -73,7 +73,7 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
 @compiled
 def takes(w: World, t: Tables, q: int) -> bool:
     """Whether jobs are forwarded to a partition."""
-    return room(w, t, q) > 0 and (w.forward != TO_IDLE or t.partitions[q].queued == 0)
+    return room(w, t, q) > 0 and (w.rule.forward != TO_IDLE or t.partitions[q].queued == 0)
 
 
 @compiled
@@ -118,15 +118,15 @@ def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     while wait_s < np.inf:
         next_s = np.inf
         for i in range(running):
-            if before_s < t.end_s[i] <= wait_s:
+            if before_s < t.scratch.end_s[i] <= wait_s:
                 freed += gang_gpus(w, t.running[p, i].job)
-            elif t.end_s[i] > wait_s:
-                next_s = min(next_s, t.end_s[i])
+            elif t.scratch.end_s[i] > wait_s:
+                next_s = min(next_s, t.scratch.end_s[i])
         if free + freed >= need:
             break
         wait_s, before_s = next_s, wait_s
     for i in range(running):
-        if wait_s < t.end_s[i] and quantised(t.end_s[i] / wait_s) <= GRID:
+        if wait_s < t.scratch.end_s[i] and quantised(t.scratch.end_s[i] / wait_s) <= GRID:
             freed += gang_gpus(w, t.running[p, i].job)
     return wait_s, free + freed - need
 
@@ -137,8 +137,8 @@ def _whole_end(w: World, t: Tables, p: int) -> float:
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
         if w.jobs[t.running[p, i].job].size < 0:
-            t.end_s[i] = np.inf
-        earliest_s = min(earliest_s, t.end_s[i])
+            t.scratch.end_s[i] = np.inf
+        earliest_s = min(earliest_s, t.scratch.end_s[i])
     return earliest_s
 
 

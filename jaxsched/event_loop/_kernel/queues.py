@@ -18,9 +18,9 @@ def comes_before(w: World, t: Tables, j: int, other: int) -> bool:
 @compiled
 def key_of(w: World, t: Tables, j: int) -> float:
     """Lower comes first; a 32-bit float."""
-    if w.by_tenant:
+    if w.rule.by_tenant:
         return float(np.float32(t.tenants[w.jobs[j].tenant].attained_s))
-    return float(t.service[j].level) if w.order >= 0 else float(w.jobs[j].key)
+    return float(t.service[j].level) if w.rule.order >= 0 else float(w.jobs[j].key)
 
 
 @compiled
@@ -36,7 +36,7 @@ def _insert(w: World, t: Tables, p: int, at: int, j: int) -> None:
 def room(w: World, t: Tables, p: int) -> int:
     """Free slots of a queue; where servers fail, less those that are kept for the jobs that run."""
     partition = t.partitions[p]
-    return w.queue_slots - partition.queued - (partition.running if w.fails else 0)
+    return w.queue_slots - partition.queued - (partition.running if w.stops.fails else 0)
 
 
 @compiled
@@ -56,7 +56,7 @@ def enqueue(w: World, t: Tables, p: int, j: int) -> None:
 @compiled
 def _rank(w: World, t: Tables, j: int) -> None:
     """Write the level of a queued job, if the order has levels."""
-    if w.order >= 0:
+    if w.rule.order >= 0:
         t.service[j].level = level_of_queued(w, t, j)
         t.service[j].exceed = to_exceed(w, t.service[j].level)
 
@@ -83,7 +83,7 @@ def renew(w: World, t: Tables) -> None:
         if w.history:
             for i in range(t.partitions[p].running):
                 _renew_one(w, t, t.running[p, i].job, intervals_run(t, t.running[p, i].job), news)
-        if not (w.by_tenant or news or w.order == THEMIS):
+        if not (w.rule.by_tenant or news or w.rule.order == THEMIS):
             continue
         for at in range(t.partitions[p].queued):
             j = t.queue[p, at]

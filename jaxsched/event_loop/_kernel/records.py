@@ -106,8 +106,8 @@ class Sharing(NamedTuple):
     observed: bool  # the policy goes by what it has seen of them
 
 
-class World(NamedTuple):
-    """The cluster, the jobs and the rule of a run."""
+class Site(NamedTuple):
+    """The cluster."""
 
     groups: Records  # SITE_GROUP[P, NK]
     servers: Records  # SITE_SERVER[P, N]
@@ -116,20 +116,14 @@ class World(NamedTuple):
     route: Float32[np.ndarray, "P T T E"]
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
-    models: Records  # MODEL[models]
-    speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
+    partition_gpus: Int64[np.ndarray, "P"]
     group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
-    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
-    waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
-    jobs: Records  # JOB[J], in order of submission
-    law: Records  # LAW[channels], of stretches
-    interval_s: float
-    rounds: int
-    max_forwards: int
-    queue_slots: int
-    running_slots: int
-    horizon: int
-    rule: int  # as in `rules`
+
+
+class Rule(NamedTuple):
+    """What the policy says."""
+
+    kind: int  # as in `rules`
     backfill: bool
     forward: int  # as in `queues`
     by_tenant: bool  # queues are in order of what tenants have received, not of `key`
@@ -143,7 +137,6 @@ class World(NamedTuple):
     looks: bool  # `greedy-wait` or `match`, which appraise candidates
     alike: bool  # `match` where jobs may be stopped: all seconds count the same
     seek: Float64[np.ndarray, "numbers"]  # of the index by which jobs are sent to other partitions; none: they are not
-    partition_gpus: Int64[np.ndarray, "P"]
     order: int  # as in `levels`; -1: queues are not in order of levels
     quantum: float
     margin: int  # levels
@@ -151,17 +144,42 @@ class World(NamedTuple):
     consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
     preempts: bool  # the rule stops jobs, as the world allows
     faster: bool  # it moves jobs to faster GPUs, which there are
+    keyed: int  # BY_RUN_TIME, BY_AREA or 0
+
+
+class Stops(NamedTuple):
+    """What it costs to stop a job, and which servers fail."""
+
     restart_s: float
     checkpoint_s: float
     min_run_s: float
     fails: bool  # servers fail
     changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
+
+
+class World(NamedTuple):
+    """The cluster, the jobs and the policy of a run."""
+
+    site: Site
+    models: Records  # MODEL[models]
+    speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
+    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
+    waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
+    jobs: Records  # JOB[J], in order of submission
+    law: Records  # LAW[channels], of stretches
+    interval_s: float
+    rounds: int
+    max_forwards: int
+    queue_slots: int
+    running_slots: int
+    horizon: int
+    rule: Rule
+    stops: Stops
     history: bool  # policies know that of finished jobs, and no run times
     past: Past
     shared_gpus: int  # S, of a group, that jobs may share; 0: all jobs have whole ones
     sharing: Sharing
     tenants: int  # V
-    keyed: int  # BY_RUN_TIME, BY_AREA or 0
 
 
 class SharedGPUs(NamedTuple):
@@ -179,9 +197,31 @@ class SharedGPUs(NamedTuple):
     seen: Float64[np.ndarray, "models models"]  # sum of factors times these seconds
 
 
+class Scratch(NamedTuple):
+    """Room to work in; nothing in it is kept for the next round, and each function that needs some fills it."""
+
+    place: Records  # PLACE[NK]
+    taken: Int64[np.ndarray, "NK"]  # workers
+    fits_server: Int64[np.ndarray, "N"]  # workers
+    racks: Records  # RACK[T]
+    sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
+    left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
+    end_s: Float64[np.ndarray, "R"]  # seconds until they end
+    exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
+    inputs: Float64[np.ndarray, "inputs"]  # of the index of `seek`, of the partition at hand
+    anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
+    level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
+    most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
+    without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
+    hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
+    kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
+    kept_wires: Records  # ON_WIRE[...]
+
+
 class Tables(NamedTuple):
     """The state of a run and room to work in."""
 
+    scratch: Scratch
     numbers: Int64[np.ndarray, "numbers"]
     now_s: Float64[np.ndarray, "1"]
     free: Int64[np.ndarray, "P NK"]
@@ -197,24 +237,8 @@ class Tables(NamedTuple):
     on_group: Records  # ON_GROUP[P, NK]
     on_wire: Records  # ON_WIRE[wires]
     tenants: Records  # TENANT[V]
-    place: Records  # PLACE[NK]
-    taken: Int64[np.ndarray, "NK"]  # workers
-    fits_server: Int64[np.ndarray, "N"]  # workers
-    racks: Records  # RACK[T]
-    sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
-    left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
-    end_s: Float64[np.ndarray, "R"]  # seconds until they end
-    exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
-    inputs: Float64[np.ndarray, "inputs"]  # of the index of `seek`, of the partition at hand
-    anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
     service: Records  # SERVICE[J]
-    level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round
-    most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
-    without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
-    hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
-    kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
-    kept_wires: Records  # ON_WIRE[...]
     records: Records  # RECORD[J]
     placement: Int8[np.ndarray, "J NK"]  # workers; without rows if not recorded
     starts: Records  # START[A], the log; without rows if there is none

@@ -18,11 +18,11 @@ MANY = 2**31
 def place(w: World, t: Tables, p: int, j: int) -> int:
     """By the rule of the run; those that look are in `looking`. The gang must fit: else some rules never end."""
     workers, size = w.jobs[j].workers, w.jobs[j].size
-    if w.rule == FIRST_FIT:
+    if w.rule.kind == FIRST_FIT:
         return fill(t, p, 0, t.free.shape[1], workers, size, 0)
-    if w.rule == LEAST_INTERFERENCE:
+    if w.rule.kind == LEAST_INTERFERENCE:
         return _by_pressure(w, t, p, workers, size)
-    if w.rule == LOAD_BALANCE or w.rule == TETRIS:
+    if w.rule.kind == LOAD_BALANCE or w.rule.kind == TETRIS:
         return _one_by_one(w, t, p, j)
     return _in_container(w, t, p, workers, size)
 
@@ -39,7 +39,7 @@ def fill(t: Tables, p: int, first: int, last: int, need: int, size: int, used: i
         fits = capacity(t, p, a, size)
         if fits > 0:
             workers = min(fits, need, most)
-            t.place[used].group, t.place[used].workers = a, workers
+            t.scratch.place[used].group, t.scratch.place[used].workers = a, workers
             used, need = used + 1, need - workers
     return used
 
@@ -48,38 +48,38 @@ def fill(t: Tables, p: int, first: int, last: int, need: int, size: int, used: i
 def _by_pressure(w: World, t: Tables, p: int, need: int, size: int) -> int:
     """`least-interference`: groups in order of the use of what a worker there would share."""
     used = 0
-    t.taken[:] = 0
+    t.scratch.taken[:] = 0
     while need > 0:
         best, least = -1, NEVER
         for a in range(t.free.shape[1]):
-            if t.taken[a] == 0 and capacity(t, p, a, size) > 0:
+            if t.scratch.taken[a] == 0 and capacity(t, p, a, size) > 0:
                 key = quantised(_group_pressure(w, t, p, a))
                 if key < least:
                     best, least = a, key
         used = fill(t, p, best, best + 1, need, size, used)
-        t.taken[best] = t.place[used - 1].workers
-        need -= t.taken[best]
+        t.scratch.taken[best] = t.scratch.place[used - 1].workers
+        need -= t.scratch.taken[best]
     return used
 
 
 @compiled
 def _wires_pressure(w: World, t: Tables, p: int, s: int) -> float:
     """Use of QPI and NIC of a server."""
-    qpi = p * 2 * w.servers.shape[1] + s
-    return t.on_wire[qpi].use + t.on_wire[qpi + w.servers.shape[1]].use
+    qpi = p * 2 * w.site.servers.shape[1] + s
+    return t.on_wire[qpi].use + t.on_wire[qpi + w.site.servers.shape[1]].use
 
 
 @compiled
 def _group_pressure(w: World, t: Tables, p: int, a: int) -> float:
     """Use of CPU and PCIe of a group and of QPI and NIC of its server."""
-    s = a // (w.groups.shape[1] // w.servers.shape[1])
+    s = a // (w.site.groups.shape[1] // w.site.servers.shape[1])
     return t.on_group[p, a].cpu + t.on_group[p, a].pcie + _wires_pressure(w, t, p, s)
 
 
 @compiled
 def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
     """Use of QPI and NIC of a server and of CPU and PCIe of all its groups."""
-    k = w.groups.shape[1] // w.servers.shape[1]
+    k = w.site.groups.shape[1] // w.site.servers.shape[1]
     groups = 0.0
     for a in range(s * k, (s + 1) * k):
         groups += t.on_group[p, a].cpu + t.on_group[p, a].pcie
@@ -89,7 +89,7 @@ def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
 @compiled
 def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     """`pack` and `contention-aware`: the smallest container that holds the gang, filled server by server."""
-    servers, groups, pack = w.servers.shape[1], t.free.shape[1], w.rule == PACK
+    servers, groups, pack = w.site.servers.shape[1], t.free.shape[1], w.rule.kind == PACK
     k = groups // servers
     nic = p * 2 * servers + servers
 
@@ -102,15 +102,15 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     if best >= 0:
         return fill(t, p, best, best + 1, workers, size, 0)
 
-    for r in range(len(t.racks)):
-        t.racks[r].workers = t.racks[r].ps = 0.0
+    for r in range(len(t.scratch.racks)):
+        t.scratch.racks[r].workers = t.scratch.racks[r].ps = 0.0
     for s in range(servers):
         free, fits = 0, 0
         for a in range(s * k, (s + 1) * k):
             free += t.free[p, a]
             fits += capacity(t, p, a, size)
-        t.fits_server[s] = fits
-        rack = t.racks[w.servers[p, s].rack]
+        t.scratch.fits_server[s] = fits
+        rack = t.scratch.racks[w.site.servers[p, s].rack]
         rack.workers += fits
         rack.ps += free if pack else t.on_wire[nic + s].use
         if fits >= workers:
@@ -120,22 +120,22 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     if best >= 0:
         return fill(t, p, best * k, (best + 1) * k, workers, size, 0)
 
-    for r in range(len(t.racks)):
-        if t.racks[r].workers >= workers:
-            key = int(t.racks[r].ps) if pack else quantised(t.racks[r].ps)
+    for r in range(len(t.scratch.racks)):
+        if t.scratch.racks[r].workers >= workers:
+            key = int(t.scratch.racks[r].ps) if pack else quantised(t.scratch.racks[r].ps)
             if key < least:
                 best, least = r, key
     used = 0
     while workers > 0:  # the next server of that rack, or of all
         chosen, least = -1, NEVER
         for s in range(servers):
-            if t.fits_server[s] > 0 and (best < 0 or w.servers[p, s].rack == best):
-                key = -t.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
+            if t.scratch.fits_server[s] > 0 and (best < 0 or w.site.servers[p, s].rack == best):
+                key = -t.scratch.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
                 if key < least:
                     chosen, least = s, key
         used = fill(t, p, chosen * k, (chosen + 1) * k, workers, size, used)
-        workers -= min(t.fits_server[chosen], workers)
-        t.fits_server[chosen] = 0
+        workers -= min(t.scratch.fits_server[chosen], workers)
+        t.scratch.fits_server[chosen] = 0
     return used
 
 
@@ -143,23 +143,23 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
 def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
     """`load-balance` and `tetris`: each worker in turn where its key is lowest, keys updated after each."""
     wide, size, groups = w.jobs[j].wide, w.jobs[j].size, t.free.shape[1]
-    t.taken[:] = 0
+    t.scratch.taken[:] = 0
     for _ in range(w.jobs[j].workers):
         best, least = -1, NEVER
         for a in range(groups):
-            free = t.free[p, a] - t.taken[a] * wide
+            free = t.free[p, a] - t.scratch.taken[a] * wide
             if free >= wide or (size < 0 and capacity(t, p, a, size) > 0):
-                if w.rule == TETRIS:
+                if w.rule.kind == TETRIS:
                     key = -quantised(_alignment(w, t, p, a, j, free))
                 else:
                     key = quantised(_used_share(w, t, p, a, wide)) * 1024 - free
                 if key < least:
                     best, least = a, key
-        t.taken[best] += 1
+        t.scratch.taken[best] += 1
     used = 0
     for a in range(groups):
-        if t.taken[a] > 0:
-            t.place[used].group, t.place[used].workers = a, t.taken[a]
+        if t.scratch.taken[a] > 0:
+            t.scratch.place[used].group, t.scratch.place[used].workers = a, t.scratch.taken[a]
             used += 1
     return used
 
@@ -167,25 +167,25 @@ def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
 @compiled
 def _used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
     """Share of the GPUs of a group's server that are not free, `Tables.taken` counted as used."""
-    k = w.groups.shape[1] // w.servers.shape[1]
+    k = w.site.groups.shape[1] // w.site.servers.shape[1]
     gpus, free = 0, 0
     for b in range(a // k * k, a // k * k + k):
-        gpus += w.groups[p, b].gpus
-        free += t.free[p, b] - t.taken[b] * wide
+        gpus += w.site.groups[p, b].gpus
+        free += t.free[p, b] - t.scratch.taken[b] * wide
     return (gpus - free) / gpus
 
 
 @compiled
 def _alignment(w: World, t: Tables, p: int, a: int, j: int, free: int) -> float:
     """What one worker of a job demands times what is free, of GPUs, CPU, PCIe and NIC."""
-    servers, job, site, on = w.servers.shape[1], w.jobs[j], w.groups[p, a], t.on_group[p, a]
-    model, s = w.models[job.model], a // (w.groups.shape[1] // w.servers.shape[1])
+    servers, job, site, on = w.site.servers.shape[1], w.jobs[j], w.site.groups[p, a], t.on_group[p, a]
+    model, s = w.models[job.model], a // (w.site.groups.shape[1] // w.site.servers.shape[1])
     ranks = job.workers * job.wide
     sent = model.gradient_bytes if job.ps > 0 else 2.0 * (ranks - 1) / ranks * model.gradient_bytes
     score = job.wide * job.share / site.gpus * (free / site.gpus)
     score += job.wide * model.cpu_cores / site.cores * _left(on.cpu)
     score += job.wide * model.input_bytes / (site.pcie_bytes_s * model.compute_s) * _left(on.pcie)
-    nic = min(1.0, sent / (w.servers[p, s].nic_bytes_s * model.compute_s))
+    nic = min(1.0, sent / (w.site.servers[p, s].nic_bytes_s * model.compute_s))
     return score + nic * _left(t.on_wire[p * 2 * servers + servers + s].use)
 
 

@@ -96,7 +96,7 @@ def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
 @compiled
 def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
     """Of a partition, for a job in the queue of `p` that `starts` there now, or may not; on the grid."""
-    x, weights = t.inputs, w.seek
+    x, weights = t.scratch.inputs, w.rule.seek
     _fill_inputs(w, t, p, q, j, starts)
     index = 0.0
     for i in range(SEEK_INPUTS):
@@ -107,8 +107,8 @@ def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
 @compiled
 def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> None:
     """What the index is of: `Tables.inputs`."""
-    partition, x = t.partitions[q], t.inputs
-    gpus, total = gang_gpus(w, j), w.partition_gpus[q]
+    partition, x = t.partitions[q], t.scratch.inputs
+    gpus, total = gang_gpus(w, j), w.site.partition_gpus[q]
     queued, ahead = 0, 0
     for at in range(partition.queued):
         i = t.queue[q, at]

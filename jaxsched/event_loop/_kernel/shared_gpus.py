@@ -227,15 +227,15 @@ def share_without(t: Tables, p: int, slot: int, milli: int, sign: int) -> None:
     a, gpu, without = t.groups[p, slot, 0].group, t.slots[p, slot].gpu, t.shared.without
     before = without[a, gpu]
     without[a, gpu] = before - sign * milli
-    t.without[a] += (1 if without[a, gpu] == 0 else 0) - (1 if before == 0 else 0)
+    t.scratch.without[a] += (1 if without[a, gpu] == 0 else 0) - (1 if before == 0 else 0)
 
 
 @compiled
 def capacity_without(t: Tables, a: int, size: int) -> int:
     """Workers of that size that fit a group in `without`; of a fraction 1 at most."""
     if size > 0:
-        return fit(t.without[a], size)
-    if t.without[a] > 0:
+        return fit(t.scratch.without[a], size)
+    if t.scratch.without[a] > 0:
         return 1
     for gpu in range(t.shared.without.shape[1]):
         if 0 < t.shared.without[a, gpu] <= WHOLE + size:

@@ -13,24 +13,24 @@ from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 @compiled
 def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None:
     """Write what job `j` asks of a partition into a slot; it lies on the first `used` groups of `Tables.place`."""
-    servers = w.servers.shape[1]
-    k = w.groups.shape[1] // servers
+    servers = w.site.servers.shape[1]
+    k = w.site.groups.shape[1] // servers
     job = w.jobs[j]
     model = w.models[job.model]
     ranks = job.workers * job.wide
     ring = 2.0 * (ranks - 1) / ranks * model.gradient_bytes
     shard = model.gradient_bytes / job.ps if job.ps > 0 else 0.0
-    spread = t.place[0].group // k != t.place[used - 1].group // k
+    spread = t.scratch.place[0].group // k != t.scratch.place[used - 1].group // k
     if spread:
-        for rack in range(len(t.racks)):
-            t.racks[rack].workers = t.racks[rack].ps = 0.0
+        for rack in range(len(t.scratch.racks)):
+            t.scratch.racks[rack].workers = t.scratch.racks[rack].ps = 0.0
 
     wires, compute, comm, slowest = 0, 0.0, 0.0, 0.0
     tasks, ps_before = 0, 0
     first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
     for i in range(used):
-        a, workers = t.place[i].group, t.place[i].workers
-        site, group = w.groups[p, a], t.groups[p, slot, i]
+        a, workers = t.scratch.place[i].group, t.scratch.place[i].workers
+        site, group = w.site.groups[p, a], t.groups[p, slot, i]
         tasks += workers
         ps = tasks * job.ps // job.workers - ps_before
         ps_before += ps
@@ -45,17 +45,17 @@ def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None
 
         here, ps_here, together = here + workers, ps_here + ps, together + workers * ps
         s = a // k
-        if i + 1 == used or t.place[i + 1].group // k != s:
+        if i + 1 == used or t.scratch.place[i + 1].group // k != s:
             if job.ps > 0:
                 qpi = (here * ps_here - together) * shard
                 nic = (here * (job.ps - ps_here) + ps_here * (job.workers - here)) * shard
             else:
                 qpi, nic = ring if i > first else 0.0, ring if spread else 0.0
-            wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.servers[p, s].qpi_bytes_s)
-            wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.servers[p, s].nic_bytes_s)
+            wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
+            wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
             if spread:
-                t.racks[w.servers[p, s].rack].workers += here
-                t.racks[w.servers[p, s].rack].ps += ps_here
+                t.scratch.racks[w.site.servers[p, s].rack].workers += here
+                t.scratch.racks[w.site.servers[p, s].rack].ps += ps_here
             first, here, ps_here, together = i + 1, 0, 0, 0
     if spread:
         wires = _add_links(w, t, p, slot, wires, ring, shard)
@@ -87,35 +87,38 @@ def _add(t: Tables, p: int, slot: int, wires: int, m: int, channel: int, base: f
 def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, shard: float) -> int:
     """Add the links between the racks of a placement; how many wires there are then."""
     first, last = -1, -1
-    for r in range(len(t.racks)):
-        if t.racks[r].workers > 0.0:
+    for r in range(len(t.scratch.racks)):
+        if t.scratch.racks[r].workers > 0.0:
             first, last = r if first < 0 else first, r
     if first == last:
         return wires
-    t.sent[:] = 0.0
+    t.scratch.sent[:] = 0.0
     before = last
     for r in range(first, last + 1):
-        if t.racks[r].workers == 0.0:
+        if t.scratch.racks[r].workers == 0.0:
             continue
         if shard > 0.0:
             for q in range(first, last + 1):
-                if q != r and t.racks[q].workers > 0.0:
-                    pairs = t.racks[r].workers * t.racks[q].ps + t.racks[r].ps * t.racks[q].workers
+                if q != r and t.scratch.racks[q].workers > 0.0:
+                    pairs = (
+                        t.scratch.racks[r].workers * t.scratch.racks[q].ps
+                        + t.scratch.racks[r].ps * t.scratch.racks[q].workers
+                    )
                     _send(w, t, p, r, q, pairs * shard)
         else:
             _send(w, t, p, before, r, ring)
             before = r
-    for e in range(len(t.sent)):
-        link = w.link_id[p, e]
-        wires = _add(t, p, slot, wires, 2 * w.servers.size + link, LINK, t.sent[e] / w.links[link])
+    for e in range(len(t.scratch.sent)):
+        link = w.site.link_id[p, e]
+        wires = _add(t, p, slot, wires, 2 * w.site.servers.size + link, LINK, t.scratch.sent[e] / w.site.links[link])
     return wires
 
 
 @compiled
 def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float) -> None:
     """Bytes from rack to rack, over the links of the route."""
-    for e in range(len(t.sent)):
-        t.sent[e] += sent * w.route[p, source, target, e]
+    for e in range(len(t.scratch.sent)):
+        t.scratch.sent[e] += sent * w.site.route[p, source, target, e]
 
 
 @compiled
