@@ -65,9 +65,9 @@ def learn(options: Any) -> None:
 
 def say_if_compiling(display: "Display") -> None:
     """Say on `display` that the event loop is compiled, if it is."""
-    from jaxsched.event_loop import compiling, numba_missing
+    from jaxsched.event_loop import describe_compiling, numba_missing
 
-    said = compiling() if numba_missing() is None else None
+    said = describe_compiling() if numba_missing() is None else None
     if said is not None:
         display.compiling("train", said)
 

@@ -10,7 +10,7 @@ for others; all modules are private.
 - `why_not`: what it cannot play.
 """
 
-from jaxsched.event_loop.coverage import POLICIES, compiling, numba_missing, why_not, why_not_whole_run
+from jaxsched.event_loop.coverage import POLICIES, describe_compiling, numba_missing, why_not, why_not_whole_run
 from jaxsched.event_loop.futures import Futures, Played
 from jaxsched.event_loop.rounds import DecisionRounds, Round, RunningJob
 from jaxsched.event_loop.run import Run
@@ -25,7 +25,7 @@ __all__ = [
     "Run",
     "RunningJob",
     "SearchedRun",
-    "compiling",
+    "describe_compiling",
     "numba_missing",
     "why_not",
     "why_not_whole_run",

@@ -79,8 +79,8 @@ def numba_missing() -> str | None:
     return None
 
 
-def compiling() -> str | None:
+def describe_compiling() -> str | None:
     """What has to be compiled before a run as machine code, and how long that takes; None if it is there."""
-    from jaxsched.event_loop._kernel.machine_code import COMPILE_S, kept  # imports Numba, which takes half a second
+    from jaxsched.event_loop._kernel.machine_code import COMPILE_S, is_kept  # imports Numba, which takes half a second
 
-    return None if kept("play") else f"the event loop, about {COMPILE_S} s (once: it is kept for the next time)"
+    return None if is_kept("play") else f"the event loop, about {COMPILE_S} s (once: it is kept for the next time)"

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int, Int8, Int64
 
 from jaxsched.env.state import EnvConfig, EnvParams
-from jaxsched.event_loop._kernel.build import jobs_of
+from jaxsched.event_loop._kernel.build import build_jobs
 from jaxsched.event_loop._kernel.occupancy import refresh
 from jaxsched.event_loop._kernel.records import NEXT_JOB, Tables
 from jaxsched.event_loop.rounds import RunningJob, place_running
@@ -96,7 +96,7 @@ class Futures:
         world, tables, keys = self._world, copy_tables(self._begin), self._keys.copy()
         if later is not None:
             assert not callable(self._order)
-            last = jobs_of(self._params.cluster, self._params.profiles, later, self._order, self._world.shared_gpus)
+            last = build_jobs(self._params.cluster, self._params.profiles, later, self._order, self._world.shared_gpus)
             first = len(world.jobs) - len(last)
             world.jobs[first:], keys[first:] = last, last["key"]
         world.jobs["key"] = keys if priority is None else _rank_by(priority, keys)

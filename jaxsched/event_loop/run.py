@@ -15,16 +15,16 @@ from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvConfig, EnvParams
 from jaxsched.event_loop._kernel.build import (
-    jobs_of,
-    models_of,
-    no_past,
-    past_of,
-    sharing_of,
-    site_of,
-    speeds_of,
-    table,
-    tables_of,
-    tier_speeds_of,
+    build_jobs,
+    build_models,
+    build_no_past,
+    build_past,
+    build_sharing,
+    build_site,
+    build_speeds,
+    build_tables,
+    build_tier_speeds,
+    fill_table,
 )
 from jaxsched.event_loop._kernel.events import play
 from jaxsched.event_loop._kernel.jit import with_rows, write
@@ -84,32 +84,32 @@ class Run:
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
         cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
         assert isinstance(of.rule, str) and not callable(queue.order)
-        models, history = models_of(params.profiles), config.knows == HISTORY
-        rows = jobs_of(cluster, params.profiles, jobs, queue.order, config.shared_gpus)
+        models, history = build_models(params.profiles), config.knows == HISTORY
+        rows = build_jobs(cluster, params.profiles, jobs, queue.order, config.shared_gpus)
         self.world = World(
-            site=site_of(cluster),
+            site=build_site(cluster),
             models=models,
-            speed=speeds_of(cluster, params.profiles),
-            tier_speed=tier_speeds_of(cluster, params.profiles),
+            speed=build_speeds(cluster, params.profiles),
+            tier_speed=build_tier_speeds(cluster, params.profiles),
             waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
             jobs=rows,
-            law=_law(params),
+            law=_build_law(params),
             interval_s=float(interval_s),
             rounds=config.rounds,
             max_forwards=int(params.max_forwards),
             queue_slots=config.queue_slots,
             running_slots=config.running_slots,
             horizon=int(params.horizon),
-            rule=_rule(of, params, distinct_speeds(cluster) > 1),
-            stops=_stops(params),
+            rule=_build_rule(of, params, distinct_speeds(cluster) > 1),
+            stops=_build_stops(params),
             history=history,
-            past=past_of(jobs, rows["share"], config.tenants, len(models)) if history else no_past(),
+            past=build_past(jobs, rows["share"], config.tenants, len(models)) if history else build_no_past(),
             shared_gpus=config.shared_gpus,
-            sharing=sharing_of(cluster, params.interference, pairs, of.observe),
+            sharing=build_sharing(cluster, params.interference, pairs, of.observe),
             tenants=config.tenants,
         )
         self._log_rows = config.rounds * len(self.world.site.groups) + len(self.world.jobs) if config.starts else 0
-        self.tables: Tables = tables_of(self.world, config.record_placements, self._log_rows)
+        self.tables: Tables = build_tables(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
 
     def restart(self, policy: Policy | None = None) -> None:
@@ -122,8 +122,8 @@ class Run:
                 self.world = self._with_rule(level_table=_level_table(order), margin=order.margin)
             if seek is not None:
                 assert len(self.world.rule.seek) > 0
-                self.world = self._with_rule(seek=_seek_numbers(seek))
-        self.tables, self._rows = tables_of(self.world, len(self.tables.placement) > 0, self._log_rows), None
+                self.world = self._with_rule(seek=_read_seek_numbers(seek))
+        self.tables, self._rows = build_tables(self.world, len(self.tables.placement) > 0, self._log_rows), None
 
     def _with_rule(self, **changes: Any) -> World:
         return self.world._replace(rule=self.world.rule._replace(**changes))
@@ -243,7 +243,7 @@ def _copy(value: Any) -> Any:
     return type(value)(*map(_copy, value)) if isinstance(value, tuple) else np.copy(value)
 
 
-def _rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
+def _build_rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
     """What the policy says, in this world; `unlike`: its GPUs differ in speed."""
     queue = of.queue
     assert isinstance(of.rule, str) and not callable(queue.order)
@@ -264,8 +264,8 @@ def _rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
         lifetimes=of.lifetimes,
         looks=of.rule in WAITING,
         alike=of.rule == MATCH and queue.preempt,
-        seek=_seek_numbers(of.seek),
-        order=_place_of(queue.order),
+        seek=_read_seek_numbers(of.seek),
+        order=_find_order(queue.order),
         quantum=queue.quantum,
         margin=levels.margin(queue.order, queue.hysteresis),
         level_table=_level_table(queue.order),
@@ -276,18 +276,18 @@ def _rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
     )
 
 
-def _stops(params: EnvParams) -> Stops:
+def _build_stops(params: EnvParams) -> Stops:
     costs = params.preemption
     return Stops(
         restart_s=float(costs.restart_s) if costs.there else 0.0,
         checkpoint_s=float(costs.checkpoint_interval_s) if costs.there else 0.0,
         min_run_s=float(costs.min_run_s) if costs.there else 0.0,
         fails=params.failures.there,
-        changes=_changes(params),
+        changes=_read_changes(params),
     )
 
 
-def _place_of(order: levels.Ranking) -> int:
+def _find_order(order: levels.Ranking) -> int:
     """As `World.order`."""
     if isinstance(order, LevelTable):
         return TABLE
@@ -300,21 +300,23 @@ def _level_table(order: levels.Ranking) -> Int64[np.ndarray, "widths bins"]:
     return np.zeros((WIDTH_CLASSES, RUN_BINS), np.int64)
 
 
-def _seek_numbers(seek: SeekWeights | None) -> Float64[np.ndarray, "numbers"]:
+def _read_seek_numbers(seek: SeekWeights | None) -> Float64[np.ndarray, "numbers"]:
     """In 32 bits, as other engines have them."""
     return np.array(() if seek is None else seek.numbers, np.float32).astype(np.float64)
 
 
-def _changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:
+def _read_changes(params: EnvParams) -> Int64[np.ndarray, "P N C"]:
     if not params.failures.there:
         return np.full((*params.cluster.shape[:2], 1), NEVER)
     return np.asarray(params.failures.changes, np.int64)
 
 
-def _law(params: EnvParams) -> Records:
+def _build_law(params: EnvParams) -> Records:
     """LAW[channels]."""
     law, weights = params.interference.law, params.interference.weights
     kappa = np.asarray(weights.kappa)
     if law is interference.none:
         kappa = np.zeros_like(kappa)
-    return table(LAW, {"kappa": kappa, "power": weights.power if law is interference.fitted else np.ones_like(kappa)})
+    return fill_table(
+        LAW, {"kappa": kappa, "power": weights.power if law is interference.fitted else np.ones_like(kappa)}
+    )

@@ -61,11 +61,11 @@ class SearchedRun(Run):
         if there == self._seen or self._most == 1:
             return
         self._seen = there
-        waiting, partition = waiting_jobs(self.world, self.tables)
+        waiting, partition = find_waiting_jobs(self.world, self.tables)
         if len(waiting) == 0:
             return
-        scene = there_by_estimates(self.world, self.tables, waiting)
-        choices = self._choices(waiting, partition, next_ends(scene)[partition])
+        scene = believe_estimates(self.world, self.tables, waiting)
+        choices = self._choices(waiting, partition, find_next_ends(scene)[partition])
         costs = [scene.cost(choice) for choice in choices]
         best = int(np.argmin(costs))
         if best > 0:
@@ -81,17 +81,17 @@ class SearchedRun(Run):
         choices = [present]
         if (present.keys != own.keys).any() or (present.held > here).any():
             choices.append(own)
-        ahead = [(at, 0) for at in behind_others(waiting, partition, present.keys)]
+        ahead = [(at, 0) for at in find_behind_others(waiting, partition, present.keys)]
         later = [(at, until[at]) for at in range(len(waiting)) if present.held[at] <= here < until[at]]
         changes = ahead + later
         left = self._most - len(choices)
         if len(changes) > left:
             drawn = np.random.default_rng((*self._seed, here)).choice(len(changes), max(left, 0), replace=False)
             changes = [changes[one] for one in np.sort(drawn)]
-        return choices + [_changed(present, at, held) for at, held in changes]
+        return choices + [_change_choice(present, at, held) for at, held in changes]
 
 
-def _changed(choice: Choice, at: int, held: int) -> Choice:
+def _change_choice(choice: Choice, at: int, held: int) -> Choice:
     """The same, but one job moved to the head of its queue, or held back until a boundary other than 0."""
     keys, until = choice.keys.copy(), choice.held.copy()
     until[at] = held
@@ -108,9 +108,9 @@ def choose(world: World, tables: Tables, waiting: Rows, choice: Choice) -> None:
         queue[:] = queue[np.lexsort((queue, world.jobs["key"][queue]))]
 
 
-def waiting_jobs(world: World, tables: Tables) -> tuple[Rows, Rows]:
+def find_waiting_jobs(world: World, tables: Tables) -> tuple[Rows, Rows]:
     """Rows, ascending, and partitions of the jobs that wait at this boundary, with those that join the queues there."""
-    waits = _filled(tables.queue, tables.partitions["queued"])
+    waits = _mask_filled(tables.queue, tables.partitions["queued"])
     first = tables.numbers[NEXT_JOB]
     until = np.searchsorted(world.jobs["arrival"], tables.numbers[BOUNDARY], side="right")
     new = np.arange(first, max(until, first))
@@ -120,14 +120,16 @@ def waiting_jobs(world: World, tables: Tables) -> tuple[Rows, Rows]:
     return rows[ascending], np.concatenate([np.nonzero(waits)[0], world.jobs["home"][new]])[ascending]
 
 
-def behind_others(waiting: Rows, partition: Rows, keys: Float32[np.ndarray, "waiting"]) -> Int64[np.ndarray, "behind"]:
+def find_behind_others(
+    waiting: Rows, partition: Rows, keys: Float32[np.ndarray, "waiting"]
+) -> Int64[np.ndarray, "behind"]:
     """Places in `waiting` of the jobs that are not the first of their queues."""
     order = np.lexsort((waiting, keys, partition))
     follows = np.diff(partition[order], prepend=-1) == 0
     return np.sort(order[follows])
 
 
-def _filled(places: np.ndarray, count: Int64[np.ndarray, "P"]) -> Bool[np.ndarray, "P places"]:
+def _mask_filled(places: np.ndarray, count: Int64[np.ndarray, "P"]) -> Bool[np.ndarray, "P places"]:
     """Which places of the partitions' tables are taken: so many from the first on."""
     return np.arange(places.shape[1]) < count[:, None]
 
@@ -149,7 +151,7 @@ class Scene(NamedTuple):
         return np.inf if np.isnan(total_s) else total_s
 
 
-def next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
+def find_next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
     """The first boundary at which a job that runs in each partition has ended, 0 where nothing runs."""
     end_s, here = scene.tables.partitions["next_finish_s"], scene.tables.numbers[BOUNDARY]
     runs = np.isfinite(end_s)
@@ -157,15 +159,15 @@ def next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
     return np.where(runs, np.maximum(boundary, here + 1), 0).astype(np.int64)
 
 
-def there_by_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
+def believe_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
     """The present state of a run, whose run times are as the estimates have them."""
-    runs = _filled(tables.running, tables.partitions["running"])
-    waits = _filled(tables.queue, tables.partitions["queued"])
+    runs = _mask_filled(tables.running, tables.partitions["running"])
+    waits = _mask_filled(tables.queue, tables.partitions["queued"])
     rows = np.sort(np.concatenate([tables.running["job"][runs], waiting]))
     few = len(rows)
     alone = world._replace(jobs=world.jobs[rows], queue_slots=few, horizon=LARGEST_HORIZON)
     queue = np.zeros((len(waits), few), np.int64)
-    queue[_filled(queue, tables.partitions["queued"])] = np.searchsorted(rows, tables.queue[waits])
+    queue[_mask_filled(queue, tables.partitions["queued"])] = np.searchsorted(rows, tables.queue[waits])
     begin = copy_tables(
         tables._replace(
             queue=queue,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsched.env.state import FINISHED, RUNNING, WAITING, EnvConfig, EnvParams
-from jaxsched.event_loop import Run, SearchedRun, compiling, why_not, why_not_whole_run
+from jaxsched.event_loop import Run, SearchedRun, describe_compiling, why_not, why_not_whole_run
 from jaxsched.options import COMPILED
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
@@ -67,7 +67,7 @@ class CompiledPlayer:
         if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
             with contextlib.suppress(_Spent):
                 return self._run(jobs, seed, report, stop, in_python=True)
-        said = None if report is None else compiling()
+        said = None if report is None else describe_compiling()
         if report is not None and said is not None:
             report(Progress(self.policy.name, seed, 0, 0, len(jobs), 0.0, 0.0, 0, over=False, compiling=said))
         return self._run(jobs, seed, report, stop, in_python=False)

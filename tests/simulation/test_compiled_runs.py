@@ -237,7 +237,7 @@ def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):
     (second,) = outcomes("compiled", cluster, jobs, ["pack"])
     (third,) = outcomes("compiled", cluster, jobs, ["pack"])
     assert tried == [True, True, False, False]
-    assert machine_code.kept("play") and not machine_code.kept("what nobody called")
+    assert machine_code.is_kept("play") and not machine_code.is_kept("what nobody called")
     for other in (second, third):
         np.testing.assert_array_equal(first.finish_s, other.finish_s)
 

@@ -14,8 +14,8 @@ from jaxsched.event_loop.search import (
     Choice,
     Scene,
     SearchedRun,
-    there_by_estimates,
-    waiting_jobs,
+    believe_estimates,
+    find_waiting_jobs,
 )
 from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
@@ -61,7 +61,7 @@ def run_of(spec: str, jobs: JobList) -> SearchedRun:
 
 
 def scene_of(run: SearchedRun) -> Scene:
-    return there_by_estimates(run.world, run.tables, waiting_jobs(run.world, run.tables)[0])
+    return believe_estimates(run.world, run.tables, find_waiting_jobs(run.world, run.tables)[0])
 
 
 def as_it_is(scene: Scene) -> Choice:

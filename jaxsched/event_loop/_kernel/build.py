@@ -52,7 +52,7 @@ from jaxsched.workload.jobs import MILLI, NEVER, WHOLE, JobTable
 from jaxsched.workload.models import Profiles
 
 
-def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
+def fill_table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
     """A table of records from its columns, all of one shape."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     out = np.zeros(next(iter(arrays.values())).shape, dtype)
@@ -61,7 +61,7 @@ def table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
     return out
 
 
-def site_of(cluster: Cluster) -> Site:
+def build_site(cluster: Cluster) -> Site:
     """The cluster."""
     p, n, k = cluster.shape
     groups = {
@@ -76,8 +76,8 @@ def site_of(cluster: Cluster) -> Site:
     route = np.asarray(cluster.route).view()  # large, so not copied
     route.flags.writeable = False
     return Site(
-        groups=table(SITE_GROUP, groups).reshape(p, n * k),
-        servers=table(SITE_SERVER, servers),
+        groups=fill_table(SITE_GROUP, groups).reshape(p, n * k),
+        servers=fill_table(SITE_SERVER, servers),
         links=links,
         link_id=link_id,
         route=route,
@@ -88,21 +88,21 @@ def site_of(cluster: Cluster) -> Site:
     )
 
 
-def models_of(profiles: Profiles) -> Records:
+def build_models(profiles: Profiles) -> Records:
     """MODEL[models]: the catalogue."""
-    return table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
+    return fill_table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, shared_gpus: int) -> Records:
+def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, shared_gpus: int) -> Records:
     """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; without `shared_gpus` fractions are whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
     milli = np.asarray(jobs.milli) if shared_gpus and np.size(jobs.milli) else WHOLE
     size, share = np.where(milli < WHOLE, -milli, wide), np.asarray(milli * np.float32(MILLI), np.float32)
     area = (np.asarray(jobs.workers) * wide).astype(np.float32) * share * estimate
-    compute_s, comm_s = ideal_s_of(cluster, profiles, jobs)
+    compute_s, comm_s = compute_ideal_s(cluster, profiles, jobs)
     same = ("arrival", "duration_s", "estimate_s", "workers", "ps", "model", "tenant")
     columns = {name: getattr(jobs, name) for name in same}
-    return table(
+    return fill_table(
         JOB,
         columns
         | {
@@ -113,12 +113,12 @@ def jobs_of(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, 
             "ideal_comm_s": comm_s,
             "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
             "area": area,
-            "home": home_of(cluster, jobs),
+            "home": find_homes(cluster, jobs),
         },
     )
 
 
-def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
+def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
     (p, nk), n, t = w.site.groups.shape, w.site.servers.shape[1], w.site.route.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
@@ -188,7 +188,7 @@ def tables_of(w: World, record: bool, starts: int = 0) -> Tables:
         start_workers=np.zeros((starts, nk), np.int8),
         shared=_shared_gpus(w),
         passed=passed,
-        known=nothing_known(w.tenants, len(w.models)),
+        known=build_nothing_known(w.tenants, len(w.models)),
     )
 
 
@@ -209,7 +209,7 @@ def _shared_gpus(w: World) -> SharedGPUs:
     )
 
 
-def sharing_of(cluster: Cluster, interference: Interference, pairs: Pairs | None, observed: bool) -> Sharing:
+def build_sharing(cluster: Cluster, interference: Interference, pairs: Pairs | None, observed: bool) -> Sharing:
     """The law of jobs that share a GPU. `pairs`: factors of models beside it; `observed`: the policy learns them."""
     table, kind = interference.sharing, np.asarray(cluster.group_gpu_type, np.int64).reshape(cluster.shape[0], -1)
     known: dict[str, Any] = dict(
@@ -247,7 +247,7 @@ def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
     return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)
 
 
-def home_of(cluster: Cluster, jobs: JobTable) -> Int64[np.ndarray, "J"]:
+def find_homes(cluster: Cluster, jobs: JobTable) -> Int64[np.ndarray, "J"]:
     """As `env.state.assign_homes`: the next partition from the job's own on that could hold it, -1 if there is none."""
     fits = _could_hold(cluster, jobs)
     p = fits.shape[1]
@@ -264,7 +264,7 @@ def _could_hold(cluster: Cluster, jobs: JobTable) -> Bool[np.ndarray, "J P"]:
     return capacity[size] >= np.asarray(jobs.workers)[:, None]
 
 
-def ideal_s_of(
+def compute_ideal_s(
     cluster: Cluster, profiles: Profiles, jobs: JobTable
 ) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
     """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
@@ -299,7 +299,7 @@ def _best(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
     return float(np.where(real, np.asarray(bytes_s), 0.0).max())
 
 
-def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
+def build_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:
     """How fast each model runs on each group, over the cluster's reference type."""
     if distinct_speeds(cluster) == 1:
         return np.ones((profiles.compute_s.shape[0], cluster.shape[0], cluster.shape[1] * cluster.shape[2]))
@@ -308,7 +308,7 @@ def speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "mode
     return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
 
 
-def tier_speeds_of(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models tiers"]:
+def build_tier_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models tiers"]:
     """How fast models run on the GPUs of each tier, fastest first."""
     count = distinct_speeds(cluster)
     if count == 1:
@@ -328,7 +328,7 @@ def _group_tiers(cluster: Cluster) -> Int64[np.ndarray, "P NK"]:
     return above.reshape(cluster.shape[0], -1).astype(np.int64)
 
 
-def past_of(jobs: JobTable, share: Float64[np.ndarray, "J"], tenants: int, models: int) -> Past:
+def build_past(jobs: JobTable, share: Float64[np.ndarray, "J"], tenants: int, models: int) -> Past:
     """What jobs will add, of which each has that share of its GPUs."""
     run_s, gpus = np.asarray(jobs.duration_s), (np.asarray(jobs.workers) * np.asarray(jobs.gpus_per_worker))
     columns = {name: np.asarray(getattr(jobs, name)) for name in ("workers", "gpus_per_worker", "tenant", "model")}
@@ -343,13 +343,13 @@ def past_of(jobs: JobTable, share: Float64[np.ndarray, "J"], tenants: int, model
     )
 
 
-def no_past() -> Past:
+def build_no_past() -> Past:
     """Where policies do not know it."""
     none = np.zeros(0, np.int64)
     return Past(classes=np.zeros((0, 0), np.int64), steps=none, bin=none, grid=GRID, seconds=SECONDS)
 
 
-def nothing_known(tenants: int, models: int) -> Known:
+def build_nothing_known(tenants: int, models: int) -> Known:
     """Before the first job has finished."""
     classes, bins = sum(class_counts(tenants, models)), np.zeros(SERVICE_BINS, np.int64)
     return Known(np.zeros(classes, np.int64), np.zeros(classes, np.int64), bins, bins.copy())

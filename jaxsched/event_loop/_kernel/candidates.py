@@ -3,11 +3,11 @@
 import numpy as np
 
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.occupancy import feels, in_order
+from jaxsched.event_loop._kernel.occupancy import is_affected, sort_places
 from jaxsched.event_loop._kernel.records import STAMP, Tables, World
-from jaxsched.event_loop._kernel.rules import MATCH, NEVER, fill, server_pressure
-from jaxsched.event_loop._kernel.shared_gpus import capacity, gpu_for, leave_gpu, lie_on_gpu
-from jaxsched.event_loop._kernel.speed import footprint, quantised, slowdown
+from jaxsched.event_loop._kernel.rules import MATCH, NEVER, fill, measure_server_pressure
+from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_capacity, leave_gpu, lie_on_gpu
+from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise, write_footprint
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
 
@@ -48,7 +48,7 @@ def _count_fits(w: World, t: Tables, p: int, size: int, cap: int) -> int:
     for s in range(servers):
         t.scratch.fits_server[s] = 0
         for a in range(s * k, (s + 1) * k):
-            t.scratch.fits_server[s] += min(capacity(t, p, a, size), cap)
+            t.scratch.fits_server[s] += min(count_capacity(t, p, a, size), cap)
         fits += t.scratch.fits_server[s]
     return fits
 
@@ -65,7 +65,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
             if fits == 0:
                 continue
             if place >= ANCHORS:
-                key = quantised(server_pressure(w, t, p, s))
+                key = quantise(measure_server_pressure(w, t, p, s))
             else:
                 key = fits if fits >= workers else _FAR - fits
             if key < least:
@@ -75,7 +75,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
 
 
 @compiled
-def best_candidate(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
+def find_best_candidate(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Note the candidate of least cost in the partition; its cost and its `loss`, infinite if there is none."""
     if w.rule.kind == MATCH and w.jobs[j].size < 0:
         return _best_gpu(w, t, p, j)
@@ -96,10 +96,10 @@ def _best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
             used = fill_around(w, t, p, j, anchor, cap)
             if used == 0:
                 continue
-            in_order(t, used)
+            sort_places(t, used)
             cost, loss = _appraise(w, t, p, j, used, -1)
-            if quantised(cost) < least:
-                partition.anchor, partition.cap, least = anchor, cap, quantised(cost)
+            if quantise(cost) < least:
+                partition.anchor, partition.cap, least = anchor, cap, quantise(cost)
                 best_cost, best_loss = cost, loss
     return best_cost, best_loss
 
@@ -116,26 +116,26 @@ def _best_gpu(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
             if tried < GPUS and 0 < t.shared.used[p, a, gpu] <= WHOLE - milli:
                 tried += 1
                 cost, loss = _appraise_gpu(w, t, p, j, a, gpu)
-                if quantised(cost) < least:
-                    partition.anchor, partition.gpu, least = a, gpu, quantised(cost)
+                if quantise(cost) < least:
+                    partition.anchor, partition.gpu, least = a, gpu, quantise(cost)
                     best_cost, best_loss = cost, loss
     a = -1
     for _ in range(OPENED):
-        a = _next_fewest(t, p, a)
+        a = _find_next_fewest(t, p, a)
         if a < 0:
             break
         gpu = 0
         while t.shared.used[p, a, gpu] > 0:
             gpu += 1
         cost, loss = _appraise_gpu(w, t, p, j, a, gpu)
-        if quantised(cost) < least:
-            partition.anchor, partition.gpu, least = a, gpu, quantised(cost)
+        if quantise(cost) < least:
+            partition.anchor, partition.gpu, least = a, gpu, quantise(cost)
             best_cost, best_loss = cost, loss
     return best_cost, best_loss
 
 
 @compiled
-def _next_fewest(t: Tables, p: int, a: int) -> int:
+def _find_next_fewest(t: Tables, p: int, a: int) -> int:
     """Of the groups with free GPUs the one that follows `a` by (how many, index); of -1 the first; -1 = none."""
     best = -1
     for b in range(t.free.shape[1]):
@@ -159,11 +159,11 @@ def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int) -> tuple
     """Cost and `loss` of the placement on the first `used` groups of `Tables.place`; `gpu`: see `occupancy.start`."""
     slot = t.running[p, t.partitions[p].running].slot  # a free one, to try placements in
     estimate_s = 1.0 if w.rule.alike else max(w.jobs[j].estimate_s, 1e-9)
-    footprint(w, t, p, slot, j, used)
+    write_footprint(w, t, p, slot, j, used)
     if w.jobs[j].size < 0:
-        t.slots[p, slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.scratch.place[0].group, -w.jobs[j].size)
-    own, added_s = _effect(w, t, p, slot, j)
-    later_s = _later(w, t, p, slot, own * estimate_s) if w.rule.lifetimes else 0.0
+        t.slots[p, slot].gpu = gpu if gpu >= 0 else choose_gpu(t, p, t.scratch.place[0].group, -w.jobs[j].size)
+    own, added_s = _measure_effect(w, t, p, slot, j)
+    later_s = _estimate_later(w, t, p, slot, own * estimate_s) if w.rule.lifetimes else 0.0
     cost = own + added_s / estimate_s + later_s / estimate_s
     return cost, own / t.slots[p, slot].least + added_s / estimate_s
 
@@ -176,11 +176,11 @@ def believe_rates(w: World, t: Tables, p: int) -> None:
         run = t.running[p, i]
         t.shared.rate[i] = run.slowdown
         if other and t.slots[p, run.slot].gpu >= 0:
-            t.shared.rate[i] = slowdown(w, t, p, run.slot, run.job, t.shared.believed)
+            t.shared.rate[i] = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed)
 
 
 @compiled
-def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, float]:
+def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, float]:
     """The job's own slowdown with the footprint in that slot, and the seconds that it adds to the running jobs."""
     stamp = t.numbers[STAMP]
     groups, wires = t.slots[p, slot].groups, t.slots[p, slot].wires
@@ -198,11 +198,11 @@ def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, floa
     shares = t.slots[p, slot].gpu >= 0
     if shares:
         lie_on_gpu(t, p, slot)
-    own, added_s = slowdown(w, t, p, slot, j, t.shared.believed), 0.0
+    own, added_s = compute_slowdown(w, t, p, slot, j, t.shared.believed), 0.0
     for i in range(t.partitions[p].running):
         run = t.running[p, i]
-        if feels(t, p, run.slot):
-            slower = slowdown(w, t, p, run.slot, run.job, t.shared.believed) - t.shared.rate[i]
+        if is_affected(t, p, run.slot):
+            slower = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed) - t.shared.rate[i]
             added_s += (1.0 if w.rule.alike else t.scratch.left_s[i]) * max(slower, 0.0)
     if shares:
         leave_gpu(t, p, slot)
@@ -217,7 +217,7 @@ def _effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, floa
 
 
 @compiled
-def foresee_exits(w: World, t: Tables, p: int) -> None:
+def estimate_exits(w: World, t: Tables, p: int) -> None:
     """Fill `Tables.exit_s` for a partition."""
     k = t.free.shape[1] // w.site.servers.shape[1]
     t.scratch.exit_s[:] = 0.0
@@ -229,7 +229,7 @@ def foresee_exits(w: World, t: Tables, p: int) -> None:
 
 
 @compiled
-def _later(w: World, t: Tables, p: int, slot: int, lasts_s: float) -> float:
+def _estimate_later(w: World, t: Tables, p: int, slot: int, lasts_s: float) -> float:
     """Seconds by which the servers of the footprint in that slot become wholly free later."""
     k = t.free.shape[1] // w.site.servers.shape[1]
     later_s, before = 0.0, -1  # groups are in ascending order

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import left_by_estimate_s, outlived, remaining_s
-from jaxsched.event_loop._kernel.history import bin_of
+from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, left_by_estimate_s, remaining_s
+from jaxsched.event_loop._kernel.history import find_service_bin
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.levels import (
     GITTINS,
@@ -14,20 +14,20 @@ from jaxsched.event_loop._kernel.levels import (
     TABLE,
     THEMIS,
     attained_s,
-    intervals_run,
-    level_of_running,
+    count_intervals_run,
+    find_run_bin,
     measure,
-    run_bin,
+    rank_running,
     run_s,
 )
-from jaxsched.event_loop._kernel.occupancy import fewest_servers, leave, roomiest
+from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, fill_roomiest, leave
 from jaxsched.event_loop._kernel.queues import enqueue
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import (
-    capacity_without,
     copy_shared,
-    gang_gpus,
-    reserved_gpus,
+    count_capacity_without,
+    count_gang_gpus,
+    count_reserved_gpus,
     share_without,
 )
 from jaxsched.semantics import (
@@ -52,7 +52,7 @@ ROUNDING = 1e-6  # more than that of logarithms and powers
 
 
 @compiled
-def _left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
+def _measure_left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
     """Ideal seconds of work that a running job has left if it is stopped."""
     return remaining_s(t, p, i) if w.stops.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
 
@@ -73,7 +73,7 @@ def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     j = t.running[p, i].job
     if t.numbers[BOUNDARY] - t.service[j].since < w.stops.min_run_s / w.interval_s - STOP_TOLERANCE:
         return False
-    return t.service[j].left_s - _left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
+    return t.service[j].left_s - _measure_left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
 
 @inlined
@@ -83,7 +83,7 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
     Slowdowns must be current. Queued jobs come in the order of their levels: those whom one may displace, the next may
     or may not, and others neither.
     """
-    partition, highest = t.partitions[p], _levels_above(w, t, p, t.queue[p, 0])
+    partition, highest = t.partitions[p], _fill_levels_above(w, t, p, t.queue[p, 0])
     known, size, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that size
     for place in range(partition.queued if w.rule.backfill else min(partition.queued, 1)):
         j = t.queue[p, place]
@@ -91,15 +91,15 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
         if above >= highest:
             return NONE  # of all that follow, too
         whole = w.jobs[j].size > 0  # a fraction may fit where no GPU is free
-        if whole and freed < gang_gpus(w, j):
+        if whole and freed < count_gang_gpus(w, j):
             continue
         if above != known:
-            known, size, freed = above, 0, _without_all(w, t, p, above)
-            if whole and freed < gang_gpus(w, j):
+            known, size, freed = above, 0, _fill_without_all(w, t, p, above)
+            if whole and freed < count_gang_gpus(w, j):
                 continue
         if whole and size != w.jobs[j].size:
             size = w.jobs[j].size
-            roomiest(t.scratch.without, size, t.scratch.most_without)
+            fill_roomiest(t.scratch.without, size, t.scratch.most_without)
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -109,7 +109,7 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
 
 
 @compiled
-def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
+def _fill_levels_above(w: World, t: Tables, p: int, j: int) -> int:
     """Fill `Tables.level` with the levels of the running jobs that a queued job may displace; the highest."""
     highest, lowest = LOWEST, t.service[j].level + w.rule.margin
     least = t.service[j].exceed * (1.0 - ROUNDING)
@@ -117,7 +117,7 @@ def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
         t.stops[p, i], t.scratch.level[i] = 0, LOWEST
         if measure(w, t, p, i) < least:  # spares most of them a logarithm
             continue
-        level = level_of_running(w, t, p, i)
+        level = rank_running(w, t, p, i)
         if level > lowest and may_stop(w, t, p, i):
             t.scratch.level[i] = level
             highest = max(highest, level)
@@ -125,14 +125,14 @@ def _levels_above(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def _without_all(w: World, t: Tables, p: int, above: int) -> int:
+def _fill_without_all(w: World, t: Tables, p: int, above: int) -> int:
     """Fill `Tables.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
     freed = t.partitions[p].free_gpus
     fill_without(t, p)
     for i in range(t.partitions[p].running):
         if t.scratch.level[i] > above:
             if w.jobs[t.running[p, i].job].size > 0:
-                freed += gang_gpus(w, t.running[p, i].job)
+                freed += count_gang_gpus(w, t.running[p, i].job)
             give_without(w, t, p, i, 1)
     if w.shared_gpus > 0:
         freed = 0
@@ -147,13 +147,13 @@ def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
     running, count = t.partitions[p].running, 0
     fill_without(t, p)
     while running - count >= w.running_slots or not _fits(w, t, p, j):
-        i = _extreme(t, p, above, 0, 1)
+        i = _find_extreme(t, p, above, 0, 1)
         t.stops[p, i] = 1
         give_without(w, t, p, i, 1)
         count += 1
     left = count
     while left > 0:
-        i = _extreme(t, p, above, 1, -1)
+        i = _find_extreme(t, p, above, 1, -1)
         give_without(w, t, p, i, -1)
         if running - (count - 1) < w.running_slots and _fits(w, t, p, j):
             t.stops[p, i] = 0
@@ -167,7 +167,7 @@ def _mark_fewest(w: World, t: Tables, p: int, j: int, above: int) -> int:
 
 
 @compiled
-def _extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
+def _find_extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
     """The last by (level, job) of the running jobs above a level with that mark, or with `sign` -1 the first."""
     best = -1
     for i in range(t.partitions[p].running):
@@ -205,7 +205,7 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Tables.without`."""
     if w.jobs[j].size > 0:
-        roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without)
+        fill_roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without)
     return _fits_most(w, t, p, j)
 
 
@@ -214,10 +214,10 @@ def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits what `Tables.most_without` says, or a fraction fits `Tables.without`."""
     if w.jobs[j].size < 0:
         for a in range(len(t.scratch.without)):  # noqa: SIM110 (Numba compiles no generators)
-            if capacity_without(t, a, w.jobs[j].size) > 0:
+            if count_capacity_without(t, a, w.jobs[j].size) > 0:
                 return True
         return False
-    servers = fewest_servers(w, t, p, j) if w.rule.consolidate else len(t.scratch.most_without)
+    servers = count_fewest_servers(w, t, p, j) if w.rule.consolidate else len(t.scratch.most_without)
     return t.scratch.most_without[servers - 1] >= w.jobs[j].workers
 
 
@@ -228,7 +228,7 @@ def halt_marked(w: World, t: Tables, p: int) -> None:
         if t.stops[p, i] == 0:
             continue
         run = t.running[p, i]
-        j, left_s = run.job, _left_if_stopped_s(w, t, p, i)
+        j, left_s = run.job, _measure_left_if_stopped_s(w, t, p, i)
         service = t.service[j]
         service.lost_s += left_s - remaining_s(t, p, i)
         service.stops += 1
@@ -242,13 +242,13 @@ def halt(w: World, t: Tables, p: int, i: int, left_s: float) -> None:
     j = run.job
     service = t.service[j]
     service.restarting_s -= max(run.resume_s - t.now_s[0], 0.0)
-    service.left_s, service.ran = left_s, intervals_run(t, j)
+    service.left_s, service.ran = left_s, count_intervals_run(t, j)
     leave(w, t, p, i)
     enqueue(w, t, p, j)
 
 
 @compiled
-def quiet_intervals(w: World, t: Tables, p: int) -> int:
+def count_quiet_intervals(w: World, t: Tables, p: int) -> int:
     """For how many intervals a scheduler that has just waited waits, if nobody comes, goes or changes speed.
 
     Levels of queued jobs stand still. So that is until a running job may be displaced by one of them that could not
@@ -258,21 +258,21 @@ def quiet_intervals(w: World, t: Tables, p: int) -> int:
     if w.rule.order == THEMIS:  # queued jobs rise all the time
         return 1
     for i in range(t.partitions[p].running):
-        seconds = min(seconds, _until_it_matters_s(w, t, p, i))
+        seconds = min(seconds, _estimate_until_it_matters_s(w, t, p, i))
     return int(min(max(np.floor(seconds / w.interval_s * (1.0 - 1e-4)), 1.0), FOREVER))
 
 
 @compiled
-def _until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
+def _estimate_until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
     """At least so many seconds pass before a running job could be displaced that is not displaced now."""
     value = measure(w, t, p, i)
     if may_stop(w, t, p, i):
-        place = _first_not_exceeded(w, t, p, value)
-        return np.inf if place < 0 else _until_it_exceeds_s(w, t, p, i, value, t.queue[p, place])
+        place = _find_first_not_exceeded(w, t, p, value)
+        return np.inf if place < 0 else _estimate_until_it_exceeds_s(w, t, p, i, value, t.queue[p, place])
     head, stoppable_s = t.queue[p, 0], until_stoppable_s(w, t, p, i)
     if value >= t.service[head].exceed * (1.0 - ROUNDING):
         return stoppable_s
-    return max(stoppable_s, _until_it_exceeds_s(w, t, p, i, value, head))
+    return max(stoppable_s, _estimate_until_it_exceeds_s(w, t, p, i, value, head))
 
 
 @compiled
@@ -281,12 +281,14 @@ def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
     run = t.running[p, i]
     restart_s = max(run.resume_s - t.now_s[0], 0.0)
     ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
-    work_s = _until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least  # faster GPUs take less than its ideal time
+    work_s = (
+        _estimate_until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least
+    )  # faster GPUs take less than its ideal time
     return max(w.stops.min_run_s - ran_s, restart_s + work_s)
 
 
 @compiled
-def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
+def _find_first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
     """Place in its queue of the first job that may not displace one of that measure, or only just; -1: all may."""
     looked_at = t.partitions[p].queued if w.rule.backfill else 1
     if value <= t.service[t.queue[p, 0]].exceed * (1.0 + ROUNDING):  # so it is with most
@@ -302,32 +304,32 @@ def _first_not_exceeded(w: World, t: Tables, p: int, value: float) -> int:
 
 
 @compiled
-def _until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queued: int) -> float:
+def _estimate_until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: float, queued: int) -> float:
     """At least so many seconds pass before a queued job may displace a running one of that measure."""
     j = t.running[p, i].job
     if w.rule.order == SRTF or w.rule.order == SRSF:  # falls until it has outlived the estimate
-        overdue = outlived(w, j, remaining_s(t, p, i))
+        overdue = has_outlived_estimate(w, j, remaining_s(t, p, i))
         seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
         if w.history:  # once it has run for half of its estimate that grows
-            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, intervals_run(t, j)))
+            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, count_intervals_run(t, j)))
         return seconds
     if w.rule.order == LAS:
-        return (t.service[queued].exceed - value) / reserved_gpus(w, j)
-    ran, level = intervals_run(t, j), t.service[queued].level
+        return (t.service[queued].exceed - value) / count_reserved_gpus(w, j)
+    ran, level = count_intervals_run(t, j), t.service[queued].level
     if w.rule.order == TABLE:
-        own, ran_s = run_bin(run_s(w, ran)), run_s(w, ran)
+        own, ran_s = find_run_bin(run_s(w, ran)), run_s(w, ran)
         return FIRST_RUN_S * 2.0**own - ran_s if own < RUN_BINS - 1 else np.inf
     if w.rule.order == GITTINS:
-        own = bin_of(attained_s(w, j, ran))
+        own = find_service_bin(attained_s(w, j, ran))
         edge = FIRST_BIN_S * 2.0**own if own < SERVICE_BINS - 1 else np.inf
-        return (edge - attained_s(w, j, ran)) / reserved_gpus(w, j)
+        return (edge - attained_s(w, j, ran)) / count_reserved_gpus(w, j)
     if w.rule.order == MLFQ:
         return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
-    return np.inf if level > 0 else (w.rule.quantum - attained_s(w, j, ran)) / reserved_gpus(w, j)
+    return np.inf if level > 0 else (w.rule.quantum - attained_s(w, j, ran)) / count_reserved_gpus(w, j)
 
 
 @compiled
-def _until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
+def _estimate_until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
     """At least so many ideal seconds of work before a running job has something new to keep."""
     if w.stops.checkpoint_s == 0.0:
         return 0.0

@@ -8,7 +8,7 @@ from jaxsched.semantics import OVERDUE
 
 
 @compiled
-def foresee(w: World, t: Tables, p: int) -> float:
+def estimate_ends(w: World, t: Tables, p: int) -> float:
     """Fill `Tables.left_s` and `Tables.end_s` for a partition whose slowdowns are current; the earliest of its ends."""
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
@@ -34,7 +34,7 @@ def left_by_estimate_s(w: World, j: int, remaining_s: float) -> float:
 
 
 @compiled
-def outlived(w: World, j: int, remaining_s: float) -> bool:
+def has_outlived_estimate(w: World, j: int, remaining_s: float) -> bool:
     """Whether a job of which so many ideal seconds are truly left has run for longer than its estimate."""
     return _up_to_estimate_s(w, j, remaining_s) <= 0.0
 

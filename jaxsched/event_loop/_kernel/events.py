@@ -6,24 +6,24 @@ from jaxsched.event_loop._kernel.displacement import (
     FOREVER,
     NONE,
     SOME,
+    count_quiet_intervals,
     halt_marked,
     mark_displaced,
-    quiet_intervals,
 )
 from jaxsched.event_loop._kernel.failures import change_servers
-from jaxsched.event_loop._kernel.faster import faster_partition, mark_moved, until_moved
+from jaxsched.event_loop._kernel.faster import count_intervals_until_moved, find_faster_partition, mark_moved
 from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
 from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
 from jaxsched.event_loop._kernel.looking import accept, match, take_candidate
-from jaxsched.event_loop._kernel.occupancy import end_until, log_has_room, refresh, start
+from jaxsched.event_loop._kernel.occupancy import end_until, has_room_in_log, refresh, start
 from jaxsched.event_loop._kernel.openings import (
     STAY,
-    first_open,
-    forward_choice,
-    keep_gpus,
-    something_possible,
+    choose_forward,
+    find_first_open,
+    is_anything_possible,
+    reserve_gpus,
 )
-from jaxsched.event_loop._kernel.queues import dequeue, enqueue, renew, room
+from jaxsched.event_loop._kernel.queues import count_room, dequeue, enqueue, renew
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 from jaxsched.event_loop._kernel.rules import GREEDY_WAIT, place
 from jaxsched.event_loop._kernel.seeking import note_arrivals, seek
@@ -44,14 +44,14 @@ def play(w: World, t: Tables, rounds: int) -> bool:
 @compiled
 def _play(w: World, t: Tables, rounds: int) -> bool:
     until = t.numbers[ROUNDS] + rounds
-    while t.numbers[ROUNDS] < until and log_has_room(w, t):
+    while t.numbers[ROUNDS] < until and has_room_in_log(w, t):
         if len(w.rule.seek) > 0:
             note_arrivals(w, t)
         _admit(w, t)
         if t.numbers[BOUNDARY] >= w.horizon:
             return True
         acted = _decide(w, t)
-        following = _next_boundary(w, t, acted)
+        following = _find_next_boundary(w, t, acted)
         if following < 0:
             return True
         _advance(w, t, following)
@@ -65,7 +65,7 @@ def _admit(w: World, t: Tables) -> None:
     while j < len(w.jobs) and w.jobs[j].arrival <= t.numbers[BOUNDARY]:
         home = w.jobs[j].home
         if home >= 0:
-            if room(w, t, home) <= 0:
+            if count_room(w, t, home) <= 0:
                 break
             enqueue(w, t, home, j)
         j += 1
@@ -92,7 +92,7 @@ def play_round(w: World, t: Tables) -> bool:
         refresh(w, t)
     if w.rule.reserve:
         for p in range(len(t.partitions)):
-            keep_gpus(w, t, p)
+            reserve_gpus(w, t, p)
     for p in range(len(t.partitions)):
         _choose(w, t, p)
     return _act(w, t)
@@ -102,7 +102,7 @@ def play_round(w: World, t: Tables) -> bool:
 def _choose(w: World, t: Tables, p: int) -> None:
     """What a scheduler does in this round, by the state before it."""
     partition = t.partitions[p]
-    partition.target, partition.room = -1, room(w, t, p)
+    partition.target, partition.room = -1, count_room(w, t, p)
     if partition.waited:
         return
     if partition.queued > 0:
@@ -120,25 +120,25 @@ def _choose_queued(w: World, t: Tables, p: int) -> None:
     settled = w.rule.settles and partition.settled > t.numbers[BOUNDARY]
     partition.chosen = -1
     if not settled:
-        partition.chosen = _first_choice(w, t, p)
+        partition.chosen = _choose_first(w, t, p)
     if partition.chosen >= 0:
         partition.target = p
     elif w.rule.forward != STAY:
-        partition.chosen, partition.target = forward_choice(w, t, p)
+        partition.chosen, partition.target = choose_forward(w, t, p)
     if partition.target >= 0 or settled:
         return
     displaced = mark_displaced(w, t, p) if w.rule.preempts else NONE
     if displaced == SOME:
         partition.target = STOPS
     elif displaced == NONE:
-        partition.settled = t.numbers[BOUNDARY] + (quiet_intervals(w, t, p) if w.rule.preempts else FOREVER)
+        partition.settled = t.numbers[BOUNDARY] + (count_quiet_intervals(w, t, p) if w.rule.preempts else FOREVER)
 
 
 @inlined
-def _first_choice(w: World, t: Tables, p: int) -> int:
+def _choose_first(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     if not w.rule.looks:
-        return first_open(w, t, p)
+        return find_first_open(w, t, p)
     return accept(w, t, p) if w.rule.kind == GREEDY_WAIT else match(w, t, p)
 
 
@@ -147,7 +147,7 @@ def _choose_faster(w: World, t: Tables, p: int) -> None:
     """A job goes where its GPUs are faster: one that would start here, or, if there is nothing to do, one that runs."""
     partition = t.partitions[p]
     if partition.target == p:
-        q = faster_partition(w, t, p, t.queue[p, partition.chosen], partition.chosen)
+        q = find_faster_partition(w, t, p, t.queue[p, partition.chosen], partition.chosen)
         if q >= 0:
             partition.target = q
     elif partition.target == -1 and mark_moved(w, t, p):
@@ -197,12 +197,12 @@ def _stop(w: World, t: Tables) -> bool:
             stopped = True
     if stopped:
         for p in range(len(t.partitions)):
-            t.partitions[p].room = room(w, t, p)
+            t.partitions[p].room = count_room(w, t, p)
     return stopped
 
 
 @inlined
-def _next_boundary(w: World, t: Tables, acted: bool) -> int:
+def _find_next_boundary(w: World, t: Tables, acted: bool) -> int:
     """The next boundary at which something may be decided; -1 if nothing is left to do.
 
     Where nobody has done anything, that is after an arrival or a completion, unless the policy looks at the clock and
@@ -221,24 +221,26 @@ def _next_boundary(w: World, t: Tables, acted: bool) -> int:
         if not w.rule.faster:
             following = max(following, arrival)
         elif not acted:
-            following = max(following, min(arrival, _boundary_after(w, end_s), now + _until_moved(w, t)))
-    elif not acted and not (w.rule.timed and something_possible(w, t)):
-        following = max(following, _boundary_after(w, end_s))
+            following = max(
+                following, min(arrival, _find_boundary_after(w, end_s), now + _count_intervals_until_moved(w, t))
+            )
+    elif not acted and not (w.rule.timed and is_anything_possible(w, t)):
+        following = max(following, _find_boundary_after(w, end_s))
         if w.rule.preempts:
             for p in range(len(t.partitions)):
                 if t.partitions[p].queued > 0:
                     following = min(following, max(t.partitions[p].settled, now + 1))
             if w.rule.faster:
-                following = min(following, now + _until_moved(w, t))
+                following = min(following, now + _count_intervals_until_moved(w, t))
         if arrival > now:
             following = min(following, arrival)
         elif len(w.rule.seek) > 0:  # those that have come find no free slot, but that others come is news
-            following = min(following, _next_arrival(w, t))
+            following = min(following, _find_next_arrival(w, t))
     return min(following, w.horizon, t.numbers[NEXT_CHANGE])
 
 
 @compiled
-def _next_arrival(w: World, t: Tables) -> int:
+def _find_next_arrival(w: World, t: Tables) -> int:
     """The first boundary after the present one for which a job is submitted, at most the horizon."""
     for j in range(t.numbers[NEXT_JOB], len(w.jobs)):
         if w.jobs[j].arrival > t.numbers[BOUNDARY]:
@@ -247,16 +249,16 @@ def _next_arrival(w: World, t: Tables) -> int:
 
 
 @inlined
-def _until_moved(w: World, t: Tables) -> int:
+def _count_intervals_until_moved(w: World, t: Tables) -> int:
     """For at least so many intervals no running job is moved to faster GPUs if nobody comes or goes."""
     least = FOREVER
     for p in range(len(t.partitions)):
-        least = min(least, until_moved(w, t, p))
+        least = min(least, count_intervals_until_moved(w, t, p))
     return least
 
 
 @compiled
-def _boundary_after(w: World, time_s: float) -> int:
+def _find_boundary_after(w: World, time_s: float) -> int:
     """The first boundary at or after that time, at most the horizon."""
     if time_s >= w.horizon * w.interval_s:
         return w.horizon

@@ -5,16 +5,16 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import capacity, capacity_without, fit
-from jaxsched.event_loop._kernel.speed import quantised
+from jaxsched.event_loop._kernel.shared_gpus import count_capacity, count_capacity_without, count_fitting
+from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.semantics import GRID
 
 
 @compiled
-def tier_of(w: World, t: Tables, p: int, j: int) -> int:
+def find_tier(w: World, t: Tables, p: int, j: int) -> int:
     """The highest tier at which a job fits the free GPUs of a partition; it must fit at some."""
     job, tier = w.jobs[j], 0
     while _fits_now(w, t, p, job.size, tier) < job.workers:
@@ -23,14 +23,14 @@ def tier_of(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def tier_without(w: World, t: Tables, p: int, j: int) -> int:
+def find_tier_without(w: World, t: Tables, p: int, j: int) -> int:
     """The same of the GPUs in `Tables.without`."""
     job, tier = w.jobs[j], 0
     while True:
         fits = 0
         for a in range(len(t.scratch.without)):
             if w.site.group_tier[p, a] <= tier:
-                fits += capacity_without(t, a, job.size)
+                fits += count_capacity_without(t, a, job.size)
         if fits >= job.workers:
             return tier
         tier += 1
@@ -42,7 +42,7 @@ def _fits_now(w: World, t: Tables, p: int, size: int, tier: int) -> int:
     fits = 0
     for a in range(t.free.shape[1]):
         if w.site.group_tier[p, a] <= tier:
-            fits += capacity(t, p, a, size)
+            fits += count_capacity(t, p, a, size)
     return fits
 
 
@@ -52,29 +52,29 @@ def _fits_empty(w: World, p: int, wide: int, tier: int) -> int:
     fits = 0
     for a in range(w.site.groups.shape[1]):
         if w.site.group_tier[p, a] <= tier:
-            fits += fit(w.site.groups[p, a].gpus, wide)
+            fits += count_fitting(w.site.groups[p, a].gpus, wide)
     return fits
 
 
 @compiled
 def waits_for_faster(w: World, t: Tables, p: int, j: int, turn: int) -> bool:
     """Whether a feasible job of that place in its queue would be done sooner on faster GPUs that it waits for."""
-    own, job = tier_of(w, t, p, j), w.jobs[j]
+    own, job = find_tier(w, t, p, j), w.jobs[j]
     if own == 0:
         return False
-    foresee(w, t, p)
+    estimate_ends(w, t, p)
     here_s = job.estimate_s / w.tier_speed[job.model, own]
     for tier in range(own):
         if _fits_empty(w, p, job.wide, tier) >= job.workers:
-            wait_s = _wait(w, t, p, tier, job.workers * job.wide)
+            wait_s = _estimate_tier_wait(w, t, p, tier, job.workers * job.wide)
             there_s = turn * wait_s + job.estimate_s / w.tier_speed[job.model, tier]
-            if quantised(here_s / there_s) > GRID:
+            if quantise(here_s / there_s) > GRID:
                 return True
     return False
 
 
 @compiled
-def _wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
+def _estimate_tier_wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
     """Seconds until so many GPUs at a tier are free, at the end of a job that has some; inf = never."""
     free = 0
     for a in range(t.free.shape[1]):
@@ -84,20 +84,20 @@ def _wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
     while True:
         next_s = np.inf
         for i in range(t.partitions[p].running):
-            if wait_s < t.scratch.end_s[i] < next_s and _held(w, t, p, i, tier) > 0:
+            if wait_s < t.scratch.end_s[i] < next_s and _count_held(w, t, p, i, tier) > 0:
                 next_s = t.scratch.end_s[i]
         if next_s == np.inf:
             return next_s
         for i in range(t.partitions[p].running):
             if t.scratch.end_s[i] == next_s:
-                free += _held(w, t, p, i, tier)
+                free += _count_held(w, t, p, i, tier)
         wait_s = next_s
         if free >= need:
             return wait_s
 
 
 @compiled
-def _held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
+def _count_held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
     """Whole GPUs at a tier that a running job of a partition has."""
     run, gpus = t.running[p, i], 0
     if w.jobs[run.job].size < 0:
@@ -112,7 +112,7 @@ def _held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
 @compiled
 def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
     """Take away the free GPUs below a job's tier, for as long as it is placed."""
-    tier = tier_of(w, t, p, j)
+    tier = find_tier(w, t, p, j)
     for a in range(t.free.shape[1]):
         t.scratch.hidden[a] = t.free[p, a] if w.site.group_tier[p, a] > tier else 0
         t.free[p, a] -= t.scratch.hidden[a]

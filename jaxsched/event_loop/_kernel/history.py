@@ -5,7 +5,7 @@ from jaxtyping import Float32
 
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import BY_AREA, BY_RUN_TIME, Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import reserved_gpus
+from jaxsched.event_loop._kernel.shared_gpus import count_reserved_gpus
 from jaxsched.semantics import (
     BINS_AHEAD,
     FIRST_BIN_S,
@@ -19,7 +19,7 @@ from jaxsched.semantics import (
 
 
 @compiled
-def note(w: World, t: Tables, j: int) -> None:
+def note_finished(w: World, t: Tables, j: int) -> None:
     """A job has finished."""
     for stage in range(w.past.classes.shape[1]):
         index = w.past.classes[j, stage]
@@ -43,7 +43,7 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
     """Write the estimate of a job that has held GPUs for so long, and the keys that hang on it."""
     job = w.jobs[j]
     job.estimate_s = max(expected_s, OUTLIVED * ran_s)
-    job.area = np.float32(reserved_gpus(w, j)) * np.float32(job.estimate_s)
+    job.area = np.float32(count_reserved_gpus(w, j)) * np.float32(job.estimate_s)
     if w.rule.keyed == BY_RUN_TIME:
         job.key = np.float32(job.estimate_s)
     elif w.rule.keyed == BY_AREA:
@@ -51,7 +51,7 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
 
 
 @compiled
-def rank_bins(w: World, t: Tables) -> None:
+def rank_service_bins(w: World, t: Tables) -> None:
     """The levels of `gittins` of all bins, as `env.extensions.history.gittins_levels`."""
     for own in range(SERVICE_BINS):
         beyond = 0
@@ -64,17 +64,17 @@ def rank_bins(w: World, t: Tables) -> None:
             all_in = cost + (beyond - ended) * (4 * reach - 2)
             least = min(least, np.float32(all_in) / np.float32(ended))
             reach *= 2
-        t.known.levels[own] = STEPS * own + on_grid(w.past.grid, least)
+        t.known.levels[own] = STEPS * own + count_grid_steps(w.past.grid, least)
 
 
 @compiled
-def bin_of(service_s: float) -> int:
+def find_service_bin(service_s: float) -> int:
     """The bin of attained service in GPU-seconds."""
-    return doubling_bin(service_s, FIRST_BIN_S, SERVICE_BINS)
+    return find_doubling_bin(service_s, FIRST_BIN_S, SERVICE_BINS)
 
 
 @compiled
-def doubling_bin(x: float, first: float, bins: int) -> int:
+def find_doubling_bin(x: float, first: float, bins: int) -> int:
     """The bin of `x`, each but the first, which is below `first`, and the last as wide as all before."""
     own, edge = 0, first
     while own < bins - 1 and x >= edge:
@@ -83,7 +83,7 @@ def doubling_bin(x: float, first: float, bins: int) -> int:
 
 
 @compiled
-def on_grid(grid: Float32[np.ndarray, "steps"], x: float | np.floating) -> int:
+def count_grid_steps(grid: Float32[np.ndarray, "steps"], x: float | np.floating) -> int:
     """Steps of the grid that `x` has reached."""
     low, high = 0, len(grid)
     while low < high:

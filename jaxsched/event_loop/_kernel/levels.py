@@ -9,10 +9,10 @@ import math
 import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import left_by_estimate_s, remaining_s
-from jaxsched.event_loop._kernel.history import bin_of, doubling_bin, on_grid
+from jaxsched.event_loop._kernel.history import count_grid_steps, find_doubling_bin, find_service_bin
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import gang_gpus, reserved_gpus
+from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus, count_reserved_gpus
 from jaxsched.semantics import (
     FIRST_RUN_S,
     LEVEL_OFFSET,
@@ -30,18 +30,20 @@ SRTF, SRSF, LAS, MLFQ, TIRESIAS, GITTINS, THEMIS, TABLE = range(8)
 
 
 @compiled
-def level_of_queued(w: World, t: Tables, j: int) -> int:
+def rank_queued(w: World, t: Tables, j: int) -> int:
     """Of a job that does not run."""
     if w.rule.order > LAS:
-        return _by_run(w, t, j, t.service[j].ran)
-    return _level(attained_s(w, j, t.service[j].ran) if w.rule.order == LAS else _work(w, j, t.service[j].left_s))
+        return _rank_by_run(w, t, j, t.service[j].ran)
+    return _compute_level(
+        attained_s(w, j, t.service[j].ran) if w.rule.order == LAS else _estimate_work(w, j, t.service[j].left_s)
+    )
 
 
 @compiled
-def level_of_running(w: World, t: Tables, p: int, i: int) -> int:
+def rank_running(w: World, t: Tables, p: int, i: int) -> int:
     """Of a job that runs; slowdowns must be current."""
     value = measure(w, t, p, i)
-    return _level(value) if w.rule.order <= LAS else int(value)
+    return _compute_level(value) if w.rule.order <= LAS else int(value)
 
 
 @compiled
@@ -52,12 +54,16 @@ def measure(w: World, t: Tables, p: int, i: int) -> float:
     """
     j = t.running[p, i].job
     if w.rule.order > LAS:
-        return float(_by_run(w, t, j, intervals_run(t, j)))
-    return attained_s(w, j, intervals_run(t, j)) if w.rule.order == LAS else _work(w, j, remaining_s(t, p, i))
+        return float(_rank_by_run(w, t, j, count_intervals_run(t, j)))
+    return (
+        attained_s(w, j, count_intervals_run(t, j))
+        if w.rule.order == LAS
+        else _estimate_work(w, j, remaining_s(t, p, i))
+    )
 
 
 @compiled
-def to_exceed(w: World, level: int) -> float:
+def find_threshold(w: World, level: int) -> float:
     """What a running job has to exceed so that a queued job of this level may displace it; but for rounding."""
     return (
         math.exp((level + w.rule.margin + 1 - LEVEL_OFFSET) / LEVELS_PER_E)
@@ -67,7 +73,7 @@ def to_exceed(w: World, level: int) -> float:
 
 
 @compiled
-def intervals_run(t: Tables, j: int) -> int:
+def count_intervals_run(t: Tables, j: int) -> int:
     """Intervals in which a running job has held GPUs up to now."""
     return t.service[j].ran + t.numbers[BOUNDARY] - t.service[j].since
 
@@ -81,27 +87,31 @@ def run_s(w: World, ran: int) -> float:
 @compiled
 def attained_s(w: World, j: int, ran: int) -> float:
     """GPU-seconds that a job has received in so many intervals, a 32-bit float."""
-    return float(np.float32(run_s(w, ran)) * np.float32(reserved_gpus(w, j)))
+    return float(np.float32(run_s(w, ran)) * np.float32(count_reserved_gpus(w, j)))
 
 
 @compiled
-def _work(w: World, j: int, left_s: float) -> float:
+def _estimate_work(w: World, j: int, left_s: float) -> float:
     """What is left of a job by its estimate, in seconds or GPU-seconds."""
     left_s = left_by_estimate_s(w, j, left_s)
-    return left_s * reserved_gpus(w, j) if w.rule.order == SRSF else left_s
+    return left_s * count_reserved_gpus(w, j) if w.rule.order == SRSF else left_s
 
 
 @compiled
-def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
+def _rank_by_run(w: World, t: Tables, j: int, ran: int) -> int:
     """Level by one of the orders with few levels, of a job that has held GPUs for so many intervals."""
     if w.rule.order == TABLE:
-        return int(w.rule.level_table[doubling_bin(gang_gpus(w, j), 2.0, WIDTH_CLASSES), run_bin(run_s(w, ran))])
+        return int(
+            w.rule.level_table[
+                find_doubling_bin(count_gang_gpus(w, j), 2.0, WIDTH_CLASSES), find_run_bin(run_s(w, ran))
+            ]
+        )
     if w.rule.order == THEMIS:
         waited = np.float32(t.numbers[BOUNDARY] - w.jobs[j].arrival - ran)
         ratio = np.float32(1.0) + waited * np.float32(w.interval_s) / np.float32(w.jobs[j].estimate_s)
-        return -on_grid(w.past.grid, ratio)
+        return -count_grid_steps(w.past.grid, ratio)
     if w.rule.order == GITTINS:
-        return int(t.known.levels[bin_of(attained_s(w, j, ran))])
+        return int(t.known.levels[find_service_bin(attained_s(w, j, ran))])
     if w.rule.order == TIRESIAS:
         return 1 if attained_s(w, j, ran) >= w.rule.quantum else 0
     level, seconds, limit = 0, run_s(w, ran), MLFQ_FIRST_S
@@ -111,11 +121,11 @@ def _by_run(w: World, t: Tables, j: int, ran: int) -> int:
 
 
 @compiled
-def run_bin(seconds: float) -> int:
+def find_run_bin(seconds: float) -> int:
     """Column of a table of levels."""
-    return doubling_bin(seconds, FIRST_RUN_S, RUN_BINS)
+    return find_doubling_bin(seconds, FIRST_RUN_S, RUN_BINS)
 
 
 @compiled
-def _level(x: float) -> int:
+def _compute_level(x: float) -> int:
     return int(np.floor(LEVELS_PER_E * math.log(max(x, SMALLEST)) + LEVEL_OFFSET))

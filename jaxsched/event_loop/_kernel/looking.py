@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.candidates import believe_rates, best_candidate, fill_around, foresee_exits
-from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
+from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.openings import may_start
-from jaxsched.event_loop._kernel.queues import key_of
+from jaxsched.event_loop._kernel.queues import find_key
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.rules import NEVER
-from jaxsched.event_loop._kernel.speed import quantised
+from jaxsched.event_loop._kernel.speed import quantise
 
 _LOWEST_KEY = np.float32(1e-9)
 
@@ -21,13 +21,13 @@ def accept(w: World, t: Tables, p: int) -> int:
 
     Slowdowns must be current. The partition has the placement: `take_candidate` makes it.
     """
-    wait_s, seen = _look(w, t, p), 0
+    wait_s, seen = _prepare(w, t, p), 0
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
         if not may_start(w, t, p, j, place):
             continue
-        _, loss = _appraised(w, t, p, j)
-        if _good(w, t, p, j, loss, wait_s):
+        _, loss = _appraise_visible(w, t, p, j)
+        if _is_good(w, t, p, j, loss, wait_s):
             return place
         seen += 1
         if seen == w.rule.window:
@@ -38,23 +38,23 @@ def accept(w: World, t: Tables, p: int) -> int:
 @compiled
 def match(w: World, t: Tables, p: int) -> int:
     """`match`: place in its queue of the job with the pair of least cost, -1 if there is none; as `accept`."""
-    partition, wait_s = t.partitions[p], _look(w, t, p)
+    partition, wait_s = t.partitions[p], _prepare(w, t, p)
     seen, lead, first, least, chosen = 0, 0.0, _LOWEST_KEY, NEVER, -1
     anchor, cap, gpu = 0, 0, -1
     for place in range(partition.queued):
         j = t.queue[p, place]
         if not may_start(w, t, p, j, place):
             continue
-        key = key_of(w, t, j)
+        key = find_key(w, t, j)
         if seen == 0:
             lead, first = key, max(np.float32(key), _LOWEST_KEY)
         elif w.rule.alike and key != lead:
             break
         seen += 1
-        cost, loss = _appraised(w, t, p, j)
-        if cost < np.inf and (w.jobs[j].size < 0 or _good(w, t, p, j, loss, wait_s)):
+        cost, loss = _appraise_visible(w, t, p, j)
+        if cost < np.inf and (w.jobs[j].size < 0 or _is_good(w, t, p, j, loss, wait_s)):
             root = 1.0 if w.rule.alike else float(np.sqrt(np.float32(key) / first))
-            score = quantised(root * cost)
+            score = quantise(root * cost)
             if score < least:
                 least, chosen = score, place
                 anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
@@ -75,31 +75,31 @@ def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def _look(w: World, t: Tables, p: int) -> float:
+def _prepare(w: World, t: Tables, p: int) -> float:
     """What is the same for all candidates; seconds until something can change."""
-    wait_s = max(foresee(w, t, p), w.interval_s)
+    wait_s = max(estimate_ends(w, t, p), w.interval_s)
     believe_rates(w, t, p)
     if w.rule.lifetimes:
-        foresee_exits(w, t, p)
+        estimate_exits(w, t, p)
     return wait_s
 
 
 @compiled
-def _appraised(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
+def _appraise_visible(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Cost and `loss` of a job's best candidate, which the partition notes."""
     unlike = w.tier_speed.shape[1] > 1
     if unlike:
         hide_slow(w, t, p, j)
-    cost, loss = best_candidate(w, t, p, j)
+    cost, loss = find_best_candidate(w, t, p, j)
     if unlike:
         show_slow(t, p)
     return cost, loss
 
 
 @compiled
-def _good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) -> bool:
+def _is_good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) -> bool:
     """Whether a candidate is good enough."""
     stake = (loss - 1.0) * w.jobs[j].estimate_s / wait_s
-    if t.partitions[p].running == 0 or quantised(loss) <= quantised(w.rule.threshold):
+    if t.partitions[p].running == 0 or quantise(loss) <= quantise(w.rule.threshold):
         return True
-    return quantised(stake) <= quantised(w.rule.patience)
+    return quantise(stake) <= quantise(w.rule.patience)

@@ -172,7 +172,7 @@ _ONE_AT_A_TIME = threading.Lock()
 COMPILE_S = 25  # CPU seconds until the event loop is there, about
 
 
-def kept(function: str) -> bool:
+def is_kept(function: str) -> bool:
     """Whether the machine code of a function that is called from Python is on disk."""
     folder = _folder()
     return folder is not None and any(folder.rglob(f"*.{function}-*.nbi"))

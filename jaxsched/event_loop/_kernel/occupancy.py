@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
-from jaxsched.event_loop._kernel.history import note
+from jaxsched.event_loop._kernel.history import note_finished
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
@@ -15,37 +15,37 @@ from jaxsched.event_loop._kernel.records import (
     Tables,
     World,
 )
-from jaxsched.event_loop._kernel.shared_gpus import fit, gpu_for, most_room, place_of_gpu, share_gpu
-from jaxsched.event_loop._kernel.speed import footprint, slowdown
+from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_fitting, find_most_room, index_gpu, share_gpu
+from jaxsched.event_loop._kernel.speed import compute_slowdown, write_footprint
 from jaxsched.semantics import WORK_TOLERANCE
 
 CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
 
 
 @inlined
-def workers_that_fit(t: Tables, p: int, size: int) -> int:
+def count_workers_that_fit(t: Tables, p: int, size: int) -> int:
     """Workers of that size that fit a partition now; of a fraction 1 at most."""
     if size < 0:
-        return 1 if t.partitions[p].free_gpus > 0 or most_room(t, p) >= -size else 0
+        return 1 if t.partitions[p].free_gpus > 0 or find_most_room(t, p) >= -size else 0
     if t.fits[p, size] < 0:
         fits = 0
         for a in range(t.free.shape[1]):
-            fits += fit(t.free[p, a], size)
+            fits += count_fitting(t.free[p, a], size)
         t.fits[p, size] = fits
     return t.fits[p, size]
 
 
 @compiled
-def fits_together(w: World, t: Tables, p: int, j: int) -> bool:
+def fits_fewest_servers(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits as few servers of a partition as it ever needs."""
     job = w.jobs[j]
     if t.most[p, job.wide, 0] < 0:
-        roomiest(t.free[p], job.wide, t.most[p, job.wide])
-    return t.most[p, job.wide, fewest_servers(w, t, p, j) - 1] >= job.workers
+        fill_roomiest(t.free[p], job.wide, t.most[p, job.wide])
+    return t.most[p, job.wide, count_fewest_servers(w, t, p, j) - 1] >= job.workers
 
 
 @compiled
-def fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
+def count_fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
     """That a gang needs in an empty partition, which can hold it."""
     count, job = 1, w.jobs[j]
     while t.most_empty[p, job.wide, count - 1] < job.workers:
@@ -54,14 +54,14 @@ def fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"]) -> None:
+def fill_roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"]) -> None:
     """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers."""
     servers = len(most)
     k = len(free) // servers
     for s in range(servers):
         fits = 0
         for a in range(s * k, (s + 1) * k):
-            fits += fit(free[a], wide)
+            fits += count_fitting(free[a], wide)
         at = s
         while at > 0 and most[at - 1] < fits:
             most[at] = most[at - 1]
@@ -72,7 +72,7 @@ def roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "
 
 
 @compiled
-def in_order(t: Tables, used: int) -> None:
+def sort_places(t: Tables, used: int) -> None:
     """Put the first `used` groups of `Tables.place` in ascending order."""
     for i in range(1, used):
         group, workers, at = t.scratch.place[i].group, t.scratch.place[i].workers, i
@@ -91,7 +91,7 @@ def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None
 
     `gpu`: the GPU that a fraction gets, by its index in the group; -1: the one that it gets by itself.
     """
-    in_order(t, used)
+    sort_places(t, used)
     partition = t.partitions[p]
     run = t.running[p, partition.running]
     partition.running += 1
@@ -101,12 +101,12 @@ def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None
     if service.stops + service.failure_restarts > 0:
         run.resume_s = t.now_s[0] + w.stops.restart_s
         service.restarting_s += w.stops.restart_s
-    footprint(w, t, p, run.slot, j, used)
+    write_footprint(w, t, p, run.slot, j, used)
     if w.jobs[j].size < 0:
-        t.slots[p, run.slot].gpu = gpu if gpu >= 0 else gpu_for(t, p, t.scratch.place[0].group, -w.jobs[j].size)
+        t.slots[p, run.slot].gpu = gpu if gpu >= 0 else choose_gpu(t, p, t.scratch.place[0].group, -w.jobs[j].size)
     _hold(w, t, p, run.slot, j, 1)
     t.numbers[PEAK_RUNNING] = max(t.numbers[PEAK_RUNNING], partition.running)
-    t.records[j].partition, t.records[j].gpu = p, place_of_gpu(w, t, p, run.slot)
+    t.records[j].partition, t.records[j].gpu = p, index_gpu(w, t, p, run.slot)
     if service.stops + service.failure_restarts == 0:
         t.records[j].start = t.numbers[BOUNDARY]
     if len(t.placement) > 0:
@@ -132,7 +132,7 @@ def _log(t: Tables, p: int, j: int, used: int) -> None:
 
 
 @inlined
-def log_has_room(w: World, t: Tables) -> bool:
+def has_room_in_log(w: World, t: Tables) -> bool:
     """Whether the log can take all starts of a boundary, if there is one."""
     return len(t.starts) == 0 or t.numbers[STARTED] + w.rounds * len(t.partitions) <= len(t.starts)
 
@@ -165,7 +165,7 @@ def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
             continue
         t.records[run.job].finish_s = now_s
         if w.history:
-            note(w, t, run.job)
+            note_finished(w, t, run.job)
         leave(w, t, p, i)
         t.numbers[FINISHED] += 1
 
@@ -220,7 +220,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
 
 
 @compiled
-def feels(t: Tables, p: int, slot: int) -> bool:
+def is_affected(t: Tables, p: int, slot: int) -> bool:
     """Whether the totals of something that a job uses are others than at the last `refresh`."""
     stamp = t.numbers[STAMP]
     for i in range(t.slots[p, slot].groups):
@@ -243,8 +243,8 @@ def refresh(w: World, t: Tables) -> None:
         next_finish_s, next_early_s = np.inf, np.inf
         for i in range(partition.running):
             run = t.running[p, i]
-            if run.slowdown == 0.0 or (partition.stale == FELT and feels(t, p, run.slot)):
-                rate = slowdown(w, t, p, run.slot, run.job, w.sharing.factors)
+            if run.slowdown == 0.0 or (partition.stale == FELT and is_affected(t, p, run.slot)):
+                rate = compute_slowdown(w, t, p, run.slot, run.job, w.sharing.factors)
                 if rate != run.slowdown:
                     partition.settled = 0
                     work_from_s = max(now_s, run.resume_s)

@@ -2,26 +2,26 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import foresee
+from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import waits_for_faster
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.occupancy import fits_together, workers_that_fit
-from jaxsched.event_loop._kernel.queues import comes_before, room
+from jaxsched.event_loop._kernel.occupancy import count_workers_that_fit, fits_fewest_servers
+from jaxsched.event_loop._kernel.queues import comes_before, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import gang_gpus
-from jaxsched.event_loop._kernel.speed import quantised
+from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus
+from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.semantics import GRID
 
 STAY, TO_IDLE, TO_ANY = range(3)
 
 
 @inlined
-def feasible(w: World, t: Tables, p: int, j: int) -> bool:
+def is_feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
-    if t.partitions[p].running >= w.running_slots or workers_that_fit(t, p, job.size) < job.workers:
+    if t.partitions[p].running >= w.running_slots or count_workers_that_fit(t, p, job.size) < job.workers:
         return False
-    return not w.rule.consolidate or job.size < 0 or fits_together(w, t, p, j)
+    return not w.rule.consolidate or job.size < 0 or fits_fewest_servers(w, t, p, j)
 
 
 @inlined
@@ -29,13 +29,13 @@ def may_start(w: World, t: Tables, p: int, j: int, place: int) -> bool:
     """Whether the job at that place of its queue is feasible in a partition, and not held back there."""
     if w.jobs[j].held > t.numbers[BOUNDARY]:
         return False
-    if not feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
+    if not is_feasible(w, t, p, j) or not (t.partitions[p].gang < 0 or _may_pass(w, t, p, j)):
         return False
     return not w.waits or not waits_for_faster(w, t, p, j, place + 1)
 
 
 @inlined
-def first_open(w: World, t: Tables, p: int) -> int:
+def find_first_open(w: World, t: Tables, p: int) -> int:
     """Place in its queue of the job that a scheduler starts, -1 if there is none."""
     queued = t.partitions[p].queued
     for place in range(queued if w.rule.backfill else min(queued, 1)):
@@ -45,23 +45,23 @@ def first_open(w: World, t: Tables, p: int) -> int:
 
 
 @inlined
-def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
+def choose_forward(w: World, t: Tables, p: int) -> tuple[int, int]:
     """Place in its queue of the job that a scheduler forwards, and to which partition; -1, -1 if there is none.
 
     It has none to start, but may wait with one that could.
     """
     nobody, most = w.rule.settles and w.rule.backfill, 0  # nobody here may start
     for q in range(len(t.partitions)):
-        if q != p and takes(w, t, q):
+        if q != p and takes_forwards(w, t, q):
             most = max(most, t.partitions[q].free_gpus)
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
         if t.records[j].forwards >= w.max_forwards or (not nobody and may_start(w, t, p, j, place)):
             continue
         best = -1
-        for q in range(len(t.partitions) if gang_gpus(w, j) <= most or w.jobs[j].size < 0 else 0):
+        for q in range(len(t.partitions) if count_gang_gpus(w, j) <= most or w.jobs[j].size < 0 else 0):
             better = best < 0 or t.partitions[q].free_gpus > t.partitions[best].free_gpus
-            if better and q != p and takes(w, t, q) and may_start(w, t, q, j, place):
+            if better and q != p and takes_forwards(w, t, q) and may_start(w, t, q, j, place):
                 best = q
         if best >= 0:
             return place, best
@@ -71,68 +71,68 @@ def forward_choice(w: World, t: Tables, p: int) -> tuple[int, int]:
 
 
 @compiled
-def takes(w: World, t: Tables, q: int) -> bool:
+def takes_forwards(w: World, t: Tables, q: int) -> bool:
     """Whether jobs are forwarded to a partition."""
-    return room(w, t, q) > 0 and (w.rule.forward != TO_IDLE or t.partitions[q].queued == 0)
+    return count_room(w, t, q) > 0 and (w.rule.forward != TO_IDLE or t.partitions[q].queued == 0)
 
 
 @compiled
-def something_possible(w: World, t: Tables) -> bool:
+def is_anything_possible(w: World, t: Tables) -> bool:
     """Whether some queued job is feasible in its partition, or, with forwards left, in another."""
     for p in range(len(t.partitions)):
         for place in range(t.partitions[p].queued):
             j = t.queue[p, place]
-            if feasible(w, t, p, j):
+            if is_feasible(w, t, p, j):
                 return True
             if t.records[j].forwards < w.max_forwards:
                 for q in range(len(t.partitions)):
-                    if room(w, t, q) > 0 and feasible(w, t, q, j):
+                    if count_room(w, t, q) > 0 and is_feasible(w, t, q, j):
                         return True
     return False
 
 
 @inlined
-def keep_gpus(w: World, t: Tables, p: int) -> None:
+def reserve_gpus(w: World, t: Tables, p: int) -> None:
     """Find the gang for which a partition keeps GPUs; slowdowns must be current."""
     partition = t.partitions[p]
     partition.gang = -1
     for place in range(partition.queued):
         j = t.queue[p, place]
-        if gang_gpus(w, j) > 1 and not feasible(w, t, p, j):
-            partition.wait_s, partition.spare = awaited(w, t, p, gang_gpus(w, j))
+        if count_gang_gpus(w, j) > 1 and not is_feasible(w, t, p, j):
+            partition.wait_s, partition.spare = estimate_wait(w, t, p, count_gang_gpus(w, j))
             if partition.wait_s < np.inf:
                 partition.gang = j
             return
 
 
 @inlined
-def awaited(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
+def estimate_wait(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 
     That is at the end of some job with whole GPUs: GPUs may be free that the gang cannot use.
     """
-    running, free, wait_s = t.partitions[p].running, t.partitions[p].free_gpus, foresee(w, t, p)
+    running, free, wait_s = t.partitions[p].running, t.partitions[p].free_gpus, estimate_ends(w, t, p)
     if w.shared_gpus > 0:
-        wait_s = _whole_end(w, t, p)
+        wait_s = _find_whole_end(w, t, p)
     freed, before_s = 0, -1.0
     while wait_s < np.inf:
         next_s = np.inf
         for i in range(running):
             if before_s < t.scratch.end_s[i] <= wait_s:
-                freed += gang_gpus(w, t.running[p, i].job)
+                freed += count_gang_gpus(w, t.running[p, i].job)
             elif t.scratch.end_s[i] > wait_s:
                 next_s = min(next_s, t.scratch.end_s[i])
         if free + freed >= need:
             break
         wait_s, before_s = next_s, wait_s
     for i in range(running):
-        if wait_s < t.scratch.end_s[i] and quantised(t.scratch.end_s[i] / wait_s) <= GRID:
-            freed += gang_gpus(w, t.running[p, i].job)
+        if wait_s < t.scratch.end_s[i] and quantise(t.scratch.end_s[i] / wait_s) <= GRID:
+            freed += count_gang_gpus(w, t.running[p, i].job)
     return wait_s, free + freed - need
 
 
 @compiled
-def _whole_end(w: World, t: Tables, p: int) -> float:
+def _find_whole_end(w: World, t: Tables, p: int) -> float:
     """The earliest in `Tables.end_s` of the jobs with whole GPUs; the ends of the others become infinite there."""
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
@@ -148,4 +148,4 @@ def _may_pass(w: World, t: Tables, p: int, j: int) -> bool:
     partition, job = t.partitions[p], w.jobs[j]
     if comes_before(w, t, j, partition.gang) or job.area <= w.jobs[partition.gang].area:
         return True
-    return quantised(job.estimate_s / partition.wait_s) <= GRID or gang_gpus(w, j) <= partition.spare
+    return quantise(job.estimate_s / partition.wait_s) <= GRID or count_gang_gpus(w, j) <= partition.spare

@@ -2,21 +2,21 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.history import estimate, expect, rank_bins
+from jaxsched.event_loop._kernel.history import estimate, expect, rank_service_bins
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.levels import THEMIS, intervals_run, level_of_queued, run_s, to_exceed
+from jaxsched.event_loop._kernel.levels import THEMIS, count_intervals_run, find_threshold, rank_queued, run_s
 from jaxsched.event_loop._kernel.records import FINISHED, LEARNED, PEAK_QUEUE, Tables, World
 
 
 @compiled
 def comes_before(w: World, t: Tables, j: int, other: int) -> bool:
     """Whether a job comes before another in the order: by key, then by row."""
-    key, other_key = key_of(w, t, j), key_of(w, t, other)
+    key, other_key = find_key(w, t, j), find_key(w, t, other)
     return key < other_key or (key == other_key and j < other)
 
 
 @compiled
-def key_of(w: World, t: Tables, j: int) -> float:
+def find_key(w: World, t: Tables, j: int) -> float:
     """Lower comes first; a 32-bit float."""
     if w.rule.by_tenant:
         return float(np.float32(t.tenants[w.jobs[j].tenant].attained_s))
@@ -33,7 +33,7 @@ def _insert(w: World, t: Tables, p: int, at: int, j: int) -> None:
 
 
 @compiled
-def room(w: World, t: Tables, p: int) -> int:
+def count_room(w: World, t: Tables, p: int) -> int:
     """Free slots of a queue; where servers fail, less those that are kept for the jobs that run."""
     partition = t.partitions[p]
     return w.queue_slots - partition.queued - (partition.running if w.stops.fails else 0)
@@ -57,8 +57,8 @@ def enqueue(w: World, t: Tables, p: int, j: int) -> None:
 def _rank(w: World, t: Tables, j: int) -> None:
     """Write the level of a queued job, if the order has levels."""
     if w.rule.order >= 0:
-        t.service[j].level = level_of_queued(w, t, j)
-        t.service[j].exceed = to_exceed(w, t.service[j].level)
+        t.service[j].level = rank_queued(w, t, j)
+        t.service[j].exceed = find_threshold(w, t.service[j].level)
 
 
 @compiled
@@ -77,12 +77,12 @@ def renew(w: World, t: Tables) -> None:
     """Bring estimates up to the present boundary, and queues into the order of keys that have changed."""
     news = w.history and t.numbers[LEARNED] != t.numbers[FINISHED]
     if news:
-        rank_bins(w, t)
+        rank_service_bins(w, t)
         t.numbers[LEARNED] = t.numbers[FINISHED]
     for p in range(len(t.partitions)):
         if w.history:
             for i in range(t.partitions[p].running):
-                _renew_one(w, t, t.running[p, i].job, intervals_run(t, t.running[p, i].job), news)
+                _renew_one(w, t, t.running[p, i].job, count_intervals_run(t, t.running[p, i].job), news)
         if not (w.rule.by_tenant or news or w.rule.order == THEMIS):
             continue
         for at in range(t.partitions[p].queued):

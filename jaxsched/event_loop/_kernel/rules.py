@@ -5,8 +5,8 @@ Each writes groups and their workers into the first places of `Tables.place`, in
 
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import capacity
-from jaxsched.event_loop._kernel.speed import quantised
+from jaxsched.event_loop._kernel.shared_gpus import count_capacity
+from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.event_loop.coverage import POLICIES
 
 FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT, MATCH = range(len(POLICIES))
@@ -21,10 +21,10 @@ def place(w: World, t: Tables, p: int, j: int) -> int:
     if w.rule.kind == FIRST_FIT:
         return fill(t, p, 0, t.free.shape[1], workers, size, 0)
     if w.rule.kind == LEAST_INTERFERENCE:
-        return _by_pressure(w, t, p, workers, size)
+        return _place_by_pressure(w, t, p, workers, size)
     if w.rule.kind == LOAD_BALANCE or w.rule.kind == TETRIS:
-        return _one_by_one(w, t, p, j)
-    return _in_container(w, t, p, workers, size)
+        return _place_one_by_one(w, t, p, j)
+    return _place_in_container(w, t, p, workers, size)
 
 
 @compiled
@@ -36,7 +36,7 @@ def fill(t: Tables, p: int, first: int, last: int, need: int, size: int, used: i
     for a in range(first, last):
         if need == 0:
             break
-        fits = capacity(t, p, a, size)
+        fits = count_capacity(t, p, a, size)
         if fits > 0:
             workers = min(fits, need, most)
             t.scratch.place[used].group, t.scratch.place[used].workers = a, workers
@@ -45,15 +45,15 @@ def fill(t: Tables, p: int, first: int, last: int, need: int, size: int, used: i
 
 
 @compiled
-def _by_pressure(w: World, t: Tables, p: int, need: int, size: int) -> int:
+def _place_by_pressure(w: World, t: Tables, p: int, need: int, size: int) -> int:
     """`least-interference`: groups in order of the use of what a worker there would share."""
     used = 0
     t.scratch.taken[:] = 0
     while need > 0:
         best, least = -1, NEVER
         for a in range(t.free.shape[1]):
-            if t.scratch.taken[a] == 0 and capacity(t, p, a, size) > 0:
-                key = quantised(_group_pressure(w, t, p, a))
+            if t.scratch.taken[a] == 0 and count_capacity(t, p, a, size) > 0:
+                key = quantise(_measure_group_pressure(w, t, p, a))
                 if key < least:
                     best, least = a, key
         used = fill(t, p, best, best + 1, need, size, used)
@@ -63,31 +63,31 @@ def _by_pressure(w: World, t: Tables, p: int, need: int, size: int) -> int:
 
 
 @compiled
-def _wires_pressure(w: World, t: Tables, p: int, s: int) -> float:
+def _measure_wires_pressure(w: World, t: Tables, p: int, s: int) -> float:
     """Use of QPI and NIC of a server."""
     qpi = p * 2 * w.site.servers.shape[1] + s
     return t.on_wire[qpi].use + t.on_wire[qpi + w.site.servers.shape[1]].use
 
 
 @compiled
-def _group_pressure(w: World, t: Tables, p: int, a: int) -> float:
+def _measure_group_pressure(w: World, t: Tables, p: int, a: int) -> float:
     """Use of CPU and PCIe of a group and of QPI and NIC of its server."""
     s = a // (w.site.groups.shape[1] // w.site.servers.shape[1])
-    return t.on_group[p, a].cpu + t.on_group[p, a].pcie + _wires_pressure(w, t, p, s)
+    return t.on_group[p, a].cpu + t.on_group[p, a].pcie + _measure_wires_pressure(w, t, p, s)
 
 
 @compiled
-def server_pressure(w: World, t: Tables, p: int, s: int) -> float:
+def measure_server_pressure(w: World, t: Tables, p: int, s: int) -> float:
     """Use of QPI and NIC of a server and of CPU and PCIe of all its groups."""
     k = w.site.groups.shape[1] // w.site.servers.shape[1]
     groups = 0.0
     for a in range(s * k, (s + 1) * k):
         groups += t.on_group[p, a].cpu + t.on_group[p, a].pcie
-    return _wires_pressure(w, t, p, s) + groups
+    return _measure_wires_pressure(w, t, p, s) + groups
 
 
 @compiled
-def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
+def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     """`pack` and `contention-aware`: the smallest container that holds the gang, filled server by server."""
     servers, groups, pack = w.site.servers.shape[1], t.free.shape[1], w.rule.kind == PACK
     k = groups // servers
@@ -95,8 +95,8 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
 
     best, least = -1, NEVER
     for a in range(groups):
-        if capacity(t, p, a, size) >= workers:
-            key = t.free[p, a] if pack else quantised(_group_pressure(w, t, p, a))
+        if count_capacity(t, p, a, size) >= workers:
+            key = t.free[p, a] if pack else quantise(_measure_group_pressure(w, t, p, a))
             if key < least:
                 best, least = a, key
     if best >= 0:
@@ -108,13 +108,13 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
         free, fits = 0, 0
         for a in range(s * k, (s + 1) * k):
             free += t.free[p, a]
-            fits += capacity(t, p, a, size)
+            fits += count_capacity(t, p, a, size)
         t.scratch.fits_server[s] = fits
         rack = t.scratch.racks[w.site.servers[p, s].rack]
         rack.workers += fits
         rack.ps += free if pack else t.on_wire[nic + s].use
         if fits >= workers:
-            key = free if pack else quantised(server_pressure(w, t, p, s))
+            key = free if pack else quantise(measure_server_pressure(w, t, p, s))
             if key < least:
                 best, least = s, key
     if best >= 0:
@@ -122,7 +122,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
 
     for r in range(len(t.scratch.racks)):
         if t.scratch.racks[r].workers >= workers:
-            key = int(t.scratch.racks[r].ps) if pack else quantised(t.scratch.racks[r].ps)
+            key = int(t.scratch.racks[r].ps) if pack else quantise(t.scratch.racks[r].ps)
             if key < least:
                 best, least = r, key
     used = 0
@@ -130,7 +130,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
         chosen, least = -1, NEVER
         for s in range(servers):
             if t.scratch.fits_server[s] > 0 and (best < 0 or w.site.servers[p, s].rack == best):
-                key = -t.scratch.fits_server[s] if pack else quantised(t.on_wire[nic + s].use)
+                key = -t.scratch.fits_server[s] if pack else quantise(t.on_wire[nic + s].use)
                 if key < least:
                     chosen, least = s, key
         used = fill(t, p, chosen * k, (chosen + 1) * k, workers, size, used)
@@ -140,7 +140,7 @@ def _in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
 
 
 @compiled
-def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
+def _place_one_by_one(w: World, t: Tables, p: int, j: int) -> int:
     """`load-balance` and `tetris`: each worker in turn where its key is lowest, keys updated after each."""
     wide, size, groups = w.jobs[j].wide, w.jobs[j].size, t.free.shape[1]
     t.scratch.taken[:] = 0
@@ -148,11 +148,11 @@ def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
         best, least = -1, NEVER
         for a in range(groups):
             free = t.free[p, a] - t.scratch.taken[a] * wide
-            if free >= wide or (size < 0 and capacity(t, p, a, size) > 0):
+            if free >= wide or (size < 0 and count_capacity(t, p, a, size) > 0):
                 if w.rule.kind == TETRIS:
-                    key = -quantised(_alignment(w, t, p, a, j, free))
+                    key = -quantise(_score_alignment(w, t, p, a, j, free))
                 else:
-                    key = quantised(_used_share(w, t, p, a, wide)) * 1024 - free
+                    key = quantise(_measure_used_share(w, t, p, a, wide)) * 1024 - free
                 if key < least:
                     best, least = a, key
         t.scratch.taken[best] += 1
@@ -165,7 +165,7 @@ def _one_by_one(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def _used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
+def _measure_used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
     """Share of the GPUs of a group's server that are not free, `Tables.taken` counted as used."""
     k = w.site.groups.shape[1] // w.site.servers.shape[1]
     gpus, free = 0, 0
@@ -176,20 +176,20 @@ def _used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
 
 
 @compiled
-def _alignment(w: World, t: Tables, p: int, a: int, j: int, free: int) -> float:
+def _score_alignment(w: World, t: Tables, p: int, a: int, j: int, free: int) -> float:
     """What one worker of a job demands times what is free, of GPUs, CPU, PCIe and NIC."""
     servers, job, site, on = w.site.servers.shape[1], w.jobs[j], w.site.groups[p, a], t.on_group[p, a]
     model, s = w.models[job.model], a // (w.site.groups.shape[1] // w.site.servers.shape[1])
     ranks = job.workers * job.wide
     sent = model.gradient_bytes if job.ps > 0 else 2.0 * (ranks - 1) / ranks * model.gradient_bytes
     score = job.wide * job.share / site.gpus * (free / site.gpus)
-    score += job.wide * model.cpu_cores / site.cores * _left(on.cpu)
-    score += job.wide * model.input_bytes / (site.pcie_bytes_s * model.compute_s) * _left(on.pcie)
+    score += job.wide * model.cpu_cores / site.cores * _clip_left(on.cpu)
+    score += job.wide * model.input_bytes / (site.pcie_bytes_s * model.compute_s) * _clip_left(on.pcie)
     nic = min(1.0, sent / (w.site.servers[p, s].nic_bytes_s * model.compute_s))
-    return score + nic * _left(t.on_wire[p * 2 * servers + servers + s].use)
+    return score + nic * _clip_left(t.on_wire[p * 2 * servers + servers + s].use)
 
 
 @compiled
-def _left(use: float) -> float:
+def _clip_left(use: float) -> float:
     """What is left of a capacity."""
     return min(max(1.0 - use, 0.0), 1.0)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import outlived, remaining_s
+from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, remaining_s
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.openings import awaited, feasible, may_start
-from jaxsched.event_loop._kernel.queues import comes_before, room
+from jaxsched.event_loop._kernel.openings import estimate_wait, is_feasible, may_start
+from jaxsched.event_loop._kernel.queues import comes_before, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import gang_gpus
+from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus
 from jaxsched.semantics import (
     GRID,
     GRID_OFFSET,
@@ -33,7 +33,7 @@ def seek(w: World, t: Tables, p: int) -> None:
     elif partition.target == -1 and t.numbers[NEWS] == t.numbers[BOUNDARY]:
         for place in range(min(partition.queued, SEEK_JOBS)):
             j = t.queue[p, place]
-            if _forwards_left(w, t, j) <= 0 or feasible(w, t, p, j):
+            if _forwards_left(w, t, j) <= 0 or is_feasible(w, t, p, j):
                 continue
             q = _best(w, t, p, j, place, False)
             if q != p:
@@ -62,14 +62,14 @@ def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
 
     `starts`: it may start in its own, and others are those where it may, too; else it may not.
     """
-    best, most = p, _index(w, t, p, p, j, starts)
+    best, most = p, _compute_index(w, t, p, p, j, starts)
     for q in range(len(t.partitions)):
-        if q == p or room(w, t, q) <= 0 or not _could_hold(w, t, q, j):
+        if q == p or count_room(w, t, q) <= 0 or not _could_hold(w, t, q, j):
             continue
         there = _may_start(w, t, q, j, place)
         if starts and not there:
             continue
-        index = _index(w, t, p, q, j, there)
+        index = _compute_index(w, t, p, q, j, there)
         if index > most:
             best, most = q, index
     return best
@@ -83,7 +83,7 @@ def _may_start(w: World, t: Tables, q: int, j: int, place: int) -> bool:
 @compiled
 def _wait_s(w: World, t: Tables, q: int, need: int) -> float:
     """Seconds until a partition has so many free GPUs by the estimates."""
-    wait_s, _ = awaited(w, t, q, need)
+    wait_s, _ = estimate_wait(w, t, q, need)
     return wait_s
 
 
@@ -94,7 +94,7 @@ def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
 
 
 @compiled
-def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
+def _compute_index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
     """Of a partition, for a job in the queue of `p` that `starts` there now, or may not; on the grid."""
     x, weights = t.scratch.inputs, w.rule.seek
     _fill_inputs(w, t, p, q, j, starts)
@@ -108,25 +108,25 @@ def _index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> int:
 def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> None:
     """What the index is of: `Tables.inputs`."""
     partition, x = t.partitions[q], t.scratch.inputs
-    gpus, total = gang_gpus(w, j), w.site.partition_gpus[q]
+    gpus, total = count_gang_gpus(w, j), w.site.partition_gpus[q]
     queued, ahead = 0, 0
     for at in range(partition.queued):
         i = t.queue[q, at]
         if i == j:
             continue
-        queued += gang_gpus(w, i)
+        queued += count_gang_gpus(w, i)
         if comes_before(w, t, i, j):
-            ahead += gang_gpus(w, i)
+            ahead += count_gang_gpus(w, i)
     wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = min(queued / total, SEEK_MOST)
     x[2] = 1.0 if q == p else 0.0
     left = _forwards_left(w, t, j)
-    x[3] = _doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
+    x[3] = _compute_doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
 
 
 @compiled
-def _doubt(w: World, t: Tables) -> float:
+def _compute_doubt(w: World, t: Tables) -> float:
     """How little the estimates are to be trusted."""
     if w.history:
         return SEEK_MOST_DOUBT
@@ -136,7 +136,7 @@ def _doubt(w: World, t: Tables) -> float:
             j = t.running[p, i].job
             if w.jobs[j].size < 0:
                 continue
-            busy += gang_gpus(w, j)
-            if outlived(w, j, remaining_s(t, p, i)):
-                late += gang_gpus(w, j)
+            busy += count_gang_gpus(w, j)
+            if has_outlived_estimate(w, j, remaining_s(t, p, i)):
+                late += count_gang_gpus(w, j)
     return min(SEEK_DOUBT * late / busy, SEEK_MOST_DOUBT) if busy > 0 else 0.0

@@ -15,33 +15,33 @@ Factors = Float64[np.ndarray, "models models"]  # of a job's model (row) and a c
 
 
 @compiled
-def fit(gpus: int, wide: int) -> int:
+def count_fitting(gpus: int, wide: int) -> int:
     """Workers of `wide` GPUs that fit so many; most have one, and a division takes as long as all else of a group."""
     return gpus if wide == 1 else gpus // wide
 
 
 @compiled
-def gang_gpus(w: World, j: int) -> int:
+def count_gang_gpus(w: World, j: int) -> int:
     """GPUs that a job lies on; a shared one counts whole."""
     return w.jobs[j].workers * w.jobs[j].wide
 
 
 @compiled
-def reserved_gpus(w: World, j: int) -> float:
+def count_reserved_gpus(w: World, j: int) -> float:
     """GPUs that a job reserves: of a shared one its share, a 32-bit float."""
     return w.jobs[j].workers * w.jobs[j].wide * w.jobs[j].share
 
 
 @inlined
-def capacity(t: Tables, p: int, a: int, size: int) -> int:
+def count_capacity(t: Tables, p: int, a: int, size: int) -> int:
     """Workers of that size that fit a group now; of a fraction 1 at most."""
     if size < 0:
         return 1 if t.free[p, a] > 0 or t.shared.room[p, a] >= -size else 0
-    return fit(t.free[p, a], size)
+    return count_fitting(t.free[p, a], size)
 
 
 @compiled
-def most_room(t: Tables, p: int) -> int:
+def find_most_room(t: Tables, p: int) -> int:
     """The largest fraction that fits a shared GPU of a partition, in thousandths."""
     most = 0
     for a in range(t.free.shape[1]):
@@ -50,7 +50,7 @@ def most_room(t: Tables, p: int) -> int:
 
 
 @compiled
-def gpu_for(t: Tables, p: int, a: int, milli: int) -> int:
+def choose_gpu(t: Tables, p: int, a: int, milli: int) -> int:
     """The GPU of a group that so many thousandths get: of the shared ones that with the least left, else a free one."""
     best, least, opened = -1, 2 * WHOLE, -1
     for gpu in range(t.shared.used.shape[2]):
@@ -63,7 +63,7 @@ def gpu_for(t: Tables, p: int, a: int, milli: int) -> int:
 
 
 @compiled
-def place_of_gpu(w: World, t: Tables, p: int, slot: int) -> int:
+def index_gpu(w: World, t: Tables, p: int, slot: int) -> int:
     """Which of the partition's shared GPUs a footprint lies on, -1 = whole ones."""
     gpu = t.slots[p, slot].gpu
     return gpu if gpu < 0 else t.groups[p, slot, 0].group * w.shared_gpus + gpu
@@ -111,7 +111,7 @@ def leave_gpu(t: Tables, p: int, slot: int) -> None:
 
 
 @compiled
-def beside(t: Tables, p: int, slot: int) -> int:
+def count_beside(t: Tables, p: int, slot: int) -> int:
     """How many others lie on the GPU of a footprint, which does so."""
     others, at = -1, t.shared.first[p, t.groups[p, slot, 0].group, t.slots[p, slot].gpu]
     while at >= 0:
@@ -120,7 +120,7 @@ def beside(t: Tables, p: int, slot: int) -> int:
 
 
 @compiled
-def mean_factor(w: World, t: Tables, p: int, slot: int, factors: Factors) -> float:
+def average_factors(w: World, t: Tables, p: int, slot: int, factors: Factors) -> float:
     """The mean of the factors of a job beside each of those on its GPU, of which there must be some."""
     total, others, model = 0.0, 0, w.jobs[t.slots[p, slot].job].model
     at = t.shared.first[p, t.groups[p, slot, 0].group, t.slots[p, slot].gpu]
@@ -132,18 +132,18 @@ def mean_factor(w: World, t: Tables, p: int, slot: int, factors: Factors) -> flo
 
 
 @compiled
-def stretch_on_gpu(w: World, t: Tables, p: int, slot: int, factors: Factors) -> float:
+def compute_gpu_stretch(w: World, t: Tables, p: int, slot: int, factors: Factors) -> float:
     """How much longer a job computes for those on its GPU, of which its footprint is one; 1 alone."""
-    others = beside(t, p, slot)
+    others = count_beside(t, p, slot)
     if others == 0:
         return 1.0
     kind = w.sharing.kind[p, t.groups[p, slot, 0].group]
-    stretch = 1.0 + w.law[GPU].kappa * others if kind < 0 else _by_law(w, t, p, slot, kind)
-    return stretch if len(factors) == 0 else 1.0 + mean_factor(w, t, p, slot, factors) * (stretch - 1.0)
+    stretch = 1.0 + w.law[GPU].kappa * others if kind < 0 else _apply_law(w, t, p, slot, kind)
+    return stretch if len(factors) == 0 else 1.0 + average_factors(w, t, p, slot, factors) * (stretch - 1.0)
 
 
 @compiled
-def _by_law(w: World, t: Tables, p: int, slot: int, kind: int) -> float:
+def _apply_law(w: World, t: Tables, p: int, slot: int, kind: int) -> float:
     """The stretch of the fitted law, see `dynamics.sharing`."""
     law, model = w.sharing, w.jobs[t.slots[p, slot].job].model
     throughput: float = 0.0
@@ -157,7 +157,7 @@ def _by_law(w: World, t: Tables, p: int, slot: int, kind: int) -> float:
                 pushed += law.reach[member, kind, model, c] * t.shared.sums[c] * law.mix[member, c, h]
             pushed = min(pushed, LARGEST)
             if h < units // 2:
-                grown = _softplus(at + pushed) - _softplus(at)
+                grown = _compute_softplus(at + pushed) - _compute_softplus(at)
             else:
                 grown = math.tanh(at + pushed) - math.tanh(at)
             rise += max(grown * law.gain[member, h], 0.0)
@@ -182,7 +182,7 @@ def _add_pressures(w: World, t: Tables, p: int, slot: int, member: int, kind: in
 
 
 @compiled
-def _softplus(x: float) -> float:
+def _compute_softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
@@ -194,7 +194,7 @@ def observe(w: World, t: Tables, seconds: float) -> None:
             slot = t.running[p, i].slot
             if t.slots[p, slot].gpu < 0:
                 continue
-            others = beside(t, p, slot)
+            others = count_beside(t, p, slot)
             if others > 0:
                 _note_pairs(w, t, p, slot, seconds / others)
 
@@ -202,7 +202,7 @@ def observe(w: World, t: Tables, seconds: float) -> None:
 @compiled
 def _note_pairs(w: World, t: Tables, p: int, slot: int, each_s: float) -> None:
     """So many seconds for the pair of a job's model and that of each of those on its GPU."""
-    model, factor = w.jobs[t.slots[p, slot].job].model, mean_factor(w, t, p, slot, w.sharing.factors)
+    model, factor = w.jobs[t.slots[p, slot].job].model, average_factors(w, t, p, slot, w.sharing.factors)
     at = t.shared.first[p, t.groups[p, slot, 0].group, t.slots[p, slot].gpu]
     while at >= 0:
         if at != slot:
@@ -231,10 +231,10 @@ def share_without(t: Tables, p: int, slot: int, milli: int, sign: int) -> None:
 
 
 @compiled
-def capacity_without(t: Tables, a: int, size: int) -> int:
+def count_capacity_without(t: Tables, a: int, size: int) -> int:
     """Workers of that size that fit a group in `without`; of a fraction 1 at most."""
     if size > 0:
-        return fit(t.scratch.without[a], size)
+        return count_fitting(t.scratch.without[a], size)
     if t.scratch.without[a] > 0:
         return 1
     for gpu in range(t.shared.without.shape[1]):

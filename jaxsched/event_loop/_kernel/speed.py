@@ -6,12 +6,12 @@ from jaxtyping import Float64
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import stretch_on_gpu
+from jaxsched.event_loop._kernel.shared_gpus import compute_gpu_stretch
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 
 @compiled
-def footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None:
+def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None:
     """Write what job `j` asks of a partition into a slot; it lies on the first `used` groups of `Tables.place`."""
     servers = w.site.servers.shape[1]
     k = w.site.groups.shape[1] // servers
@@ -122,7 +122,7 @@ def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float) ->
 
 
 @compiled
-def _stretch(w: World, channel: int, own: float, total: float, users: int) -> float:
+def _compute_stretch(w: World, channel: int, own: float, total: float, users: int) -> float:
     """The stretch of section 5. Sums over changing jobs keep rounding errors: a lone user is known by `users`."""
     others = max(total - own, 0.0)
     if users == 1 or others == 0.0:
@@ -135,27 +135,31 @@ def _stretch(w: World, channel: int, own: float, total: float, users: int) -> fl
 
 
 @compiled
-def slowdown(w: World, t: Tables, p: int, slot: int, j: int, factors: Float64[np.ndarray, "models models"]) -> float:
+def compute_slowdown(
+    w: World, t: Tables, p: int, slot: int, j: int, factors: Float64[np.ndarray, "models models"]
+) -> float:
     """Step time over ideal step time, at least that slot's least, under the present totals; `factors` of pairs."""
     model = w.models[w.jobs[j].model]
     compute, comm = 0.0, 0.0
     for i in range(t.slots[p, slot].groups):
         group = t.groups[p, slot, i]
         on = t.on_group[p, group.group]
-        pcie = _stretch(w, PCIE, group.pcie, on.pcie, on.users)
-        factor = 1.0 + model.sens_cpu * (max(1.0, group.cpu) * _stretch(w, CPU, group.cpu, on.cpu, on.users) - 1.0)
+        pcie = _compute_stretch(w, PCIE, group.pcie, on.pcie, on.users)
+        factor = 1.0 + model.sens_cpu * (
+            max(1.0, group.cpu) * _compute_stretch(w, CPU, group.cpu, on.cpu, on.users) - 1.0
+        )
         compute = max(compute, group.compute * (factor + model.sens_pcie * (pcie - 1.0)))
         comm = max(comm, group.base * pcie)
     for i in range(t.slots[p, slot].wires):
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
-        comm = max(comm, wire.base * _stretch(w, wire.channel, wire.use, on.use, on.users))
+        comm = max(comm, wire.base * _compute_stretch(w, wire.channel, wire.use, on.use, on.users))
     if t.slots[p, slot].gpu >= 0:
-        compute *= stretch_on_gpu(w, t, p, slot, factors)
+        compute *= compute_gpu_stretch(w, t, p, slot, factors)
     return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), t.slots[p, slot].least)
 
 
 @compiled
-def quantised(x: float) -> int:
+def quantise(x: float) -> int:
     """`x` on the grid on which scores are compared, see `semantics`."""
     return int(min(max(np.floor(GRID * x + GRID_OFFSET), 0.0), GRID_LIMIT))
