@@ -55,6 +55,10 @@ def test_goodput_shares_and_ends():
     result = made([0, 0, 0], [100, 50, 30], [2, 4, 1], [0, 0, 0], [110, 60, 30], tenant=[0, 1, 1], ended=[0, 2, 1])
     assert goodput(result) == pytest.approx(200 / (220 + 240 + 30))
     assert tenant_shares(result) == pytest.approx({"0": 220 / 490, "1": 270 / 490})
+    named = dataclasses.replace(result.jobs, tenant_name=np.array(["lab9", "lab1", "lab1"]))
+    assert tenant_shares(dataclasses.replace(result, jobs=named)) == pytest.approx(
+        {"lab9": 220 / 490, "lab1": 270 / 490}
+    )
     ends = group_by_end(result)
     assert list(ends) == ["completed", "cancelled", "failed"]
     assert ends["failed"] == pytest.approx({"jobs": 1, "jct_mean_s": 60, "gpu_h": 240 / 3600})

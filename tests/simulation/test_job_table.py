@@ -36,8 +36,9 @@ def result(cluster) -> Outcome:
 
 def test_it_says_where_a_job_ran_who_handed_it_on_and_when_the_input_says_it_came(tmp_path):
     mixed = build([Server(), Server(gpu_type="A100")], leaf_spine(2), 2)
-    lines = [f"job-{i},{1000 + i},8,600,0" for i in range(2)]  # both are given to the first scheduler
-    (tmp_path / "trace.csv").write_text("\n".join(["job_id,submit_time_s,num_gpus,duration_s,home", *lines, ""]))
+    lines = [f"job-{i},{1000 + i},8,600,0,lab{i},u{i}" for i in range(2)]  # both are given to the first scheduler
+    header = "job_id,submit_time_s,num_gpus,duration_s,home,tenant,user"
+    (tmp_path / "trace.csv").write_text("\n".join([header, *lines, ""]))
     jobs, _ = get_workload(tmp_path / "trace.csv", WorkloadOptions(load=100.0, total_gpus=16))
     settings = Settings(record_placements=True, engine="compiled")
     ((found,),) = simulate(parse_all(["pack:forward"]), mixed, [jobs], settings).values()
@@ -45,6 +46,9 @@ def test_it_says_where_a_job_ran_who_handed_it_on_and_when_the_input_says_it_cam
     assert columns["given_submit_s"].tolist() == [1000.0, 1001.0] and columns["submit_s"].tolist() == [0.0, 6.0]
     assert columns["scheduler"].tolist() == columns["forwards"].tolist() == [0, 1]
     assert columns["gpu_type"].tolist() == ["V100", "A100"]
+    assert columns["tenant"].tolist() == ["lab0", "lab1"] and columns["user"].tolist() == ["u0", "u1"]
+    write_jobs(tmp_path / "jobs.csv", found, mixed)
+    assert [row["user"] for row in csv.DictReader((tmp_path / "jobs.csv").open())] == ["u0", "u1"]
 
 
 @pytest.mark.slow
