@@ -8,7 +8,10 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
-from jaxsched.env.extensions import failures, preemption, sharing, starts
+from jaxsched.env.extensions.failures import allows
+from jaxsched.env.extensions.hooks import ON_START
+from jaxsched.env.extensions.preemption import left_at_start, started_before, stop
+from jaxsched.env.extensions.sharing import choose_gpus
 from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.state import (
     FORWARD,
@@ -25,7 +28,6 @@ from jaxsched.env.state import (
 )
 
 ADMITTED = 16  # jobs that one turn of `admit_some` queues, at most
-ON_START = (sharing.on_start, preemption.on_start, starts.on_start)  # of the extensions, in this order
 
 
 def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
@@ -122,10 +124,10 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     p = jnp.arange(state.queue.shape[0])
     row, slot = state.queue[p, action.slot], jnp.argmax(state.running.job < 0, axis=-1)
     job = job_spec(state.jobs, row)
-    gpu, taken, fits = sharing.choose_gpus(state, action, job)
+    gpu, taken, fits = choose_gpus(state, action, job)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= state.running.job[p, slot] < 0
-    legal &= _is_whole(params, action, job) & (taken <= state.free).all((1, 2)) & fits & failures.allows(state, action)
+    legal &= _is_whole(params, action, job) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
@@ -152,7 +154,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
         cluster, best_hardware(cluster), params.profiles, job, placed.workers, placed.ps
     )
     p, slot = jnp.arange(len(placed.row)), jnp.where(placed.legal, placed.slot, running.job.shape[-1])
-    left, left_low = preemption.left_at_start(state, placed.row)
+    left, left_low = left_at_start(state, placed.row)
     return running.replace(
         job=placed.in_slots(running.job, placed.row),
         workers=placed.in_slots(running.workers, placed.workers),
@@ -170,7 +172,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
 def _record(state: State, placed: Placed) -> Records:
     """The records with the jobs that are `placed`; they keep a job's first start."""
     records, row = state.records, placed.row
-    again = preemption.started_before(state, row)
+    again = started_before(state, row)
     return records.replace(
         status=placed.in_rows(records.status, jnp.full_like(row, RUNNING)),
         partition=placed.in_rows(records.partition, jnp.arange(len(row))),
@@ -209,14 +211,14 @@ def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[Stat
     """
     waiting = state.waited
     running = state.running.job
-    state, stopped = preemption.stop(params, state, action)
+    state, stopped = stop(params, state, action)
     room = queue_room(state)
     state, placed = _start(params, state, action)
     changed = state.running.job != running
     state, forwarded = _forward(params, state, action, room)
     acted = stopped | placed | forwarded
     tried = (action.kind == PLACE) | (action.kind == FORWARD)
-    if action.stop is not None and params.preemption.there:
+    if action.stop is not None and state.service.there:
         tried |= action.kind == STOP
     refused = tried & ~acted & ~waiting
     state = state.replace(

@@ -74,7 +74,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
         illegal=jnp.int32(0),
         shared=_ints(p, n, k, config.shared_gpus, dtype=jnp.int16),
         service=no_service(params, jobs),
-        faults=no_faults(params.failures, jobs.arrival.shape[0]),
+        faults=no_faults(params, jobs.arrival.shape[0]),
         history=no_history(config, params),
         starts=no_starts(config, n * k),
         pairs=pairs or no_pairs(),

@@ -5,16 +5,16 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env.extensions import history, pairs, sharing
+from jaxsched.env.extensions.hooks import ON_INTERVAL
+from jaxsched.env.extensions.pairs import on_completion
 from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.extensions.preemption import add_restart, pass_restart
+from jaxsched.env.extensions.sharing import gpus_of, sharers_of
 from jaxsched.env.load import Load
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_terms
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
-
-ON_INTERVAL = (sharing.on_interval, history.on_interval)  # of the extensions: what jobs leave that have finished
 
 
 class IntervalState(Pytree):
@@ -65,7 +65,7 @@ def interval_of(
     """The jobs of a state in an interval of `length_s`, of which `elapsed_s` and the reward's `terms` are past."""
     running = state.running
     row = jnp.maximum(running.job, 0)
-    held = sharing.gpus_of(state.jobs, row) if state.shares else state.jobs.workers[row] * running.gpus_per_worker
+    held = gpus_of(state.jobs, row) if state.shares else state.jobs.workers[row] * running.gpus_per_worker
     tenant = state.jobs.tenant[row]
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     now = IntervalState(
@@ -84,7 +84,7 @@ def interval_of(
     constants = IntervalConstants(
         duration_s=running.duration_s,
         gpus_per_worker=running.whole_gpus,
-        sharers=sharing.sharers_of(params, state),
+        sharers=sharers_of(params, state),
         of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
         queued=queued,
         changed=changed,
@@ -116,7 +116,7 @@ def to_next_completion(params: EnvParams, now: IntervalState, constants: Interva
         attained_s=attained,
         attained_low_s=attained_low,
         terms=accumulate(now.terms, rate, step, params.interval_s),
-        pairs=pairs.on_completion(now.pairs, constants.sharers, now.active, step),
+        pairs=on_completion(now.pairs, constants.sharers, now.active, step),
     )
 
 

@@ -8,8 +8,8 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
 from jaxsched.env.environment import transition
+from jaxsched.env.extensions.failures import hide_failures
 from jaxsched.env.extensions.pairs import as_known
-from jaxsched.env.extensions.parts import no_failures
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.stages import Playing, turn_with
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
@@ -55,8 +55,7 @@ def one_turn(
 
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
     """What a policy does that sees only what it may know."""
-    hidden = params.replace(failures=no_failures(params.cluster))  # nobody knows what will fail
-    hidden, state = as_known(hidden, mask_unknown(params, state, config.knows))
+    hidden, state = as_known(hide_failures(params), mask_unknown(params, state, config.knows))
     return policy(key, state, hidden)
 
 

@@ -124,7 +124,7 @@ def _to_next_boundary(params: EnvParams, playing: Playing, placed: Bool[Array, "
 
 
 def _reload_where_servers_fail(params: EnvParams, state: State, gone: Bool[Array, "P R"]) -> State:
-    return update_load(params, state, gone) if params.failures.there else state  # time has passed up to now
+    return update_load(params, state, gone) if state.faults.there else state  # time has passed up to now
 
 
 def _to_next_completion(

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
-from jaxsched.env.extensions.parts import Failures, Faults, Preemption, Service
+from jaxsched.env.extensions.parts import Failures, Faults, Preemption, Service, no_failures
 from jaxsched.env.extensions.preemption import (
     Left,
     left_at_checkpoint,
@@ -47,10 +47,10 @@ def _merged(down: Int64[np.ndarray, "O"], up: Int64[np.ndarray, "O"]) -> list[in
     return changes
 
 
-def no_faults(failures: Failures, jobs: int) -> Faults:
+def no_faults(params: EnvParams, jobs: int) -> Faults:
     """All servers are there, and none of so many `jobs` has been stopped; of size 0 where servers do not fail."""
-    partitions, servers, _ = failures.changes.shape
-    servers, jobs = (servers, jobs) if failures.there else (0, 0)
+    partitions, servers, _ = params.failures.changes.shape
+    servers, jobs = (servers, jobs) if params.failures.there else (0, 0)
     return Faults(
         passed=jnp.zeros((partitions, servers), jnp.int32),
         count=jnp.zeros(jobs, jnp.int32),
@@ -70,6 +70,11 @@ def intervals_to_change(params: EnvParams, state: State, ahead: Int32[Array, ""]
     if not state.faults.there:
         return ahead
     return jnp.minimum(ahead, next_changes(params.failures, state.faults).min() - state.clock)
+
+
+def hide_failures(params: EnvParams) -> EnvParams:
+    """The parameters as policies see them: nobody knows what will fail."""
+    return params.replace(failures=no_failures(params.cluster))
 
 
 def next_changes(failures: Failures, faults: Faults) -> Int32[Array, "P N"]:
