@@ -51,9 +51,7 @@ def look_at(path: Path, capsys: pytest.CaptureFixture) -> tuple[int, str]:
 
 def records(content: bytes, said: str) -> int:
     """How many records a table of `content` has, counted by its lines, not by our reader."""
-    if "a trace" not in said and content.lstrip()[:1] in (b"[", b"{"):
-        return counted(said)  # measurements and comparisons
-    if content.lstrip()[:1] in (b"[", b"{"):
+    if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{"):
         value = json.loads(content.decode("utf-8-sig"))
         return len(value["jobs"] if isinstance(value, dict) else value)
     lines = [line for line in content.decode("utf-8-sig").split("\n") if line.strip()]
@@ -106,7 +104,7 @@ def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) ->
         signal.alarm(HANGS_S)
         try:
             code, said = look_at(looked_at, capsys)
-            if code == 0 and path.suffix in TABLES:
+            if code == 0 and path.suffix in TABLES and (path.suffix != ".json" or "a trace" in said):
                 assert counted(said.removeprefix(f"{path}")) == records(content, said), said
         except BaseException as error:
             kept = folder / f"seed{seed}-input{number}-{path.name}"
@@ -139,7 +137,7 @@ def test_the_good_files_are_read_whole(tmp_path, capsys):
         path.write_bytes(content)
         code, said = look_at(path, capsys)
         assert code == 0, said
-        if path.suffix in TABLES:
+        if path.suffix in TABLES and (path.suffix != ".json" or "a trace" in said):
             assert counted(said) == records(content, said), said
 
 
