@@ -28,8 +28,8 @@ from jaxsched.event_loop._kernel.build import (
 )
 from jaxsched.event_loop._kernel.events import play
 from jaxsched.event_loop._kernel.jit import with_rows, write
-from jaxsched.event_loop._kernel.levels import TABLE
 from jaxsched.event_loop._kernel.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.event_loop._kernel.queues import TABLE
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
     BY_AREA,

@@ -2,10 +2,15 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, left_by_estimate_s, remaining_s
-from jaxsched.event_loop._kernel.history import find_service_bin
+from jaxsched.event_loop._kernel.estimates import (
+    find_service_bin,
+    has_outlived_estimate,
+    left_by_estimate_s,
+    remaining_s,
+)
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.levels import (
+from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, fill_roomiest
+from jaxsched.event_loop._kernel.queues import (
     GITTINS,
     LAS,
     MLFQ,
@@ -20,9 +25,7 @@ from jaxsched.event_loop._kernel.levels import (
     rank_running,
     run_s,
 )
-from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, fill_roomiest, leave
-from jaxsched.event_loop._kernel.queues import enqueue
-from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
+from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import (
     copy_shared,
     count_capacity_without,
@@ -30,18 +33,16 @@ from jaxsched.event_loop._kernel.shared_gpus import (
     count_reserved_gpus,
     share_without,
 )
+from jaxsched.event_loop._kernel.stopping import may_stop, until_stoppable_s
 from jaxsched.semantics import (
-    CHECKPOINT_TOLERANCE,
     FIRST_BIN_S,
     FIRST_RUN_S,
-    LEAST_GAIN_S,
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
     OUTLIVED,
     RUN_BINS,
     SERVICE_BINS,
-    STOP_TOLERANCE,
 )
 
 LOWEST = -(2**31)
@@ -49,31 +50,6 @@ FOREVER = 2**31
 MANY_GPUS = 2**31
 NONE, SOME, TOO_MANY = range(3)  # more are to be stopped than the queue has room for
 ROUNDING = 1e-6  # more than that of logarithms and powers
-
-
-@compiled
-def _measure_left_if_stopped_s(w: World, t: Tables, p: int, i: int) -> float:
-    """Ideal seconds of work that a running job has left if it is stopped."""
-    return remaining_s(t, p, i) if w.stops.checkpoint_s == 0.0 else left_at_checkpoint_s(w, t, p, i)
-
-
-@compiled
-def left_at_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
-    """Ideal seconds of work that a running job has left at its last checkpoint; there must be some."""
-    j = t.running[p, i].job
-    duration_s = w.jobs[j].duration_s
-    done_s = duration_s - remaining_s(t, p, i)
-    last_s = w.stops.checkpoint_s * np.floor(done_s / w.stops.checkpoint_s + CHECKPOINT_TOLERANCE)
-    return duration_s - max(duration_s - t.service[j].left_s, min(done_s, last_s))
-
-
-@compiled
-def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
-    """Whether a running job has run for long enough, and would keep some of the work done since it started."""
-    j = t.running[p, i].job
-    if t.numbers[BOUNDARY] - t.service[j].since < w.stops.min_run_s / w.interval_s - STOP_TOLERANCE:
-        return False
-    return t.service[j].left_s - _measure_left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
 
 @inlined
@@ -221,32 +197,6 @@ def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     return t.scratch.most_without[servers - 1] >= w.jobs[j].workers
 
 
-@inlined
-def halt_marked(w: World, t: Tables, p: int) -> None:
-    """Stop the jobs that are marked; they go back to the queue."""
-    for i in range(t.partitions[p].running - 1, -1, -1):
-        if t.stops[p, i] == 0:
-            continue
-        run = t.running[p, i]
-        j, left_s = run.job, _measure_left_if_stopped_s(w, t, p, i)
-        service = t.service[j]
-        service.lost_s += left_s - remaining_s(t, p, i)
-        service.stops += 1
-        halt(w, t, p, i, left_s)
-
-
-@compiled
-def halt(w: World, t: Tables, p: int, i: int, left_s: float) -> None:
-    """A running job goes back to its queue with so much work left."""
-    run = t.running[p, i]
-    j = run.job
-    service = t.service[j]
-    service.restarting_s -= max(run.resume_s - t.now_s[0], 0.0)
-    service.left_s, service.ran = left_s, count_intervals_run(t, j)
-    leave(w, t, p, i)
-    enqueue(w, t, p, j)
-
-
 @compiled
 def count_quiet_intervals(w: World, t: Tables, p: int) -> int:
     """For how many intervals a scheduler that has just waited waits, if nobody comes, goes or changes speed.
@@ -273,18 +223,6 @@ def _estimate_until_it_matters_s(w: World, t: Tables, p: int, i: int) -> float:
     if value >= t.service[head].exceed * (1.0 - ROUNDING):
         return stoppable_s
     return max(stoppable_s, _estimate_until_it_exceeds_s(w, t, p, i, value, head))
-
-
-@compiled
-def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
-    """At least so many seconds pass before a running job may be stopped that may not be now."""
-    run = t.running[p, i]
-    restart_s = max(run.resume_s - t.now_s[0], 0.0)
-    ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
-    work_s = (
-        _estimate_until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least
-    )  # faster GPUs take less than its ideal time
-    return max(w.stops.min_run_s - ran_s, restart_s + work_s)
 
 
 @compiled
@@ -326,14 +264,3 @@ def _estimate_until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: flo
     if w.rule.order == MLFQ:
         return np.inf if level >= MLFQ_LEVELS else MLFQ_FIRST_S * MLFQ_RATIO**level - run_s(w, ran)
     return np.inf if level > 0 else (w.rule.quantum - attained_s(w, j, ran)) / count_reserved_gpus(w, j)
-
-
-@compiled
-def _estimate_until_checkpoint_s(w: World, t: Tables, p: int, i: int) -> float:
-    """At least so many ideal seconds of work before a running job has something new to keep."""
-    if w.stops.checkpoint_s == 0.0:
-        return 0.0
-    j = t.running[p, i].job
-    done_s, had_s = w.jobs[j].duration_s - remaining_s(t, p, i), w.jobs[j].duration_s - t.service[j].left_s
-    checkpoints = np.floor((had_s + LEAST_GAIN_S) / w.stops.checkpoint_s) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE
-    return max(w.stops.checkpoint_s * checkpoints - done_s, 0.0)

@@ -2,15 +2,7 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.displacement import (
-    FOREVER,
-    NONE,
-    SOME,
-    count_quiet_intervals,
-    halt_marked,
-    mark_displaced,
-)
-from jaxsched.event_loop._kernel.failures import change_servers
+from jaxsched.event_loop._kernel.displacement import FOREVER, NONE, SOME, count_quiet_intervals, mark_displaced
 from jaxsched.event_loop._kernel.faster import count_intervals_until_moved, find_faster_partition, mark_moved
 from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
 from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
@@ -28,6 +20,7 @@ from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_CHANGE, NEX
 from jaxsched.event_loop._kernel.rules import GREEDY_WAIT, place
 from jaxsched.event_loop._kernel.seeking import note_arrivals, seek
 from jaxsched.event_loop._kernel.shared_gpus import observe
+from jaxsched.event_loop._kernel.stopping import change_servers, halt_marked
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 

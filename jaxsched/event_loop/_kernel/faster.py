@@ -2,20 +2,14 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.displacement import (
-    FOREVER,
-    ROUNDING,
-    fill_without,
-    give_without,
-    may_stop,
-    until_stoppable_s,
-)
+from jaxsched.event_loop._kernel.displacement import FOREVER, ROUNDING, fill_without, give_without
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, find_tier_without
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.levels import count_intervals_run, run_s
 from jaxsched.event_loop._kernel.openings import STAY, is_feasible, may_start, takes_forwards
+from jaxsched.event_loop._kernel.queues import count_intervals_run, run_s
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.speed import quantise
+from jaxsched.event_loop._kernel.stopping import may_stop, until_stoppable_s
 from jaxsched.semantics import FASTER, GRID, RESTARTS
 
 

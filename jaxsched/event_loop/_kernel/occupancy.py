@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
-from jaxsched.event_loop._kernel.history import note_finished
+from jaxsched.event_loop._kernel.estimates import note_finished
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
