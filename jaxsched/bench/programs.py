@@ -12,7 +12,7 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import initial_state, is_finished
-from jaxsched.env.extensions.parts import preemption
+from jaxsched.env.extensions.parts import NOBODY, SCHEDULERS, preemption
 from jaxsched.env.pool import restart, restart_playing
 from jaxsched.env.rollout import one_round, one_turn, play_rounds
 from jaxsched.env.stages import Playing
@@ -42,7 +42,11 @@ def environment_of(
     largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
     slots = max(min(64, largest), largest // GPUS_PER_SLOT)
     config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
-    return config, cluster, make_params(cluster, interval_s=INTERVAL_S, preemption=preemption() if stops else None)
+    return (
+        config,
+        cluster,
+        make_params(cluster, interval_s=INTERVAL_S, preemption=preemption(by=SCHEDULERS if stops else NOBODY)),
+    )
 
 
 def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:

@@ -1,8 +1,9 @@
 """How the event loop works, private to `jaxsched.event_loop`.
 
-The arrows: `records` <- `build`; `records` <- `speed`, `estimates`, `queues` <- `occupancy` <- `gpu_tiers` <- `rules`,
-`openings` <- `greedy_wait` <- `events`. `jit` marks the functions, which are plain Python and can be played so.
-`machine_code` compiles them: that alone needs Numba, the extra `compiled`.
+The arrows: `records` <- `build`; `records` <- `shared_gpus`, `estimates` <- `speed`, `queues` <- `occupancy`
+<- `gpu_tiers` <- `rules`, `openings` <- `candidates` <- `looking`; `stopping` <- `displacement`; all <- `events`.
+`jit` marks the functions, which are plain Python and can be played so. `machine_code` compiles them: that alone needs
+Numba, the extra `compiled`.
 
 Everywhere `w` is the `World`, `t` the `Tables` of a run, `p` a partition, `j` a job.
 """
