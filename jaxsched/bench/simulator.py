@@ -204,6 +204,12 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
     )
 
 
+def jax_plays(policy: str) -> bool:
+    """Whether JAX has what `bench_environment` and `bench_simulation` need."""
+    spec = parse(policy).spec
+    return spec is None or spec.beyond_jax is None
+
+
 def compiled_plays(cluster_name: str, policy: str, schedulers: int | None = None) -> bool:
     """Whether the compiled loop has what `bench_compiled` needs."""
     config, _, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))

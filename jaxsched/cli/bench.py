@@ -53,7 +53,13 @@ class Bench:
         """Measure, print, write. UserError on any mistake."""
         import json
 
-        from jaxsched.bench.simulator import bench_compiled, bench_environment, bench_simulation, compiled_plays
+        from jaxsched.bench.simulator import (
+            bench_compiled,
+            bench_environment,
+            bench_simulation,
+            compiled_plays,
+            jax_plays,
+        )
         from jaxsched.cli.output import results, text
         from jaxsched.cluster.presets import get_cluster
         from jaxsched.dynamics.batching import traced_for
@@ -76,12 +82,15 @@ class Bench:
             get_cluster(self.training_cluster, training_schedulers)
         for policy in (*self.policies, *self.simulate):
             parse(policy)
+        if beyond := [policy for policy in self.simulate if not jax_plays(policy)]:
+            raise UserError(f"--simulate: {beyond[0]!r} is for the event loop only; name it in --policies")
         print(_line(HEADER), flush=True)
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
                 with traced_for(None if self.path == AUTO else self.path):
-                    rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                    if jax_plays(policy):
+                        rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
                 if compiled_plays(cluster, policy, self.schedulers):
                     rows += [_shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
             rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]

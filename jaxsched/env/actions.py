@@ -13,6 +13,7 @@ from jaxsched.env.extensions.hooks import ON_START
 from jaxsched.env.extensions.preemption import left_at_start, started_before, stop
 from jaxsched.env.extensions.sharing import choose_gpus
 from jaxsched.env.extensions.starts import Placed
+from jaxsched.env.queues import may_be_forwarded
 from jaxsched.env.state import (
     FORWARD,
     PLACE,
@@ -193,7 +194,7 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     fits = capacity.sum((1, 2)) >= job.workers
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
-    legal &= state.records.forwards[jnp.maximum(row, 0)] < params.max_forwards
+    legal &= may_be_forwarded(params, state, jnp.maximum(row, 0))
     rank = _rank(action.target, legal)
     legal &= rank < room[action.target]
     emptied = state.queue.at[p, jnp.where(legal, action.slot, slots)].set(-1, mode="drop")

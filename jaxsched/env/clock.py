@@ -15,7 +15,6 @@ from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.extensions.preemption import add_restart
 from jaxsched.env.extensions.sharing import sharers_of
 from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
-from jaxsched.env.knowledge import HISTORY, mask_unknown
 from jaxsched.env.load import Load, load_of
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
@@ -30,11 +29,9 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
 
     Where jobs are queued, but no scheduler did anything at this boundary, none of the next ones differs until a job
     arrives or ends. So it depends on the boundaries at which the policy must be `asked`. One whose choice does not
-    depend on time need only be asked after that (`CHANGE`), or after as many intervals as it says. One that would
-    rather wait than take what there is must be asked also while something is possible (`POSSIBLE`): some queued job
-    could start, or be forwarded to where it could. Where no job is queued, only a policy that says for how many
-    intervals it waits may have to be asked before the next arrival. No boundary is passed over at which a server goes
-    out or comes back.
+    depend on time need only be asked after that (`CHANGE`). One that would rather wait than take what there is must be
+    asked also while something is possible (`POSSIBLE`): some queued job could start, or be forwarded to where it could.
+    No boundary is passed over at which a server goes out or comes back.
     """
     if not config.skip_idle:
         return jnp.int32(1)
@@ -47,13 +44,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
         same = queued & (state.round == 1) & state.waited.all()
         if asked == POSSIBLE or state.gpu_speeds > 1:  # to wait for faster GPUs is a matter of time
             same = lax.cond(same, lambda: ~_something_possible(params, state), lambda: same)
-        quiet = jnp.minimum(arrival, intervals_to_completion(params, state))
-        if callable(asked):
-            known = mask_unknown(params, state, HISTORY) if config.knows == HISTORY else state
-            waits = asked(params, known)
-            quiet = jnp.minimum(quiet, waits)
-            ahead = jnp.where(queued, ahead, jnp.minimum(ahead, waits))
-        ahead = jnp.where(same, quiet, ahead)
+        ahead = jnp.where(same, jnp.minimum(arrival, intervals_to_completion(params, state)), ahead)
     return jnp.maximum(intervals_to_change(params, state, ahead), 1).astype(jnp.int32)
 
 

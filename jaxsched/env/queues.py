@@ -16,7 +16,8 @@ from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 
-ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
+BASIC = ("fifo", "sjf", "area", "tenants")
+ORDERS = (*BASIC, *levels.ORDERS)
 TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.THEMIS))
 
 # One of `ORDERS`, levels out of a table, or keys: the lowest comes first.
@@ -32,8 +33,8 @@ class Discipline:
     reserve: bool = False  # GPUs are kept for the first blocked gang, see `env.reservations`
     window: int = 1  # so many jobs that may start are looked at
     consolidate: bool = False  # a gang starts only on as few servers as it would need in an empty partition
-    preempt: bool = False  # jobs that come first may take the place of running ones, see `policies.displacement`
-    faster: bool = False  # with it jobs move to where their GPUs are faster, see `policies.faster`
+    preempt: bool = False  # jobs that come first may take the place of running ones
+    faster: bool = False  # with it jobs move to where their GPUs are faster
     hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
     quantum: float = 18000.0  # of the order `tiresias`: GPU-seconds that a job receives before it falls behind
 
@@ -79,13 +80,17 @@ SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field
 
 
 def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
-    """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots."""
+    """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots.
+
+    Raises:
+        UserError: only the event loop has the order.
+    """
     row = jnp.maximum(state.queue, 0)
     jobs, order = state.jobs, queue.order
     if callable(order):
         key = order(state, params)
-    elif isinstance(order, LevelTable) or order in levels.ORDERS:
-        key = levels.of_queued(order, queue.quantum, params, state).astype(jnp.float32)
+    elif has_levels(order):
+        raise UserError(f"order: {order!r} is for the event loop; in JAX it should be one of {', '.join(BASIC)}")
     elif order == "fifo":
         key = row.astype(jnp.float32)
     elif order == "sjf":
@@ -156,11 +161,16 @@ def movable(
     It has forwards left, and the other's queue has a free slot. `cluster`: see `feasible`.
     """
     row = jnp.maximum(state.queue, 0)
-    blocked = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
+    blocked = (state.queue >= 0) & ~can_start & may_be_forwarded(params, state, row)
     room = queue_room(state) > 0 if state.faults.there else (state.queue < 0).any(-1)
     open_to = feasible_at(state, row, cluster) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
+
+
+def may_be_forwarded(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs"]:
+    """Whether jobs have forwards left."""
+    return state.records.forwards[row] < params.max_forwards
 
 
 def _workers_that_fit(state: State) -> Int32[Array, "P largest"]:

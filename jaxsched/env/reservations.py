@@ -1,6 +1,5 @@
 """GPUs that a partition keeps for its first blocked gang (docs/semantics.md, section 7, "Reservation")."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
@@ -9,7 +8,7 @@ from jaxsched.dynamics.batching import only_where
 from jaxsched.env.extensions.sharing import is_fraction
 from jaxsched.env.gpu_choice import suits
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.queues import Discipline, area_s, feasible, feasible_at, first, movable
+from jaxsched.env.queues import Discipline, area_s, feasible, first, movable
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
 
@@ -34,17 +33,6 @@ def openings(
         wanted &= suits(params, state, keys)
     can_start &= wanted[p, :, p]
     return can_start, movable(state, params, can_start, cluster) & wanted
-
-
-def may_start_at(
-    queue: Discipline, params: EnvParams, state: State, keys: Float32[Array, "P Q"], slots: Int32[Array, "P S"]
-) -> Bool[Array, "P S P"]:
-    """Whether the jobs in these queue slots may start in each partition now, their own or another; see `openings`."""
-    cluster, p = params.cluster if queue.consolidate else None, jnp.arange(state.queue.shape[0])[:, None]
-    may = feasible_at(state, jnp.maximum(state.queue[p, slots], 0), cluster)
-    if queue.reserve:
-        may &= passing(params, state, keys, feasible(state, cluster))[p, slots]
-    return may & suits(params, state, keys)[p, slots] if state.gpu_speeds > 1 else may
 
 
 def passing(
@@ -88,29 +76,11 @@ def _awaited(
     return only_where(some, of_partition, lambda p: (jnp.float32(jnp.inf), jnp.int32(0)))
 
 
-def freed_in_turn(state: State) -> tuple[Float32[Array, "P R"], Int32[Array, "P R"]]:
-    """Seconds until jobs with whole GPUs end by the estimates, ascending, and the GPUs that are free from then on.
-
-    Infinite behind the last end.
-    """
-    end_s, held = jax.vmap(_ends, (None, 0, 0))(state, estimated_left_s(state), jnp.arange(state.queue.shape[0]))
-    in_turn, freed = lax.sort((end_s, held), num_keys=1)
-    return in_turn, state.free.sum((1, 2))[:, None] + jnp.cumsum(freed, -1)
-
-
 def _ends(state: State, left_s: Float32[Array, "R"], p: Array) -> tuple[Float32[Array, "R"], Int32[Array, "R"]]:
     """Seconds until the jobs of a partition end by the estimates, and the GPUs that are free then; infinite if none."""
-    held = _whole_gpus(state, state.running.job[p])
+    running = state.running.job[p]
+    held = jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
     return jnp.where(held > 0, left_s * state.running.slowdown[p], jnp.inf), held
-
-
-def held_gpus(state: State) -> Int32[Array, "P R"]:
-    """GPUs that are free when running jobs end; 0 in free slots."""
-    return _whole_gpus(state, state.running.job)
-
-
-def _whole_gpus(state: State, running: Int32[Array, "*slots"]) -> Int32[Array, "*slots"]:
-    return jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
 
 
 def gang_gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:

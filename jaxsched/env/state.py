@@ -11,7 +11,6 @@ interval ends. Its axes are named by what they are of: `Js` is
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -44,6 +43,7 @@ from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD, STOP = range(4)
 ALWAYS, POSSIBLE, CHANGE = ("always", "possible", "change")  # boundaries at which a policy is asked: `intervals_ahead`
+Asked = str  # one of these
 WAITING, RUNNING, FINISHED = range(3)  # WAITING: not started; whether rejected is told by the job's home
 
 
@@ -270,7 +270,3 @@ def next_home(cluster: Cluster, home: Int32[Array, "*jobs"], fits: Bool[Array, "
     p = fits.shape[-1]
     distance = jnp.where(fits, (jnp.arange(p) - home[..., None] % real_partitions(cluster)) % p, p)
     return jnp.where(fits.any(-1), jnp.argmin(distance, -1), -1).astype(jnp.int32)
-
-
-# Boundaries at which a policy is asked: a name, or for how many intervals a policy that has waited everywhere waits on.
-Asked = str | Callable[[EnvParams, State], Int32[Array, ""]]

@@ -2,6 +2,7 @@
 
 Engines keep no account of what they did not do. So the run is played once more in the environment, which pauses before
 the first start of every job that is asked for: there all candidates are appraised, and the place that the policy takes.
+What only the event loop plays is done once more from the record of its starts and stops.
 """
 
 import dataclasses
@@ -19,9 +20,12 @@ from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.rollout import action_of
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
+from jaxsched.evaluation.repeat import order_of_starts, repeat
 from jaxsched.machine import loop_options
-from jaxsched.policies.offers import Offers, by_partition, offers, scene_of
+from jaxsched.options import MOST_ROUNDS
+from jaxsched.policies.offers import Offers, appraise, make_window, with_step_times
 from jaxsched.policies.policy import Policy
+from jaxsched.semantics import MOST_FORWARDS
 from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
@@ -62,6 +66,7 @@ def decisions_of(
     """The decisions that started `jobs`, in order of time.
 
     Those from which on the run is not repeated are left out: a policy that draws at random goes another way.
+    Where a run is repeated from its record, several starts at one boundary may be in another order between schedulers.
 
     Args:
         result: of `policy` under `settings`, placements recorded.
@@ -72,7 +77,14 @@ def decisions_of(
     slots = {"running_slots": room, "queue_slots": result.stats.peak_queue + room + cluster.shape[0]}
     config = dataclasses.replace(config, **slots, starts=0)
     params = env_params(cluster, config, settings, [result.jobs])
-    state = admit(initial_state(config, params, to_table(result.jobs, settings.interval_s), pairs_of(settings, 0)))
+    table = to_table(result.jobs, settings.interval_s)
+    if policy.spec is not None and policy.spec.beyond_jax is not None:
+        turn = order_of_starts(policy, result, config, params, settings.interval_s, pairs_of(settings, 0))
+        policy, table = repeat(result.attempts, turn, table, settings.interval_s, config.shared_gpus)
+        most = slots["queue_slots"] * cluster.shape[0]  # jobs wait where they will start
+        config = dataclasses.replace(config, queue_slots=most, rounds=MOST_ROUNDS)
+        params = params.replace(max_forwards=jnp.int32(MOST_FORWARDS))
+    state = admit(initial_state(config, params, table, pairs_of(settings, 0)))
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     programs = _programs(config, params, policy, key)
     wanted = np.zeros(len(result.jobs), bool)
@@ -141,11 +153,11 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
 
     def explain(state: State, action: Action, p: Int32[Array, ""]) -> Offers:
         partitions, there = state.queue.shape[0], as_is(params, state)
-        scene = scene_of(state, there, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
+        window = make_window(state, there, action.slot[:, None], (jnp.arange(partitions) == p)[:, None])
         taken = action.workers.reshape(partitions, -1)[p]
-        here = jax.tree.map(lambda leaf: leaf[p], by_partition(there, scene))
-        gpu = None if action.gpu is None else action.gpu[p]
-        return offers(there, here, p, jnp.int32(0), (taken, gpu))
+        part = jax.tree.map(lambda leaf: leaf[p], with_step_times(there, window))
+        gpu = jnp.int32(-1) if action.gpu is None else action.gpu[p]
+        return appraise(there, part, p, jnp.int32(0), (taken, gpu))
 
     options = loop_options()
     return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))

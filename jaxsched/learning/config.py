@@ -13,8 +13,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from jaxsched.dynamics.batching import PATHS
-from jaxsched.env.knowledge import HISTORY
-from jaxsched.env.queues import Discipline
+from jaxsched.env.queues import BASIC, Discipline
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import convert
@@ -152,8 +151,8 @@ def _rules(config: TrainConfig) -> Rules:
             f"ppo: {ppo.shards} shards must divide validation: seeds ({check.seeds})",
         ),
         (
-            env.knows == HISTORY or not config.queue.needs_history,
-            f"queue: order {config.queue.order} needs env: knows: {HISTORY}; las needs nothing",
+            config.queue.order in BASIC and not config.queue.preempt,
+            f"queue: order must be one of {', '.join(BASIC)}, without preempt: the others are for the event loop",
         ),
         (
             ppo.num_envs * max(ppo.steps, slots) <= MOST_TOGETHER and check.seeds * check.jobs <= MOST_TOGETHER,

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.extensions.sharing import room_of
-from jaxsched.env.queues import first
-from jaxsched.env.state import FORWARD, PLACE, STOP, WAIT, Action, EnvParams, State
+from jaxsched.env.queues import first, may_be_forwarded
+from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
 from jaxsched.policies.spec import STAY, TO_IDLE
@@ -18,8 +18,12 @@ from jaxsched.policies.spec import STAY, TO_IDLE
 Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
 
 
-def views(state: State, params: EnvParams) -> tuple[View, View]:
-    """One view per partition, stacked on a leading axis P, and the `in_axes` that map over them."""
+def make_views(state: State, params: EnvParams) -> tuple[View, View]:
+    """What rules see of each partition.
+
+    Returns:
+        The views, stacked on a leading axis P, and the `in_axes` that map over them.
+    """
     p = state.free.shape[0]
     room = room_of(state.free, state.shared)
     view = View(
@@ -33,7 +37,7 @@ def views(state: State, params: EnvParams) -> tuple[View, View]:
     return view, axes.replace(cluster=partition_axes(params.cluster), profiles=None)
 
 
-def forward_choice(
+def choose_forward(
     state: State,
     params: EnvParams,
     keys: Float32[Array, "P Q"],
@@ -41,9 +45,18 @@ def forward_choice(
     open_to: Bool[Array, "P Q P"],
     rule: str,
 ) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]:
-    """Which blocked job goes where by the forwarding `rule`, one of `FORWARDS` (docs/semantics.md, section 7).
+    """Which blocked job each scheduler forwards, and where to (docs/semantics.md, section 7).
 
-    Args: `keys` of the order; `can_start`, `open_to` as of `openings`. Returns queue slots, targets, and whether any.
+    Args:
+        state: as the policy sees it.
+        params: likewise.
+        keys: of the order, see `order_keys`.
+        can_start: of `openings`.
+        open_to: likewise.
+        rule: one of `FORWARDS`.
+
+    Returns:
+        Queue slots, targets, and whether there is such a job.
     """
     p = jnp.arange(state.queue.shape[0])
     if rule == STAY:
@@ -51,7 +64,7 @@ def forward_choice(
         return nowhere, nowhere, nowhere > 0
     if rule == TO_IDLE:
         row = jnp.maximum(state.queue, 0)
-        left = (state.queue >= 0) & ~can_start & (state.records.forwards[row] < params.max_forwards)
+        left = (state.queue >= 0) & ~can_start & may_be_forwarded(params, state, row)
         open_to &= (state.queue < 0).all(-1)
     else:
         left = open_to.any(-1)
@@ -73,7 +86,15 @@ def place_or_forward(
 ) -> Action:
     """The action that places where `place`, else forwards where `forward`, else waits; PS follow the workers.
 
-    `gpu`: as in `Action`.
+    Args:
+        state: before the round.
+        place: schedulers that place a job.
+        slot: queue slot of that job.
+        workers: per GPU group of the partition; the job's parameter servers are put beside them.
+        forward: schedulers that forward a job, if they place none.
+        forward_slot: queue slot of that job.
+        target: partition that it goes to.
+        gpu: as in `Action`.
     """
     p = jnp.arange(state.queue.shape[0])
     shape = state.free.shape
@@ -87,9 +108,3 @@ def place_or_forward(
         target=target,
         gpu=gpu,
     )
-
-
-def or_stop(action: Action, stop: Bool[Array, "P R"]) -> Action:
-    """The action in which schedulers that would wait stop the jobs in these running slots, if there are any."""
-    stops = (action.kind == WAIT) & stop.any(-1)
-    return action.replace(kind=jnp.where(stops, STOP, action.kind), stop=stop & stops[:, None])

@@ -15,10 +15,10 @@ from jaxsched.policies.rules import View, capacity, per_server, server_pressure,
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
 
-_NEVER = 2**30
+_WORST = 2**30
 
 
-def anchors(view: View, job: JobSpec) -> Int32[Array, "A"]:
+def list_anchors(view: View, job: JobSpec) -> Int32[Array, "A"]:
     """The best servers by packing, then by pressure; -1 where there is none left.
 
     `A` is 2 `ANCHORS`, or `ANCHORS` on a partition so small that the first list holds every server.
@@ -31,19 +31,19 @@ def anchors(view: View, job: JobSpec) -> Int32[Array, "A"]:
         chosen = []
         for _ in range(size):  # a sort would be called apart (`machine.loop_options`)
             server = jnp.argmin(key)
-            chosen.append(jnp.where(key[server] < _NEVER, server, -1))
-            key = jnp.where(jnp.arange(layout.servers) == server, _NEVER, key)
+            chosen.append(jnp.where(key[server] < _WORST, server, -1))
+            key = jnp.where(jnp.arange(layout.servers) == server, _WORST, key)
         return jnp.pad(jnp.stack(chosen), (0, ANCHORS - size), constant_values=-1)
 
-    packed = best(jnp.where(fits == 0, _NEVER, jnp.where(fits >= job.workers, fits, 100_000 - fits)))
+    packed = best(jnp.where(fits == 0, _WORST, jnp.where(fits >= job.workers, fits, 100_000 - fits)))
     if layout.servers <= ANCHORS:
         return packed
     taken = (jnp.arange(layout.servers)[:, None] == packed).any(-1)
-    calm = best(jnp.where((fits == 0) | taken, _NEVER, quantise(server_pressure(view))))
+    calm = best(jnp.where((fits == 0) | taken, _WORST, quantise(server_pressure(view))))
     return jnp.concatenate([packed, calm])
 
 
-def candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Array, "C"]]:
+def list_candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Array, "C"]]:
     """Workers per group and validity, index = anchor * 3 + cap."""
     layout = layout_of(view.cluster)
     fits = capacity(view, job)
@@ -60,11 +60,11 @@ def candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Arr
         return workers, (anchor >= 0) & binding & (by_server.sum() >= job.workers)
 
     every_cap = jax.vmap(one, in_axes=(None, 0))
-    workers, valid = jax.vmap(every_cap, in_axes=(0, None))(anchors(view, job), jnp.array(CAPS, jnp.int32))
+    workers, valid = jax.vmap(every_cap, in_axes=(0, None))(list_anchors(view, job), jnp.array(CAPS, jnp.int32))
     return workers.reshape(-1, layout.nk), valid.reshape(-1)
 
 
-def single_gpus(
+def list_single_gpus(
     view: View, shared: Int16[Array, "NK S"], milli: Int32[Array, ""]
 ) -> tuple[Int32[Array, "G NK"], Int32[Array, "G"], Bool[Array, "G"]]:
     """GPUs that a fraction of one may lie on: workers per group, index of the GPU in its group, and validity.
@@ -78,10 +78,10 @@ def single_gpus(
     wanted = enough & (place == jnp.arange(GPUS)[:, None])
     group, slot = jnp.divmod(jnp.argmax(wanted, -1), shared.shape[1])
 
-    opened, left = [], jnp.where(fits & (view.free > 0), view.free, _NEVER)
+    opened, left = [], jnp.where(fits & (view.free > 0), view.free, _WORST)
     for _ in range(OPENED):
         opened.append(jnp.argmin(left))
-        left = jnp.where(jnp.arange(left.shape[0]) == opened[-1], _NEVER, left)
+        left = jnp.where(jnp.arange(left.shape[0]) == opened[-1], _WORST, left)
     anew = jnp.stack(opened)
     first = jnp.arange(OPENED) < (fits & (view.free > 0)).sum()
     index = jnp.concatenate([slot, jnp.argmax(used[anew] == 0, -1)]).astype(jnp.int32)

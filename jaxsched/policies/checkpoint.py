@@ -45,7 +45,20 @@ def save_policy(
     max_forwards: int | None = None,
     sizes: Sizes | None = None,
 ) -> None:
-    """Write the folder of a `learned_policy`: its weights and a card with all else of it, versions, and `card`."""
+    """Write the folder of a `learned_policy`.
+
+    Args:
+        folder: made if it is not there.
+        network: what the weights are of.
+        weights: as `network.init` has them.
+        queue: what the policy sees of queues.
+        card: what else its card says.
+        max_forwards: of a job, at most.
+        sizes: of the cluster, if the network is for these only.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
     shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
     needs = {"network": shape, "queue": dataclasses.asdict(queue), "max_forwards": max_forwards, "sizes": sizes}
     cards.write(folder, WHAT, weights, needs | card)
@@ -182,7 +195,15 @@ def _in_sizes(obs: Observation, menu: Menu, sizes: Sizes) -> tuple[Observation, 
 
 
 def load_policy(path: str | Path, name: str | None = None) -> Policy:
-    """The policy of a checkpoint's folder, by `name` or else the path. UserError if the folder does not hold one."""
+    """The policy of a checkpoint's folder.
+
+    Args:
+        path: the folder.
+        name: of the policy in tables; the path if None.
+
+    Raises:
+        UserError: the folder holds none, or its card or weights are not as they should be.
+    """
     try:
         weights, card = cards.read(Path(path), WHAT)
         network, queue, max_forwards, sizes = check_card(str(path), card)

@@ -22,7 +22,13 @@ def quantise(x: Float32[Array, "*shape"]) -> Int32[Array, "*shape"]:
 def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]) -> Int32[Array, "NK"]:
     """Workers per group when groups take what they can in ascending order of (key, index).
 
-    Args: `capacity`: workers that still fit; `need`: workers.
+    Args:
+        key: of each GPU group of the partition.
+        capacity: workers that still fit each group, see `rules.capacity`.
+        need: workers of the job.
+
+    Returns:
+        Workers of each group; fewer than `need` in all if no more fit.
     """
     if key.shape[0] > PAIRS:
         return _fill_by_bisection(key, capacity, need)
@@ -62,7 +68,13 @@ def _fill_by_bisection(
 def fill_one_by_one(
     key: Callable[[Int32[Array, "NK"]], Int32[Array, "NK"]], capacity: Int32[Array, "NK"], need: Int32[Array, ""]
 ) -> Int32[Array, "NK"]:
-    """Workers per group when each in turn goes to the group of lowest `key(counts)` with capacity left."""
+    """Workers per group when each in turn goes to the group of lowest `key(counts)` with capacity left.
+
+    Args:
+        key: from the workers so far to a key of each group; ties: lowest index.
+        capacity: workers that fit each group.
+        need: workers of the job.
+    """
     worst = jnp.iinfo(jnp.int32).max
 
     def body(counts: Array) -> Array:

@@ -73,10 +73,15 @@ def learned_policy(
     max_forwards: int | None = None,
     sizes: Sizes | None = None,
 ) -> Policy:
-    """The deterministic policy of `weights`, which sees queues of this discipline, as in training.
+    """The policy that does what is most likely by a network.
 
-    It forwards a job at most `max_forwards` times, if given. On a cluster of other than the `sizes` it was trained for,
-    if given, it raises UserError when it is traced.
+    Args:
+        name: in tables.
+        network: what the weights are of.
+        weights: as `network.init` has them.
+        queue: what the policy sees of queues, as in training.
+        max_forwards: of a job, at most; None: as the world allows.
+        sizes: of the cluster that it was trained for; on another it raises UserError when it is traced. None: any.
     """
     if sizes is None:
         try:

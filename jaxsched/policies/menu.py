@@ -17,7 +17,7 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
 from jaxsched.policies.base import Act, place_or_forward
 from jaxsched.policies.filling import ahead
-from jaxsched.policies.offers import Here, Offers, Scene, by_partition, choice_score, offers, scene_of
+from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
 from jaxsched.semantics import CAPS
@@ -31,21 +31,21 @@ def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
 
     If there are more than `OPTIONS` placements, the last of the last jobs are not offered.
     """
-    scene = scene_of(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1])
-    return lane_by_lane(_build)(params, scene)
+    window = make_window(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1])
+    return lane_by_lane(_build)(params, window)
 
 
-def _build(params: EnvParams, scene: Scene) -> Menu:
-    here = by_partition(params, scene)
+def _build(params: EnvParams, window: Window) -> Menu:
+    parts = with_step_times(params, window)
 
-    def of_job(part: Here, partition: Array, window: Array) -> Menu:
-        on = offers(params, part, partition, window)
-        return _menu_of(on, window, part.scene.duration_s[window], part.scene.wait_s)
+    def of_job(part: Window, partition: Array, rank: Array) -> Menu:
+        on = appraise(params, part, partition, rank)
+        return _menu_of(on, rank, part.duration_s[rank], part.wait_s)
 
-    first = jax.tree.map(lambda leaf: leaf[0], here)
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
     shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    menus = of_parts(here, scene.some, of_job, everywhere(blank, scene.some))
+    menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some))
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(_compacted)(menus)
 
@@ -91,7 +91,7 @@ def _menu_of(on: Offers, rank: Int32[Array, ""], duration: Float32[Array, ""], w
     )
     return Menu(
         rank=jnp.full(mask.shape, rank, jnp.int32),
-        order=ahead(choice_score(on)).sum(-1, dtype=jnp.int32),
+        order=ahead(score(on)).sum(-1, dtype=jnp.int32),
         workers=workers.astype(jnp.int8),
         features=jnp.where(mask[:, None], features, 0.0),
         log_stake=jnp.where(mask, stake, 0.0),

@@ -20,18 +20,18 @@ from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, 
 from jaxsched.env.extensions import sharing
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
-from jaxsched.policies.candidates import candidates, single_gpus
+from jaxsched.policies.candidates import list_candidates, list_single_gpus
 from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View, fastest, per_server
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import MILLI, WHOLE
 
 BLOCK = 8  # candidates whose effects are computed at once
-Chosen = tuple[Int32[Array, "some NK"], Int32[Array, "some"] | None]  # workers of candidates, GPUs as in `Action`
+Chosen = tuple[Int32[Array, "some NK"], Int32[Array, "some"]]  # workers of candidates, GPUs as in `Action`
 
 
-class Scene(Pytree):
-    """What there is to choose from; `W` jobs of the window."""
+class Window(Pytree):
+    """What there is to choose from: `W` jobs of each queue, and all that runs; of one partition without the axis P."""
 
     free: Int32[Array, "P NK"]
     total: Float32[Array, "P M"]
@@ -41,14 +41,16 @@ class Scene(Pytree):
     job: JobSpec  # leaves [P, W]
     duration_s: Float32[Array, "P W"]  # as estimated
     some: Bool[Array, "P W"]  # there is such a job, and its scheduler has not waited yet
-    crowd: "Crowd | None" = None  # who shares GPUs; None if nobody can
-    exit_s: Float32[Array, "P N"] | None = None  # seconds until the last job of a server ends; None: not looked at
+    exit_s: Float32[Array, "P N"]  # seconds until the last job of a server ends; 0 without `lifetimes`
+    sharing: "SharedGpus | None"  # who shares GPUs; None if nobody can
+    now: StepTime | None = None  # of the running jobs, see `with_step_times`; None: each looks for itself
     gpu_speeds: int = static(default=1)  # as in `State`
+    lifetimes: bool = static(default=False)  # servers that are longer in use cost more
     every_gpu: bool = static(default=False)  # a fraction is offered single GPUs, not what its group's rule says
 
 
-class Crowd(Pytree):
-    """The shared GPUs of every partition; in `offers` of one partition, without the axis P."""
+class SharedGpus(Pytree):
+    """The shared GPUs of every partition, and who runs there; of one partition without the axis P."""
 
     shared: Int16[Array, "P NK S"]  # thousandths in use
     running: Sharers  # leaves [P, R], `gpu` -1 in free slots, too
@@ -68,37 +70,35 @@ class Offers(Pytree):
     loss: Float32[Array, "C"]  # the same, `own` over what the placement's slowest GPUs give at best: at least 1
     later: Float32[Array, "C"]  # by how much later its servers would be wholly free, in those units; 0: not looked at
     stake: Float32[Array, "C"]  # seconds lost by a `loss` above 1, own and others', over the wait for a change
-    gpu: Int32[Array, "C"] | None = None  # as in `Action`
+    gpu: Int32[Array, "C"]  # as in `Action`
 
 
-class Here(Pytree):
-    """A scene with the present step times; of `by_partition` a leading axis P, of one partition none."""
-
-    scene: Scene
-    now: StepTime | None  # leaves [P, R], see `present`; None: each looks for itself
-
-
-def by_partition(params: EnvParams, scene: Scene) -> Here:
-    """The scene, of which `dynamics.batching.of_parts` looks up partitions."""
-    return Here(scene=scene, now=present(params, scene) if on_cpu() else None)
-
-
-def scene_of(
+def make_window(
     state: State,
     params: EnvParams,
     slots: Int32[Array, "P W"],
     found: Bool[Array, "P W"],
+    *,
     lifetimes: bool = False,
     every_gpu: bool = False,
-) -> Scene:
-    """The scene for the queued jobs in `slots` where `found`; `lifetimes`: with `exit_s`."""
+) -> Window:
+    """What there is to choose from for queued jobs.
+
+    Args:
+        state: As the policy sees it.
+        params: Likewise.
+        slots: of the queue.
+        found: There is a job in that slot; the others do not count.
+        lifetimes: As in `Window`.
+        every_gpu: Likewise.
+    """
     running = state.running
     partitions = jnp.arange(state.queue.shape[0])
     row = jnp.maximum(state.queue[partitions[:, None], slots], 0)
     active = running.job >= 0
     left = estimated_left_s(state)
     end = jnp.where(active, left * running.slowdown, jnp.inf)
-    return Scene(
+    return Window(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
         footprint=running.footprint,
@@ -107,99 +107,103 @@ def scene_of(
         job=job_spec(state.jobs, row),
         duration_s=state.jobs.estimate_s[row],
         some=found & ~state.waited[:, None],
-        crowd=crowd_of(state, params),
-        exit_s=_exits(state, end) if lifetimes else None,
+        exit_s=_find_exits(state, end) if lifetimes else jnp.zeros(state.free.shape[:2]),
+        sharing=_find_shared_gpus(state, params) if state.shares else None,
         gpu_speeds=state.gpu_speeds,
+        lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
     )
 
 
-def _exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P N"]:
+def _find_exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P N"]:
     """Seconds until the last job of each server ends, 0 without jobs; `end_s`: until each job ends."""
     there = (state.running.job >= 0)[..., None] & (state.running.workers > 0).any(-1)
     return jnp.where(there, end_s[..., None], 0.0).max(1)
 
 
-def crowd_of(state: State, params: EnvParams) -> Crowd | None:
-    """The shared GPUs of a state, if it has some."""
+def _find_shared_gpus(state: State, params: EnvParams) -> SharedGpus:
     shared, stretch = state.shared, state.running.stretch
-    if not state.shares:
-        return None
     running, (p, n, k, _) = sharing.sharers_of(params, state), shared.shape
     running = running.replace(gpu=jnp.where(state.running.job >= 0, running.gpu, -1))
     if state.pairs.there:  # how slow they are is seen; what changes follows from what is believed
         believed = lambda jobs: stretch_of(params.interference, n * k * shared.shape[-1], jobs, jobs.gpu >= 0)
         stretch = jax.vmap(believed)(running)
-    return Crowd(shared=shared.reshape(p, n * k, -1), running=running, stretch=stretch)
+    return SharedGpus(shared=shared.reshape(p, n * k, -1), running=running, stretch=stretch)
 
 
-def present(params: EnvParams, scene: Scene) -> StepTime:
-    """Step times of the running jobs where a scheduler has a job to place, else 0; leaves [P, R]."""
+def with_step_times(params: EnvParams, window: Window) -> Window:
+    """The window, of which `dynamics.batching.of_parts` looks up partitions, with what all its jobs need.
+
+    On a CPU these are the step times of the running jobs where a scheduler has a job to place, else 0.
+    """
+    if not on_cpu():
+        return window
 
     def of_partition(p: Array) -> StepTime:
-        rows = jax.tree.map(lambda leaf: leaf[p], scene.footprint)
-        return step_time(params.interference, rows, scene.total[p, :, None])
+        rows = jax.tree.map(lambda leaf: leaf[p], window.footprint)
+        return step_time(params.interference, rows, window.total[p, :, None])
 
     def nothing(p: Array) -> StepTime:
-        return StepTime(compute=jnp.zeros_like(scene.left_s[p]), comm=jnp.zeros_like(scene.left_s[p]))
+        return StepTime(compute=jnp.zeros_like(window.left_s[p]), comm=jnp.zeros_like(window.left_s[p]))
 
-    return only_where(scene.some.any(-1), of_partition, nothing)
+    return window.replace(now=only_where(window.some.any(-1), of_partition, nothing))
 
 
-def offers(
+def appraise(
     params: EnvParams,
-    here: "Here",
+    window: Window,
     p: Int32[Array, ""],
     w: Int32[Array, ""],
-    beside: tuple[Int32[Array, "NK"], Int32[Array, ""] | None] | None = None,
+    beside: tuple[Int32[Array, "NK"], Int32[Array, ""]] | None = None,
 ) -> Offers:
-    """What there is for the job at place `w` of the window of partition `p`.
+    """What there is for a job, and what each placement would do.
 
     Args:
-        here: the partition, of `by_partition`.
+        params: As the policy sees them.
+        window: of one partition, see `with_step_times`.
+        p: the partition.
+        w: the job's place in the window.
         beside: workers of one more candidate, the last, and its GPU as in `Action`.
     """
-    scene = here.scene
-    now = here.now or step_time(params.interference, scene.footprint, scene.total[:, None])
+    now = window.now or step_time(params.interference, window.footprint, window.total[:, None])
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
-    rows, crowd = scene.footprint, scene.crowd
-    room = jnp.zeros_like(scene.free) if crowd is None else sharing.room_of(scene.free, crowd.shared)
-    view = View(cluster=cluster, free=scene.free, total=scene.total, profiles=params.profiles, room=room)
-    job = jax.tree.map(lambda leaf: leaf[w], scene.job)
-    if scene.gpu_speeds > 1:
+    rows, shared = window.footprint, window.sharing
+    room = sharing.room_of(window.free, shared.shared) if shared else jnp.zeros_like(window.free)
+    view = View(cluster=cluster, free=window.free, total=window.total, profiles=params.profiles, room=room)
+    job = jax.tree.map(lambda leaf: leaf[w], window.job)
+    if window.gpu_speeds > 1:
         view = fastest(view, job)
-    duration = scene.duration_s[w]
-    workers, valid = candidates(view, job)
-    gpu = None
-    if scene.every_gpu:
-        assert crowd is not None and job.milli is not None
-        lone, index, fits = single_gpus(view, crowd.shared, job.milli)
-        gpu = jnp.concatenate([jnp.full(valid.shape, -1), index])
+    duration = window.duration_s[w]
+    workers, valid = list_candidates(view, job)
+    gpu = jnp.full(valid.shape, -1)
+    if window.every_gpu:
+        assert shared and job.milli is not None
+        lone, index, fits = list_single_gpus(view, shared.shared, job.milli)
+        gpu = jnp.concatenate([gpu, index])
         workers = jnp.concatenate([workers, lone])
         valid = jnp.concatenate([valid & (job.milli >= WHOLE), fits & (job.milli < WHOLE)])
-    if beside is not None:
-        if beside[1] is not None:
-            gpu = jnp.append(jnp.full(valid.shape, -1) if gpu is None else gpu, beside[1])
+    if beside:
+        gpu = jnp.append(gpu, beside[1])
         workers, valid = jnp.concatenate([workers, beside[0][None]]), jnp.append(valid, True)
     best = best_hardware(params.cluster)
 
-    def appraise(chosen: tuple[Array, Array | None]) -> tuple[Array, ...]:
+    def predict(chosen: Chosen) -> tuple[Array, ...]:
         workers, gpu = chosen
-        prints = candidate_prints(view, best, job, workers)
-        stretches = None if crowd is None else _stretches(params, view, crowd, job, workers, gpu)
-        left = scene.left_s
-        effects = what_if(params.interference, rows, left, now, view.total, prints, stretches)
-        return (*effects, prints.least) if scene.gpu_speeds > 1 else effects
+        prints = _make_footprints(view, best, job, workers)
+        stretches = _find_stretches(params, view, shared, job, workers, gpu) if shared else None
+        left = window.left_s
+        effects = _predict_effects(params.interference, rows, left, now, view.total, prints, stretches)
+        return (*effects, prints.least) if window.gpu_speeds > 1 else effects
 
-    own, added, *least = in_blocks(appraise, (workers, gpu), valid, (1.0, 0.0, 1.0)[: 2 + (scene.gpu_speeds > 1)])
+    own, added, *least = _map_in_blocks(predict, (workers, gpu), valid, (1.0, 0.0, 1.0)[: 2 + (window.gpu_speeds > 1)])
     effective = loss = own + added / jnp.maximum(duration, 1e-9)
     if least:
         loss = own / least[0] + added / jnp.maximum(duration, 1e-9)
     later = jnp.zeros_like(own)
-    if scene.exit_s is not None:
+    if window.lifetimes:
         used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
-        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - scene.exit_s, 0.0), 0.0).sum(-1)
-    stake = (loss - 1.0) * duration / scene.wait_s
+        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - window.exit_s, 0.0), 0.0).sum(-1)
+    stake = (loss - 1.0) * duration / window.wait_s
     return Offers(
         view=view,
         gpus_per_worker=job.gpus_per_worker if job.milli is None else job.gpus_per_worker * (job.milli * MILLI),
@@ -215,26 +219,26 @@ def offers(
     )
 
 
-def in_blocks(
-    appraise: Callable[[Chosen], tuple[Float32[Array, "some"], ...]],
+def _map_in_blocks(
+    predict: Callable[[Chosen], tuple[Float32[Array, "some"], ...]],
     options: Chosen,
     valid: Bool[Array, "C"],
     others: tuple[float, ...],
 ) -> tuple[Float32[Array, "C"], ...]:
-    """`appraise` of the valid candidates, `BLOCK` at a time: most often all at once. What is said of others is void.
+    """`predict` of the valid candidates, `BLOCK` at a time: most often all at once. What is said of others is void.
 
     Where much runs side by side (`dynamics.batching`) all candidates are appraised. Else the others have `others`.
     """
     count = valid.shape[0]
     if count <= BLOCK or not on_cpu():
-        return appraise(options)
+        return predict(options)
     place = jnp.cumsum(valid) - 1
 
     def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         start, *found = carry
         chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
         index = jnp.argmax(chosen, -1)
-        new = appraise(jax.tree.map(lambda leaf: leaf[index], options))
+        new = predict(jax.tree.map(lambda leaf: leaf[index], options))
         return start + BLOCK, *(put(old, chosen, values) for old, values in zip(found, new, strict=True))
 
     def put(old: Array, chosen: Array, new: Array) -> Array:
@@ -244,7 +248,7 @@ def in_blocks(
     return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
 
 
-def choice_score(on: Offers) -> Int32[Array, "C"]:
+def score(on: Offers) -> Int32[Array, "C"]:
     """`effective` and `later` together as `quantise` has them; candidates that are not valid come last.
 
     greedy-wait takes the lowest, of equals the first.
@@ -260,26 +264,27 @@ class Stretches(Pytree):
     after: Float32[Array, "C R"]
 
 
-def _stretches(
+def _find_stretches(
     params: EnvParams,
     view: View,
-    crowd: Crowd,
+    shared: SharedGpus,
     job: JobSpec,
     workers: Int32[Array, "C NK"],
-    chosen: Int32[Array, "C"] | None,
+    chosen: Int32[Array, "C"],
 ) -> Stretches:
-    """What placing `job` as `workers`, on GPUs that are `chosen` if given, would do on the GPUs that it would share."""
+    """What placing `job` as `workers` would do on the GPU that it would share, `chosen` as in `Action`."""
     assert job.milli is not None
-    each = (None, None, 0, None, None if chosen is None else 0)
-    gpu, _ = jax.vmap(sharing.gpu_for, in_axes=each)(view.free, crowd.shared, workers, job.milli, chosen)
+    gpu, _ = jax.vmap(sharing.gpu_for, in_axes=(None, None, 0, None, 0))(
+        view.free, shared.shared, workers, job.milli, chosen
+    )
     kinds = view.cluster.group_gpu_type.reshape(-1)[sharing.group_of(workers)]
     placed = Sharers(gpu=gpu, model=jnp.broadcast_to(job.model, gpu.shape), gpu_type=kinds)
-    gpus = crowd.shared.shape[0] * crowd.shared.shape[1]
-    own, after = stretch_with(params.interference, gpus, crowd.running, crowd.stretch, placed)
-    return Stretches(now=crowd.stretch, own=own, after=after)
+    gpus = shared.shared.shape[0] * shared.shared.shape[1]
+    own, after = stretch_with(params.interference, gpus, shared.running, shared.stretch, placed)
+    return Stretches(now=shared.stretch, own=own, after=after)
 
 
-def candidate_prints(view: View, best: Best, job: JobSpec, workers: Int32[Array, "C NK"]) -> Footprint:
+def _make_footprints(view: View, best: Best, job: JobSpec, workers: Int32[Array, "C NK"]) -> Footprint:
     """Footprints, last axis C, of placing `job` as `workers` on one partition."""
     shape = view.cluster.group_gpus.shape
     ps = jax.vmap(place_ps, in_axes=(0, None))(workers, job.ps)
@@ -290,7 +295,7 @@ def candidate_prints(view: View, best: Best, job: JobSpec, workers: Int32[Array,
     return jax.vmap(one, out_axes=-1)(workers, ps)
 
 
-def what_if(
+def _predict_effects(
     interference: Interference,
     rows: Footprint,
     remaining_s: Float32[Array, "R"],

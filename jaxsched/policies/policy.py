@@ -3,21 +3,15 @@
 import dataclasses
 import functools
 
-import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from jaxsched.env.extensions.pairs import as_seen
 from jaxsched.env.knowledge import NOTHING
-from jaxsched.env.queues import Discipline
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Act
-from jaxsched.policies.faster import quiet_intervals
-from jaxsched.policies.greedy_wait import greedy_wait
-from jaxsched.policies.heuristics import heuristic
-from jaxsched.policies.matching import match
-from jaxsched.policies.seeking import seeking
-from jaxsched.policies.spec import GREEDY_WAIT, WAITING, PolicySpec
+from jaxsched.policies.heuristics import make_heuristic
+from jaxsched.policies.spec import WAITING, PolicySpec
+from jaxsched.policies.waiting import make_waiting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +42,14 @@ class Policy:
     @property
     def function(self) -> Act:
         """What it does, as a JAX function."""
-        return act_of(self.act) if isinstance(self.act, PolicySpec) else self.act
+        return make_act(self.act) if isinstance(self.act, PolicySpec) else self.act
 
     @property
     def asks_at(self) -> Asked:
         """The boundaries at which it must be asked, if others may be skipped: of a function by default all."""
         if self.asked is not None or self.spec is None:
             return ALWAYS if self.asked is None else self.asked
-        return _quiet(self.spec.queue, self.spec.forward) if self.spec.queue.preempt else self.spec.asked
+        return self.spec.asked
 
     @property
     def requires(self) -> str:
@@ -81,32 +75,12 @@ class Policy:
 
 
 @functools.lru_cache(maxsize=256)
-def act_of(of: PolicySpec) -> Act:
-    """The JAX function that does what a hand-written policy says; the same one for the same policy."""
-    if of.search:
-        return _refuse_to_search
-    if of.rule in WAITING:  # they would rather wait than take what there is
-        rule = greedy_wait if of.rule == GREEDY_WAIT else match
-        act = rule(of.threshold, of.patience, of.queue, of.forward, of.lifetimes)
-        act = observing(act) if of.observe else act
-    else:
-        act = heuristic(of.rule, of.queue, of.forward)
-    if of.seek is None:
-        return act
-    seeks, numbers = seeking(act, of.queue), np.array(of.seek.numbers, np.float32)
-    return lambda key, state, params, weights: seeks(key, state, params, numbers)
+def make_act(of: PolicySpec) -> Act:
+    """The JAX function that does what a hand-written policy says; the same one for the same policy.
 
-
-def observing(act: Act) -> Act:
-    """What acts by the factors of pairs of models that have been seen, see `env.extensions.pairs`."""
-    return lambda key, state, params, weights: act(key, state, as_seen(params, state), weights)
-
-
-def _refuse_to_search(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-    raise UserError("policy: searches in whole runs of the compiled event loop only")
-
-
-@functools.cache
-def _quiet(queue: Discipline, forward: str) -> Asked:
-    """One function for each discipline, so that programs that take it as an argument are compiled once."""
-    return functools.partial(quiet_intervals, queue, forward)
+    Raises:
+        UserError: only the event loop plays it, see `PolicySpec.beyond_jax`.
+    """
+    if of.beyond_jax is not None:
+        raise UserError(f"policy: {of.beyond_jax} is for the event loop only, JAX does not have it")
+    return make_waiting(of) if of.rule in WAITING else make_heuristic(of.rule, of.queue, of.forward)

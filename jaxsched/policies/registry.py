@@ -37,10 +37,15 @@ QSSF = "qssf"
 
 
 def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
-    """The policy of a name, of a checkpoint, of data, of a placement rule (FIFO, without backfilling), or itself.
+    """The policy that somebody means.
 
-    A checkpoint is the name of a shipped one or a folder. `FILE.py:NAME` is a policy or a rule of a Python file.
-    UserError naming what is wrong and what would be right; also for a policy that has the name of another one.
+    Args:
+        policy: a name, as the command line has it; a checkpoint, by the name of a shipped one or its folder;
+            `FILE.py:NAME`, a policy or a rule of a Python file; data; a placement rule, then FIFO without backfilling;
+            or a policy, which is returned as it is.
+
+    Raises:
+        UserError: there is no such policy, or it has the name of another one. Says what would be right.
     """
     if isinstance(policy, Policy):
         return _check_name(policy)
@@ -136,7 +141,11 @@ def checkpoints() -> tuple[str, ...]:
 
 
 def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
-    """One policy for each, in order. UserError if there is none, or one twice."""
+    """One policy for each, in order.
+
+    Raises:
+        UserError: none is given, one is given twice, or see `parse`.
+    """
     found = [parse(policy) for policy in policies]
     names = [policy.name for policy in found]
     if not found:
@@ -154,7 +163,6 @@ def policy(
     queue: Discipline | None = None,
     order: Order | Discipline | None = None,
     backfill: bool = False,
-    reserve: bool = False,
     forward: str | None = None,
     **options: Any,
 ) -> Policy:
@@ -167,10 +175,10 @@ def policy(
         queue: the whole discipline, in place of its parts.
         order: a queue order's name, or a function `(state, params) -> float32[P, Q]`; the lowest comes first. None: the
             rule's own, `fifo` of most. A whole `Discipline` is taken for `queue`.
-        backfill, reserve: see `Discipline`.
+        backfill: see `Discipline`.
         forward: how blocked jobs go to other schedulers: `stay`, `forward` (to idle ones), `spread`. None: as the rule
             does by default.
-        options: other fields of `Discipline` (`preempt`, `consolidate`, `hysteresis` ...) and `PolicySpec`.
+        options: other fields of `Discipline` (`reserve`, `preempt`, `consolidate` ...) and `PolicySpec`.
 
     Raises:
         UserError: something is unknown, out of range, or does not go together.
@@ -179,7 +187,7 @@ def policy(
         order, queue = None, order if queue is None else queue
     given: dict[str, Any] = {"queue": queue, "order": order, "forward": forward}
     given = {field: value for field, value in given.items() if value is not None} | options
-    given |= {field: True for field, value in {"backfill": backfill, "reserve": reserve}.items() if value}
+    given |= {"backfill": True} if backfill else {}
     if isinstance(rule, str | Path) and str(rule) not in NAMES:
         if given:
             raise UserError(

@@ -32,7 +32,15 @@ Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view
 
 
 def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
-    """Workers of the job that fit each group's free GPUs."""
+    """Workers of a job that fit each group's free GPUs.
+
+    Args:
+        view: the partition.
+        job: one job, leaves without axes.
+
+    Returns:
+        int32[NK]; of a job that wants a fraction of a GPU one at most.
+    """
     return sharing.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.levels import LevelTable
-from jaxsched.env.queues import ORDERS, SWITCHES, Discipline
+from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, has_levels
 from jaxsched.env.state import ALWAYS, CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
 from jaxsched.policies.rules import RULES, Rule
@@ -65,7 +65,10 @@ BY_HAND = SeekWeights((-1.0, -0.3, 0.2, 1.0))
 class PolicySpec:
     """A hand-written policy: where jobs are placed, which comes first, how they are forwarded, when they rather wait.
 
-    `make_spec` fills in what a rule has by default. UserError where the parts do not go together.
+    `make_spec` fills in what a rule has by default, `spell` and `parse_spec` are its names on the command line.
+
+    Raises:
+        UserError: a part is out of range, or does not go with the others. Says what would.
     """
 
     rule: str | Rule  # one of `NAMES`, or a function `(key, view, job) -> workers` of one partition
@@ -86,8 +89,8 @@ class PolicySpec:
 
     @property
     def asked(self) -> Asked:
-        """The boundaries at which it must be asked, if it stops no jobs."""
-        if callable(self.rule) or callable(self.queue.order):
+        """The boundaries at which it must be asked."""
+        if callable(self.rule) or callable(self.queue.order) or self.queue.preempt:
             return ALWAYS
         still = self.queue.timeless and self.rule not in (RANDOM, *WAITING) and self.seek is None
         return CHANGE if still else POSSIBLE
@@ -97,6 +100,19 @@ class PolicySpec:
         """What it must know of run times, one of `env.knowledge.KNOWLEDGE`."""
         estimates = self.queue.needs_estimates or self.rule == GREEDY_WAIT or self.seek is not None or self.search > 0
         return HISTORY if self.queue.needs_history else ESTIMATES if estimates else NOTHING
+
+    @property
+    def beyond_jax(self) -> str | None:
+        """What of it only the event loop plays, in words; None if JAX plays it, too."""
+        queue = self.queue
+        parts = {
+            "a search": self.search > 0,
+            "'preempt'": queue.preempt,
+            "'seek'": self.seek is not None,
+            "a table of levels": isinstance(queue.order, LevelTable),
+            f"the order {queue.order!r}": has_levels(queue.order),
+        }
+        return next((words for words, asked in parts.items() if asked), None)
 
     @property
     def learned(self) -> bool:
@@ -110,6 +126,7 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
     passed = queue.backfill and of.rule != RANDOM
     waiting = (of.threshold, of.patience) != (PolicySpec.threshold, PolicySpec.patience)
     limit = of.threshold == NO_LIMIT and of.patience == PolicySpec.patience
+    beyond = of.beyond_jax
     return [
         (named and of.rule not in NAMES, f"rule: {of.rule!r} should be one of {', '.join(NAMES)}"),
         (of.forward not in FORWARDS, f"forward: {of.forward!r} should be one of {', '.join(FORWARDS)}"),
@@ -134,6 +151,11 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
         (
             of.seek is not None and (of.forward != TO_ANY or queue.preempt or not passed),
             f"'seek' needs {TO_ANY!r}, 'backfill' and an order, and no 'preempt'",
+        ),
+        (
+            beyond is not None and (not named or of.rule == RANDOM or callable(queue.order)),
+            f"{beyond} is for the event loop, which plays {', '.join(_SEARCHING)} and {MATCH} by named orders only; "
+            "take one of these, or leave it out",
         ),
         (
             waits and queue.preempt and waiting and not limit,
@@ -191,7 +213,11 @@ def make_spec(rule: str | Rule, **given: Any) -> PolicySpec:
 
 
 def parse_spec(spelled: str) -> PolicySpec:
-    """The policy of a name such as `pack:sjf+backfill`. UserError naming what is wrong and what would be right."""
+    """The policy of a name such as `pack:sjf+backfill`.
+
+    Raises:
+        UserError: the name is none. Says what is wrong, and what would be right.
+    """
     searches, text = spelled.partition(":")[0] == SEARCH, spelled
     if searches:
         text = spelled.partition(":")[2]

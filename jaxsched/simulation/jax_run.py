@@ -33,7 +33,9 @@ COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an e
 
 
 class JaxEngine:
-    """Plays everything but searches: any policy, with one environment per run or all seeds as a batch.
+    """Plays what is a function of the state, with one environment per run or all seeds as a batch.
+
+    That is all but what hand-written policies have in the event loop only, see `PolicySpec.beyond_jax`.
 
     Of one object all policies are prepared for the same cluster, lists and settings. Such as differ in their weights
     alone share a program.
@@ -45,8 +47,9 @@ class JaxEngine:
         self._programs: dict[Hashable, Program] = {}
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
-        """Whether it searches: that is not a function of the state."""
-        return "it searches in the compiled event loop only" if policy.searches else None
+        """What of it is for the event loop only; None if nothing."""
+        beyond = None if policy.spec is None else policy.spec.beyond_jax
+        return None if beyond is None else f"it has {beyond}, which only the compiled event loop plays"
 
     def prepare(self, policy: Policy, world: PlayedWorld) -> "JaxPlayer":
         """The program and the parameters that play each of the world's lists. UserError: see `env_config`."""

@@ -42,15 +42,17 @@ def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine:
     reason = compiled.why_not(policy, world.config, world.params)
     if reason is None:
         return compiled
-    if policy.searches:
-        raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; take the rule without search")
+    lacks, plain = jax_engine.why_not(policy, world.config, world.params), CompiledEngine(plain=True)
+    if lacks is not None and plain.why_not(policy, world.config, world.params) is not None:
+        raise UserError(
+            f"policy {policy.name!r}: no engine plays it here: {lacks}, and of that loop, {reason}; "
+            "leave one of the two out"
+        )
     if settings.engine == COMPILED:
-        raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; engine should be auto or jax")
-    if jax_engine.why_not(policy, world.config, world.params) is None:
+        other = "auto or jax" if lacks is None else "auto"
+        raise UserError(f"engine {COMPILED}: cannot play {policy.name!r}: {reason}; engine should be {other}")
+    if lacks is None:
         return jax_engine
-    plain = CompiledEngine(plain=True)
-    if plain.why_not(policy, world.config, world.params) is not None:
-        raise UserError(f"policy {policy.name!r}: no engine can play it here: {reason}")
     warnings.warn(f"{policy.name}: is played some hundred times slower, in Python: {reason}", Slower, stacklevel=2)
     return plain
 

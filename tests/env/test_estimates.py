@@ -8,9 +8,8 @@ import pytest
 
 from jaxsched.env.environment import SHOWN, initial_state
 from jaxsched.env.knowledge import estimated_left_s
-from jaxsched.env.levels import GITTINS
 from jaxsched.env.observation import observe
-from jaxsched.env.queues import ORDERS, Discipline, order_keys
+from jaxsched.env.queues import BASIC, Discipline, order_keys
 from jaxsched.policies.menu import build_menu
 from jaxsched.policies.registry import parse
 from tests.support import strategies
@@ -27,7 +26,7 @@ def views(case: strategies.Case, config):
         return (
             obs,
             build_menu(params, state, obs),
-            [order_keys(Discipline(order=order), state, params) for order in ORDERS if order != GITTINS],
+            [order_keys(Discipline(order=order), state, params) for order in BASIC],
         )
 
     state = initial_state(config, params, case.table)

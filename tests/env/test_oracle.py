@@ -5,7 +5,6 @@ judges.
 """
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.env.extensions.parts import Pairs
-from jaxsched.env.state import POSSIBLE, State
+from jaxsched.env.state import State
 from tests.oracle import policies, seeking, simulator
-from tests.support import strategies
+from tests.support import scripted, strategies
 from tests.support.cases import cases, few
 from tests.support.sharing_laws import by_hand
-from tests.support.strategies import GREEDY, SEEKING, SPECS
+from tests.support.strategies import GREEDY, SPECS
 
 
 def oracle_policy(spec: str):
@@ -50,15 +49,14 @@ def oracle_policy(spec: str):
 def assert_same(
     case: strategies.Case, spec: str, specs: tuple[str, ...], interference: str, run=strategies.run
 ) -> None:
-    """Run both and compare."""
+    """Run both and compare; without `specs` the environment does what the oracle's policy did."""
     case = dataclasses.replace(case, law=interference)
-    state = run(case, spec, case.config(skip_idle="faster" not in spec), specs)
-    ours = strategies.outcome(case, state)
+    policy = scripted.Recorded(oracle_policy(spec))
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
         case.params.profiles,
-        oracle_policy(spec),
+        policy,
         interval_s=case.interval_s,
         rounds=case.shape.rounds,
         max_forwards=case.max_forwards,
@@ -74,6 +72,9 @@ def assert_same(
         pair_factors=None if case.pairs is None else np.asarray(case.pairs.factor, np.float64),
         pairs_known=case.pairs is not None and case.pairs.known,
     )
+    config = case.config(skip_idle="faster" not in spec)
+    state = run(case, spec, config, specs) if specs else scripted.play_again(case, config, policy.rounds)
+    ours = strategies.outcome(case, state)
     assert int(state.illegal) == 0
     assert ours.status == theirs.status
     # A start is a boundary, so that any difference is at least an interval.
@@ -120,10 +121,6 @@ def assert_same_seen(ours: Pairs, theirs: simulator.Result) -> None:
     np.testing.assert_allclose(np.asarray(ours.mean)[long], believed[long], rtol=1e-4, err_msg="mean factors")
 
 
-# Boundaries at which nothing is possible are passed over, as the policy says: there is no news at them.
-passing_over = functools.partial(strategies.run, asked=POSSIBLE)
-
-
 # Hypothesis draws by the source of a test: one that is reworded has other cases.
 
 
@@ -159,24 +156,6 @@ def test_heuristics_without_interference(case, spec):
 def test_greedy_wait(shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
     assert_same(case, spec, GREEDY[shape], "analytic")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", SEEKING)
-@settings(max_examples=10)
-@given(data=st.data())
-def test_some_that_seek(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SEEKING[shape]))
-    assert_same(case, spec, SEEKING[shape], "analytic", passing_over)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("shape", SEEKING)
-@cases(40)
-@given(data=st.data())
-def test_jobs_that_seek(shape, data):
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SEEKING[shape]))
-    assert_same(case, spec, SEEKING[shape], "analytic", passing_over)
 
 
 @pytest.mark.long

@@ -42,7 +42,9 @@ def test_policies_under_pair_factors(shape, known, data):
 @given(data=st.data())
 def test_pair_factors_where_jobs_are_stopped_and_servers_fail(shape, data):
     case = failing(crowded_case(data.draw(SEEDS), shape), data)
-    assert_same(case, data.draw(st.sampled_from(SHARING[shape])), SHARING[shape], "analytic")
+    spec = data.draw(st.sampled_from(SHARING[shape]))
+    rules = tuple(one for one in SHARING[shape] if one not in STOPS)
+    assert_same(case, spec, () if spec in STOPS else rules, "analytic")
 
 
 @pytest.mark.long

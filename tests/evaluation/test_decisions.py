@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.build import build
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.evaluation.decisions import decisions_of, find_most_lost
@@ -13,6 +14,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.load import WorkloadOptions, get_workload
 
 SETTINGS = Settings(record_placements=True)
 
@@ -46,6 +48,27 @@ def test_a_run_that_is_not_repeated_is_not_explained(cluster, job_lists):
     ((result,),) = simulate([policy], cluster, [jobs], Settings(record_placements=True, seed=5)).values()
     found = decisions_of(policy, result, cluster, SETTINGS, np.arange(len(jobs)))  # another seed
     assert len(found) < len(jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "stops"), [("pack:las+backfill+preempt+spread", True), ("greedy-wait:sjf+spread+reserve+seek", False)]
+)
+def test_what_only_the_event_loop_plays_is_repeated_from_its_record(spec, stops):
+    """All first starts are found, at their times and places, however jobs were stopped or sent on before."""
+    cluster = get_cluster("leaf-spine-4", 2)
+    options = WorkloadOptions(num_jobs=150, load=1.2, total_gpus=32, schedulers=2)
+    jobs, policy = get_workload("distributed", options)[0], parse(spec)
+    settings = Settings(record_placements=True, preemption=stops)
+    ((result,),) = simulate([policy], cluster, [jobs], settings).values()
+    assert (len(result.attempts.job) > len(jobs)) == stops
+    found = decisions_of(policy, result, cluster, settings, np.arange(len(jobs)))
+    begun = np.flatnonzero(result.start_s >= 0)  # the others are rejected
+    assert len(begun) > 140 and [decision.at_s for decision in found] == sorted(result.start_s[begun].tolist())
+    taken = {decision.job: next(place for place in decision.places if place.taken) for decision in found}
+    assert sorted(taken) == begun.tolist() and max(len(decision.places) for decision in found) > 1
+    for job, place in taken.items():
+        assert sum(count for _, count in place.servers) == jobs.workers[job]
 
 
 @pytest.mark.long

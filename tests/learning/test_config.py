@@ -123,7 +123,7 @@ MISTAKES = [  # text of the file, what the message must say
     ('env: {failures: "100"}', ["env", "failures", "'100'", "MTBF,MTTR"]),
     ('env: {failures: "100,0"}', ["env", "failures", "mean hours out"]),
     ("env: {preemption: true, restart_s: -1.0}", ["env", "restart_s", "-1.0", "from 0"]),
-    ("queue: {order: gittins}", ["queue", "gittins", "knows: history"]),
+    ("queue: {order: gittins}", ["queue", "order", "fifo", "event loop"]),
     ("machine: {path: tpu}", ["machine", "path", "auto, cpu, accelerator"]),
     ("queue: {window: 0}", ["queue", "window", ">= 1"]),
     ("queue: {order: tallest}", ["queue", "order", "fifo"]),

@@ -13,7 +13,6 @@ from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.policies.evolved import policy_of, save
 from jaxsched.policies.registry import parse
-from tests.support.strategies import random_table
 
 # What `mlfq` does, were its queues a little longer.
 QUEUES = LevelTable(tuple((0,) * 7 + tuple(np.repeat(range(1, 8), 2).tolist()) for _ in range(8)))
@@ -66,8 +65,3 @@ def test_what_is_wrong_in_a_card_is_said(folder, change, said):
 def test_a_table_of_another_shape_or_range_is_refused(table):
     with pytest.raises(UserError, match="levels: should be"):
         LevelTable(table)
-
-
-def test_tables_that_differ_are_other_policies():
-    assert random_table(1) != random_table(2)
-    assert policy_of(random_table(1), "a").asks_at is policy_of(random_table(1), "b").asks_at

@@ -14,7 +14,7 @@ from jaxsched.env.queues import ORDERS, Discipline
 from jaxsched.env.state import PLACE, WAIT
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.policies.heuristics import heuristic
+from jaxsched.policies.heuristics import make_heuristic
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.policies.rules import RULES, pack
@@ -87,6 +87,8 @@ def test_greedy_wait_has_more_options():
         ("pack:backfill+backfill", ("'backfill' after 'backfill'",)),
         ("pack:srtf+backfill+h0.5", ("'h0.5'", "'preempt'")),
         ("pack:las+backfill+q5", ("'q5'", "'tiresias'")),
+        ("random:las", ("the order 'las' is for the event loop, which plays first-fit, pack,", "leave it out")),
+        ("random:mlfq+preempt", ("'preempt' is for the event loop",)),
         ("examples/policy.py", ("which rule of the file", "examples/policy.py:NAME")),
     ],
 )
@@ -140,7 +142,7 @@ def test_an_order_and_a_rule_may_be_functions():
         return state.jobs.estimate_s[jnp.maximum(state.queue, 0)]
 
     def by_functions(key, state, params):
-        return heuristic(pack, Discipline(order=shortest, backfill=True))(key, state, params, None)
+        return make_heuristic(pack, Discipline(order=shortest, backfill=True))(key, state, params, None)
 
     key = jax.random.key(0)
     named = jax.jit(parse("pack:sjf+backfill"))(key, state, case.params)

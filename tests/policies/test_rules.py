@@ -11,7 +11,7 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.policies.candidates import candidates
+from jaxsched.policies.candidates import list_candidates
 from jaxsched.policies.filling import PAIRS, fill_in_order, fill_one_by_one, place_ps, quantise
 from jaxsched.policies.rules import RULES, View
 from jaxsched.workload.models import MODEL_NAMES, profiles
@@ -191,7 +191,7 @@ def test_ps_follow_the_workers():
 
 # ----------------------------------------------------------------------------------------------------------- candidates
 
-_candidates = jax.jit(candidates)
+_candidates = jax.jit(list_candidates)
 
 
 def menu(seen: View, wanted: JobSpec):
@@ -250,6 +250,6 @@ def test_small_partitions_have_fewer_anchors():
     size = layout_of(small).size
     free, full = jnp.array([4, 4, 4, 4]), jnp.zeros(4, jnp.int32)
     seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full)
-    workers, valid = map(np.asarray, jax.jit(candidates)(seen, job(2)))
+    workers, valid = map(np.asarray, jax.jit(list_candidates)(seen, job(2)))
     expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
     assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected

@@ -5,25 +5,25 @@ import pytest
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
-from jaxsched.policies.registry import parse
 from jaxsched.simulation import settings as of_settings
 from jaxsched.simulation.attempts import DONE, FAILED, RUNNING, STOPPED, attempts_of_log
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
+from tests.support.strategies import STOPPING, policy_of
 
 CLUSTER = get_cluster("leaf-spine-2", 1)
 STOPS = dict(preemption=True, failures="20,0.5", checkpoint_s=600.0, interference="none")
 
 
-def played(count: int, lists: int = 1, **changes) -> list[Outcome]:
+def played(count: int, lists: int = 1, spec: str = "pack:las+backfill+preempt", **changes) -> list[Outcome]:
     rng, jobs = np.random.default_rng(0), []
     for _ in range(lists):
         submit_s, duration_s = np.sort(rng.uniform(0, 4e4, count)), rng.uniform(1e3, 2e4, count)
         jobs.append(make_job_list(submit_s, duration_s, rng.choice([1, 2, 8], count)))
     settings = Settings(**(dict(record_placements=True) | STOPS | changes))
-    return simulate([parse("pack:las+backfill+preempt")], CLUSTER, jobs, settings)["pack:las+backfill+preempt"]
+    return simulate([policy_of(spec)], CLUSTER, jobs, settings)[spec]
 
 
 def hold(result: Outcome) -> None:
@@ -53,7 +53,7 @@ def test_the_compiled_loop_goes_on_with_a_longer_log():
 @pytest.mark.slow
 def test_jax_reads_its_log_whenever_it_is_full(monkeypatch):
     monkeypatch.setattr(of_settings, "STARTS", 3)
-    (result,) = played(12, engine="jax")
+    (result,) = played(12, spec=STOPPING, engine="jax")
     assert len(result.attempts.job) > 12
     hold(result)
 
@@ -61,7 +61,7 @@ def test_jax_reads_its_log_whenever_it_is_full(monkeypatch):
 @pytest.mark.long
 def test_so_does_a_batch(monkeypatch):
     monkeypatch.setattr(of_settings, "STARTS", 3)
-    for result in played(12, lists=2, engine="jax", batched=True):
+    for result in played(12, lists=2, spec=STOPPING, engine="jax", batched=True):
         assert len(result.attempts.job) > 12
         hold(result)
 

@@ -24,7 +24,6 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation import compiled_engine as engine
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.engine import Stopped
-from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
@@ -124,15 +123,14 @@ def test_a_rejected_job_of_many_gpus_takes_no_room():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jax", "compiled"])
-def test_jobs_are_forwarded_as_often_as_allowed_and_no_oftener(engine):
+def test_jobs_are_forwarded_as_often_as_allowed_and_no_oftener():
     """Where jobs are stopped they are forwarded again and again, if they may be."""
     cluster = get_cluster("leaf-spine-2", 2)
     jobs, policy = jobs_for(cluster, 80), "pack:las+backfill+spread+preempt"
     most = []
     for allowed in (0, 2, 50):
-        (result,) = outcomes(engine, cluster, jobs, [policy], preemption=True, max_forwards=allowed)
-        assert result.stats.engine == engine
+        (result,) = outcomes("auto", cluster, jobs, [policy], preemption=True, max_forwards=allowed)
+        assert result.stats.engine == "compiled"
         most.append(int(result.forwards.max()))
     assert most[:2] == [0, 2] and 2 < most[2] <= 50
 
@@ -185,6 +183,28 @@ def test_what_it_cannot_play_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("spec", "beyond"),
+    [
+        ("pack:las+backfill", "the order 'las'"),
+        ("pack:las+preempt", "'preempt'"),
+        ("pack:sjf+backfill+spread+seek", "'seek'"),
+        ("search:pack:sjf", "a search"),
+    ],
+)
+def test_what_only_the_loop_plays_is_said(monkeypatch, spec, beyond):
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs, world = jobs_for(cluster, 5), {"preemption": "preempt" in spec}
+    said = f"it has {beyond}, which only the compiled event loop plays"
+    with pytest.raises(UserError, match=f"engine jax: cannot play '{re.escape(spec)}': {said}"):
+        outcomes("jax", cluster, jobs, [spec], **world)
+    with pytest.raises(UserError, match=f"policy: {beyond} is for the event loop only"):
+        _ = parse(spec).function
+    monkeypatch.setattr(coverage, "LAWS", ())
+    with pytest.raises(UserError, match=f"no engine plays it here: {said}, and of that loop, it has no interference"):
+        outcomes("auto", cluster, jobs, [spec], **world)
+
+
+@pytest.mark.parametrize(
     ("version", "reason"),
     [
         (None, r"it needs Numba, `pip install 'jaxsched\[compiled\]'`"),
@@ -211,14 +231,13 @@ def test_without_numba_the_loop_plays_in_python_what_jax_lacks(monkeypatch):
     jobs = jobs_for(cluster, 20)
     (there,) = outcomes("compiled", cluster, jobs, [spec], preemption=True)
     monkeypatch.setattr(coverage, "numba_missing", lambda: "it needs Numba")
-    monkeypatch.setattr(JaxEngine, "why_not", lambda *_: "it has no queues with preempt")
     with pytest.warns(
         Slower, match=f"{re.escape(spec)}: is played some hundred times slower, in Python: it needs Numba"
     ):
         (missing,) = outcomes("auto", cluster, jobs, [spec], preemption=True)
     np.testing.assert_array_equal(missing.finish_s, there.finish_s)
-    with pytest.raises(UserError, match="policy 'random': no engine can play it here: it has the policies"):
-        outcomes("auto", cluster, jobs, ["random"])
+    with pytest.raises(UserError, match="policy 'search:pack:sjf': no engine plays it here: it has a search"):
+        outcomes("auto", cluster, jobs, ["search:pack:sjf"])
 
 
 def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):

@@ -39,10 +39,9 @@ def played(cluster: Cluster, jobs: JobList, specs: list[str], **settings) -> lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jax", "compiled"])
-def test_a_job_moves_to_faster_gpus_once_that_makes_up_for_five_restarts(engine):
+def test_a_job_moves_to_faster_gpus_once_that_makes_up_for_five_restarts():
     """The A100s become free before that; nobody is queued, and none arrives."""
-    cluster, settings = cluster_of(["A100", "V100"], 2), dict(engine=engine, record_placements=True)
+    cluster, settings = cluster_of(["A100", "V100"], 2), dict(record_placements=True)
     rules = [f"pack:mlfq+spread+preempt{option}" for option in ("", "+faster")]
     alone, gangs = (
         make_job_list([0.0, 60.0], [400.0, 9000.0], [gpus, gpus], home=[0, 1], model=MODEL_NAMES.index("gpt2"))

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env.environment import initial_state, is_finished, transition
 from jaxsched.env.extensions.parts import Pairs
+from jaxsched.env.extensions.preemption import may_stop
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.rollout import one_round, one_turn, play_while
 from jaxsched.env.stages import Playing, at_boundary
-from jaxsched.env.state import ALWAYS, Action, Asked, EnvConfig, EnvParams, State
+from jaxsched.env.state import ALWAYS, STOP, WAIT, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.policies.spec import BY_HAND, MATCH, SeekWeights, parse_spec
@@ -30,7 +31,6 @@ __all__ = [
     "GUESSING",
     "INFORMED",
     "PREEMPTIVE",
-    "SEEKING",
     "SHARING",
     "SPECS",
     "Case",
@@ -123,7 +123,7 @@ GREEDY = {
         "greedy-wait:lifetime+p2",
     ),
 }
-# All of these stop jobs; they are played in worlds that allow it.
+# All of these stop jobs, in worlds that allow it. The event loop plays them; the environment does what the oracle did.
 PREEMPTIVE = {
     "one": (
         "pack:srtf+backfill+preempt+consolidate",
@@ -165,12 +165,15 @@ SHARING = {
 TABLES = {
     "one": ("pack:table1+backfill+preempt+consolidate",),
     "two": ("pack:table2+backfill+preempt+consolidate+spread", "tetris:table3+preempt"),
+    "three": ("first-fit:table4+backfill+preempt+h1",),
 }
 
 
 def policy_of(spec: str) -> Policy:
     """The policy of a name. `tableN` in it stands for the levels of `random_table(N)`, `seekN` for `random_seek(N)`."""
     table, seek = re.search(r"table(\d+)", spec), re.search(r"seek(\d+)", spec)
+    if spec == STOPPING:
+        return Policy(STOPPING, _stopping)
     if table is not None:
         of = parse_spec(spec.replace(table[0], "mlfq"))
         queue = dataclasses.replace(of.queue, order=random_table(int(table[1])))
@@ -179,6 +182,20 @@ def policy_of(spec: str) -> Policy:
         of = parse_spec(spec.replace(seek[0], "seek"))
         return Policy(spec, dataclasses.replace(of, seek=random_seek(int(seek[1]))))
     return parse(spec)
+
+
+STOPPING = "stopping"  # the name of a policy that is a function, which stops jobs
+
+
+def _stopping(key, state: State, params: EnvParams, weights) -> Action:
+    """`first-fit`, and who waits in vain stops jobs that have not been stopped before, the last row first."""
+    action = parse("first-fit:sjf")(key, state, params)
+    running = state.running.job
+    fresh = may_stop(params, state) & (state.service.stops[jnp.maximum(running, 0)] < 1)
+    last = jnp.where(fresh, running, -1)
+    in_vain = (action.kind == WAIT) & (state.queue >= 0).any(-1) & (state.queue < 0).any(-1) & ~state.waited
+    stop = fresh & (last == last.max(-1, keepdims=True)) & in_vain[:, None]
+    return action.replace(kind=jnp.where(stop.any(-1), STOP, action.kind), stop=stop)
 
 
 def random_table(seed: int) -> LevelTable:
@@ -196,17 +213,7 @@ def random_seek(seed: int) -> SeekWeights:
     return SeekWeights(tuple(map(float, numbers.astype(np.float32))))
 
 
-# Jobs go where they had better wait.
-SEEKING = {
-    "two": ("pack:sjf+backfill+spread+seek", "tetris:area+backfill+spread+reserve+seek3"),
-    "three": (
-        "first-fit:fifo+backfill+spread+seek",
-        "load-balance:tenants+backfill+spread+seek1",
-        "greedy-wait:sjf+spread+seek2",
-    ),
-}
-
-# Likewise, in worlds where policies know the history: run times are hidden.
+# These stop jobs, in worlds where policies know the history: run times are hidden.
 INFORMED = {
     "one": (
         "pack:srsf+backfill+preempt+consolidate",
@@ -228,14 +235,12 @@ FASTER = {
     ),
     "three": ("first-fit:las+preempt+h0.5+spread+faster",),
 }
-GUESSING = {"three": ("tetris:area+backfill+reserve+forward", "greedy-wait:themis+p2")}  # of these none stops jobs
+GUESSING = {"three": ("tetris:area+backfill+reserve+forward", "greedy-wait:sjf+p2")}  # of these none stops jobs
 
 
 def compiled_with(spec: str, shape: Shape) -> tuple[str, ...]:
     """The policies that are compiled together with `spec` for `shape`."""
-    rows = [
-        row for name, one in SHAPES.items() if one == shape for row in (SPECS[name], GREEDY[name], PREEMPTIVE[name])
-    ]
+    rows = [row for name, one in SHAPES.items() if one == shape for row in (SPECS[name], GREEDY[name])]
     return next((row for row in rows if spec in row), (spec,))
 
 
@@ -273,17 +278,14 @@ class OneOf:
         self.policies, self.index, self.asks_at = [policy_of(spec) for spec in specs], index, asked
 
     def __call__(self, key, state: State, params: EnvParams) -> Action:
-        """What that one does: nothing is stopped, and no GPU is named, by those that never do so."""
+        """What that one does: no GPU is named by those that never do so."""
         specs = [policy.spec for policy in self.policies if policy.spec is not None]
         names = any(of.rule == MATCH for of in specs) and state.shares
-        stops = any(of.queue.preempt for of in specs)
 
         def full(policy: Policy, *seen) -> Action:
             action = policy(*seen)
             if names and action.gpu is None:
                 action = action.replace(gpu=jnp.full(len(action.kind), -1))
-            if stops and action.stop is None:
-                action = action.replace(stop=jnp.zeros(state.running.job.shape, bool))
             return action
 
         branches = [functools.partial(full, policy) for policy in self.policies]

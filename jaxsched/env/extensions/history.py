@@ -1,4 +1,4 @@
-"""What finished jobs tell of others: expected run times, and Gittins ranks (docs/semantics.md, section 9, "History").
+"""What finished jobs tell of others: expected run times (docs/semantics.md, section 9, "History").
 
 All of it is whole numbers and single 32-bit operations, so that every engine finds the same to the last bit.
 """
@@ -9,10 +9,8 @@ from jax import Array
 from jaxtyping import ArrayLike, Bool, Float32, Int, Int32
 
 from jaxsched.env.extensions.parts import History
-from jaxsched.env.extensions.sharing import gpus_of
 from jaxsched.env.state import RUNNING, EnvConfig, EnvParams, State
 from jaxsched.semantics import (
-    BINS_AHEAD,
     FIRST_BIN_S,
     HISTORY,
     MOST_STEPS,
@@ -26,12 +24,9 @@ from jaxsched.semantics import (
 )
 from jaxsched.workload.jobs import JobTable
 
-STAGES = 4  # classes of a job, from all jobs to those of its size, tenant and model
 GRID = (2.0 ** (np.arange(1, MOST_STEPS + 1) / STEPS)).astype(np.float32)  # where the steps begin
 SECONDS = (2.0 ** (np.arange(MOST_STEPS * PARTS + 1) / (STEPS * PARTS))).astype(np.float32)  # of means
-BIN_EDGES = (FIRST_BIN_S * 2.0 ** np.arange(SERVICE_BINS - 1)).astype(np.float32)  # GPU-seconds
-_REACH = 2 ** np.arange(BINS_AHEAD)
-BIN_COSTS, BEYOND_COSTS = 3 * _REACH - 2, 4 * _REACH - 2  # half units of service: to end in a bin, or beyond it
+BIN_EDGES = (FIRST_BIN_S * 2.0 ** np.arange(SERVICE_BINS - 1)).astype(np.float32)  # of `gittins`, GPU-seconds
 
 
 def class_counts(tenants: int, models: int) -> tuple[int, ...]:
@@ -44,7 +39,7 @@ def no_history(config: EnvConfig, params: EnvParams) -> History:
     known = config.knows == HISTORY
     classes = sum(class_counts(config.tenants, params.profiles.compute_s.shape[-1])) if known else 0
     none = jnp.zeros(classes, jnp.int32)
-    return History(jobs=none, steps=none, served=jnp.zeros(SERVICE_BINS if known else 0, jnp.int32))
+    return History(jobs=none, steps=none)
 
 
 def classes_of(
@@ -70,19 +65,12 @@ def on_interval(params: EnvParams, state: State, finished: Bool[Array, "P R"]) -
     counts, sums = history.jobs, history.steps
     for index in classes_of(jobs, row, state.attained_s.shape[0], params.profiles.compute_s.shape[-1]):
         counts, sums = counts.at[index].add(once), sums.at[index].add(steps)
-    service_s = run_s * gpus_of(jobs, row).astype(jnp.float32)
-    served = history.served.at[bin_of(service_s)].add(once)
-    return state.replace(history=History(jobs=counts, steps=sums, served=served))
+    return state.replace(history=History(jobs=counts, steps=sums))
 
 
 def on_grid(x: Float32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """Steps of the grid that `x` has reached: 0 below 2^(1/16)."""
     return jnp.searchsorted(jnp.asarray(GRID), x, side="right").astype(jnp.int32)
-
-
-def bin_of(service_s: Float32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
-    """The bin of attained service in GPU-seconds."""
-    return jnp.searchsorted(jnp.asarray(BIN_EDGES), service_s, side="right").astype(jnp.int32)
 
 
 def estimates_s(params: EnvParams, state: State) -> Float32[Array, "J"]:
@@ -106,14 +94,3 @@ def expected_s(history: History, classes: tuple[Int[ArrayLike, "*jobs"], ...]) -
         whole, rest = history.steps[index] // count, history.steps[index] % count
         mean = PARTS * whole + (PARTS * rest + PRIOR_JOBS * mean) // count
     return jnp.asarray(SECONDS)[jnp.clip(mean, 0, len(SECONDS) - 1)]
-
-
-def gittins_levels(history: History) -> Int32[Array, "bins"]:
-    """Of jobs whose attained service lies in each bin: the lower, the more jobs end soon of those that came so far."""
-    jobs = jnp.pad(history.served + 1, (0, BINS_AHEAD))  # one in every bin beside those that were seen
-    ahead = jobs[jnp.arange(SERVICE_BINS)[:, None] + jnp.arange(BINS_AHEAD)]
-    beyond = jnp.cumsum(jobs[::-1])[::-1][:SERVICE_BINS, None]
-    ended = jnp.cumsum(ahead, -1)
-    cost = jnp.cumsum(ahead * BIN_COSTS, -1) + (beyond - ended) * BEYOND_COSTS
-    rank = (cost.astype(jnp.float32) / ended.astype(jnp.float32)).min(-1)
-    return STEPS * jnp.arange(SERVICE_BINS) + on_grid(rank)

@@ -101,7 +101,6 @@ class History(Extension):
 
     jobs: Int32[Array, "classes"]
     steps: Int32[Array, "classes"]  # sum of their run times on the grid
-    served: Int32[Array, "bins"]  # jobs by the service that they took
 
 
 class Starts(Extension):

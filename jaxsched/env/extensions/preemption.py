@@ -214,25 +214,3 @@ def left_at_checkpoint(
     last = every * jnp.floor(done / jnp.maximum(every, 1e-9) + CHECKPOINT_TOLERANCE)
     had = running.duration_s - service.left_s[jnp.maximum(running.job, 0)]
     return running.duration_s - jnp.maximum(had, jnp.minimum(done, last)), every > 0
-
-
-def intervals_run(state: State, row: Int32[Array, "*jobs"], *, running: bool) -> Int32[Array, "*jobs"]:
-    """Intervals in which jobs that are (or are not) `running` have held GPUs up to now; 0 without preemption."""
-    at = jnp.maximum(row, 0)
-    if not state.service.there:
-        return state.clock - state.records.start[at] if running else jnp.zeros_like(row)
-    ran = state.service.ran[at]
-    return ran + state.clock - state.service.since[at] if running else ran
-
-
-def until_stoppable_s(params: EnvParams, state: State) -> Float32[Array, "P R"]:
-    """At least so many seconds pass before running jobs that may not be stopped now may be."""
-    running, service, preemption = state.running, state.service, params.preemption
-    every = jnp.maximum(preemption.checkpoint_interval_s, 1e-9)
-    at = jnp.maximum(running.job, 0)
-    done, had = running.duration_s - running.remaining_s, running.duration_s - service.left_s[at]
-    work_s = every * (jnp.floor((had + LEAST_GAIN_S) / every) + 1.0 - 2.0 * CHECKPOINT_TOLERANCE) - done
-    work_s = jnp.where(preemption.checkpoint_interval_s > 0, jnp.maximum(work_s, 0.0), 0.0)
-    ran_s = (state.clock - service.since[at]) * params.interval_s
-    least_s = work_s * running.footprint.least  # faster GPUs do it in less than its ideal time
-    return jnp.maximum(preemption.min_run_s - ran_s, running.restart_s + least_s)
