@@ -120,7 +120,7 @@ def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Orde
 
 def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
-    (p, nk), n, t = w.site.groups.shape, w.site.servers.shape[1], w.site.route.shape[1]
+    (p, nk), n = w.site.groups.shape, w.site.servers.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
     passed, numbers = (
         (w.stops.changes[:, :, 0] <= 0).astype(np.int64),
@@ -145,26 +145,8 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
     records["finish_s"] = np.nan
     service = np.zeros(jobs, SERVICE)
     service["left_s"] = w.jobs["duration_s"]
-    scratch = Scratch(
-        place=np.zeros(nk, PLACE),
-        taken=np.zeros(nk, np.int64),
-        fits_server=np.zeros(n, np.int64),
-        racks=np.zeros(t, RACK),
-        sent=np.zeros(w.site.link_id.shape[1]),
-        left_s=np.zeros(r),
-        end_s=np.zeros(r),
-        exit_s=np.zeros(n),
-        inputs=np.zeros(SEEK_INPUTS),
-        anchors=np.zeros(2 * ANCHORS, np.int64),
-        level=np.zeros(r, np.int64),
-        most_without=np.zeros(n, np.int64),
-        without=np.zeros(nk, np.int64),
-        hidden=np.zeros(nk, np.int64),
-        kept_groups=np.zeros(gang, ON_GROUP),
-        kept_wires=np.zeros(wires, ON_WIRE),
-    )
     return Tables(
-        scratch=scratch,
+        scratch=_build_scratch(w, gang, wires),
         numbers=numbers,
         now_s=np.zeros(1),
         free=free,
@@ -189,6 +171,29 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         shared=_shared_gpus(w),
         passed=passed,
         known=build_nothing_known(w.tenants, len(w.models)),
+    )
+
+
+def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
+    """Room for gangs of so many workers, whose footprints have so many wires at most."""
+    nk, n, t, r = w.site.groups.shape[1], w.site.servers.shape[1], w.site.route.shape[1], w.running_slots
+    return Scratch(
+        place=np.zeros(nk, PLACE),
+        taken=np.zeros(nk, np.int64),
+        fits_server=np.zeros(n, np.int64),
+        racks=np.zeros(t, RACK),
+        sent=np.zeros(w.site.link_id.shape[1]),
+        left_s=np.zeros(r),
+        end_s=np.zeros(r),
+        exit_s=np.zeros(n),
+        inputs=np.zeros(SEEK_INPUTS),
+        anchors=np.zeros(2 * ANCHORS, np.int64),
+        level=np.zeros(r, np.int64),
+        most_without=np.zeros(n, np.int64),
+        without=np.zeros(nk, np.int64),
+        hidden=np.zeros(nk, np.int64),
+        kept_groups=np.zeros(gang, ON_GROUP),
+        kept_wires=np.zeros(wires, ON_WIRE),
     )
 
 
