@@ -78,7 +78,7 @@ class PolicySpec:
     patience: float = 1.0  # of these: job-seconds that they accept to lose, over the wait until something can change
     lifetimes: bool = False  # of these: also choose by when servers will be wholly free
     observe: bool = False  # of these: go by what pairs of models on one GPU have been seen to do to each other
-    seek: SeekWeights | None = None  # by which a job is sent where it had better wait, see `policies.seeking`
+    seek: SeekWeights | None = None  # by which a job is sent where it waits least
     search: int = 0  # choices that are compared at a boundary, docs/semantics.md, section 7; 0: the rule is followed
 
     def __post_init__(self) -> None:
