@@ -31,20 +31,20 @@ LONGEST, MOST_PARAMETERS = 60, 9
 
 # What each measure may be: the aim, and where it is above that today, what it may be until then.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "files": (290, 336),
-    "lines": (35_500, 43_500),
-    "files in a folder": (20, 21),
-    "functions over 60 lines": (0, 5),
+    "files": (290, 330),
+    "lines": (35_500, 43_000),
+    "files in a folder": (20, 20),
+    "functions over 60 lines": (0, 1),
     "functions of more than 9 parameters": (0, 1),
-    "tests for None": (60, 65),
+    "tests for None": (60, 60),
     "circles": (0, 0),
     "modules of the training configuration": (25, 25),
-    "modules with preemption": (12, 24),
-    "modules with max_forwards": (12, 22),
-    "modules with knows": (12, 17),
-    "modules with failures": (12, 16),
-    "modules with history": (12, 16),
-    "modules with reserve": (12, 14),
+    "modules with preemption": (12, 22),
+    "modules with max_forwards": (12, 19),
+    "modules with knows": (12, 15),
+    "modules with failures": (12, 13),
+    "modules with history": (12, 13),
+    "modules with reserve": (12, 13),
 }
 
 Tree = dict[Path, ast.Module]
