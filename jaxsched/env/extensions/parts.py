@@ -5,6 +5,7 @@ Axes are named by what they are of: `Jp` is `J` with preemption, else 0; likewis
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
@@ -59,7 +60,7 @@ class Failures(Pytree):
 
 def no_failures(cluster: Cluster) -> Failures:
     """Servers do not fail."""
-    return Failures(changes=jnp.zeros((*cluster.shape[:2], 0), jnp.int32))
+    return Failures(changes=on_device(np.zeros((*cluster.shape[:2], 0)), jnp.int32))
 
 
 class Extension(Pytree):
