@@ -110,7 +110,9 @@ def program_of_rounds(
         states = jax.tree.map(lambda leaf: leaf.reshape(parts, CACHED, *leaf.shape[1:]), states)
         keys = jax.random.split(key, parts)
         states, turns, jobs = jax.lax.map(lambda part: together(part[0], params, pool, part[1]), (states, keys))
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states), turns.sum(), jobs.sum()
+        rows = parts * CACHED
+        states = jax.tree.map(lambda leaf: leaf.reshape(rows, *leaf.shape[2:]), states)  # some leaves have size 0
+        return states, turns.sum(), jobs.sum()
 
     return run
 
