@@ -81,10 +81,10 @@ def map_shards(
         return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
 
     def run(common: Common, own: Own) -> tuple[Result, Part]:
-        own = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), own)
+        own = jax.tree.map(lambda leaf: leaf.reshape(shards, len(leaf) // shards, *leaf.shape[1:]), own)
         result, part = jax.vmap(function, in_axes=(None, 0), axis_name=AXIS)(common, own)
         first = jax.tree.map(lambda leaf: leaf[0], result)
-        return first, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
+        return first, jax.tree.map(lambda leaf: leaf.reshape(shards * leaf.shape[1], *leaf.shape[2:]), part)
 
     return run
 
