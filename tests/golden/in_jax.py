@@ -1,7 +1,7 @@
 """Golden runs of the JAX environment.
 
-The policies of a group are branches of one function, so that a group and world are one compiled program. Those that
-only the event loop is to play are in groups of their own (`GOING`): taking a group out changes no other program.
+The policies of a group are branches of one function, so that a group and world are one compiled program. What
+only the event loop plays is not among them.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Group:
     policies: tuple[str, ...]
 
 
-STAYING = {
+GROUPS = {
     "rules": Group(
         ("plain", "estimates"),
         (
@@ -83,35 +83,8 @@ STAYING = {
     ),
     "alone": Group(("plain",), ("pack", "pack:sjf+backfill+reserve+spread", "greedy-wait", "match:sjf+spread")),
     "learned": Group(("plain", "wrong-estimates", "stops", "failures"), ("quickstart",)),
+    "historic": Group(("history",), ("pack:area+backfill",)),
 }
-# The event loop plays these as well.
-GOING = {
-    "preempting": Group(
-        ("stops", "failures-stops", "shared-stops"),
-        (
-            "pack:srsf+backfill+preempt+consolidate+spread",
-            "pack:las+backfill+preempt+h0.1+spread",
-            "tetris:mlfq+backfill+preempt+forward",
-            "first-fit:tiresias+preempt+q2000",
-            "contention-aware:srtf+preempt+h1",
-            "greedy-wait:las+preempt+h0.5",
-        ),
-    ),
-    "faster": Group(
-        ("types",),
-        ("pack:mlfq+backfill+preempt+consolidate+spread+faster", "load-balance:srsf+backfill+preempt+faster"),
-    ),
-    "historic": Group(
-        ("history",),
-        ("pack:gittins+backfill+preempt+consolidate+spread", "pack:themis+backfill+preempt+h1", "pack:area+backfill"),
-    ),
-    "seeking": Group(
-        ("forwards",),
-        ("pack:sjf+backfill+spread+seek", "tetris:area+backfill+spread+reserve+seek", "greedy-wait:sjf+spread+seek"),
-    ),
-    "alone-going": Group(("stops",), ("pack:las+backfill+preempt",)),
-}
-GROUPS = STAYING | GOING
 
 
 def parts() -> list[str]:
