@@ -92,7 +92,7 @@ def test_jobs_file_says_where_every_job_ran(comparison, cluster, tmp_path):
     write_jobs(tmp_path / "jobs.csv", result, cluster)
     with (tmp_path / "jobs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == JOB_COLUMNS and len(rows) == len(result.jobs)
+    assert tuple(rows[0]) == (*JOB_COLUMNS, "tenant") and len(rows) == len(result.jobs)
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.csv"]
     held: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     for row in rows:

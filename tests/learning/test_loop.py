@@ -183,16 +183,17 @@ def test_the_policy_is_the_best_by_validation(whole, state, config, setting):
     card = json.loads((folder / POLICY_FOLDER / CARD_FILE).read_text())
     assert card["chunk"] == best["chunk"]
     assert card["validation_jct_s"] == pytest.approx(best["validation_jct_s"], rel=1e-6)
-    assert card["config"] == json.loads(json.dumps(to_dict(setting.config)))
+    made_for = dataclasses.replace(config.machine, path=setting.path)
+    assert card["config"] == json.loads(json.dumps(to_dict(dataclasses.replace(config, machine=made_for))))
     end = restore(folder / STATE_FOLDER, state)
     assert float(end.best_jct_s) == pytest.approx(best["validation_jct_s"], rel=1e-6)
     assert int(end.chunk) == config.ppo.chunks
     load_policy(folder / POLICY_FOLDER)
 
 
-def test_if_no_validation_run_ends_the_last_weights_are_the_policy(tmp_path, setting, state):
+def test_if_no_validation_run_ends_the_last_weights_are_the_policy(tmp_path, config, setting, state):
     programs = programs_of(setting)._replace(validate=lambda weights: jnp.float32(jnp.inf))
-    config = dataclasses.replace(setting.config, ppo=dataclasses.replace(setting.config.ppo, chunks=2))
+    config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, chunks=2))
     programs = programs._replace(step=lambda state: (state.replace(chunk=state.chunk + 1), {}))
     policy = train(config, tmp_path / "run", programs=programs)
     card = json.loads((policy / CARD_FILE).read_text())

@@ -120,14 +120,14 @@ def test_where_it_cannot_search_is_said(capsys):
     for changes, reason in (
         ({"knows": "history"}, "not by those of the history"),
         ({"failures": "100,1"}, "where servers fail"),
-        ({"engine": "jax"}, "in the compiled event loop only"),
-        ({"debug_checks": True}, "in the compiled event loop only"),
+        ({"engine": "jax"}, "a search, which only the compiled event loop plays"),
+        ({"debug_checks": True}, "a search, which only the compiled event loop plays"),
         ({"knows": "nothing"}, "needs run times or estimates"),
     ):
         with pytest.raises(UserError, match=reason) as refusal:
             compare(CLUSTER, [jobs], [spec], Settings(**changes))
         assert "\n" not in str(refusal.value)
-    with pytest.raises(UserError, match="in whole runs"):
+    with pytest.raises(UserError, match="a search is for the event loop only"):
         parse(spec)(jax.random.key(0), None, None)  # pyright: ignore
     with pytest.raises(UserError, match="searches in simulations only"):
         GuardedPolicy(spec, PlanSettings())
