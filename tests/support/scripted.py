@@ -30,7 +30,7 @@ class Recorded:
 def play_again(case: Case, config: EnvConfig, rounds: dict[int, list[dict[int, tuple]]]) -> State:
     """The state when all jobs of `case` are done, if schedulers act as `Recorded` says and wait elsewhere."""
     step = strategies.jit_transition(config)
-    state = strategies.jit_start(config)(case.params, case.table)
+    state = strategies.jit_start(config)(case.params, case.table, case.pairs)
     for _ in range(MOST_ROUNDS):
         if bool(is_finished(state)):
             return state
@@ -59,7 +59,7 @@ def _action_of(case: Case, state: State, acts: dict[int, tuple]) -> Action:
             for counts, given in ((workers, act[2]), (ps, act[3])):
                 for group, count in given.items():
                     counts[p, group] = count
-            gpu[p] = act[4] if len(act) > 4 else -1
+            gpu[p] = act[4] if len(act) > 4 and act[4] is not None else -1
     shape = case.cluster.group_gpus.shape
     return Action(
         kind=kind,
