@@ -94,15 +94,16 @@ def place(common: Common, own: Own, shards: int) -> tuple[Common, Own]:
     mesh = make_mesh(shards)
     if mesh is None:
         return common, own
-    return _put(common, NamedSharding(mesh, EVERYWHERE)), _put(own, NamedSharding(mesh, DIVIDED))
+    return _put(common, mesh, EVERYWHERE), _put(own, mesh, DIVIDED)
 
 
-def _put(tree: T, sharding: NamedSharding) -> T:
+def _put(tree: T, mesh: Mesh, spec: PartitionSpec) -> T:
     """On these devices; of several processes each has the whole tree and puts its part, unless that is done."""
-    if jax.process_count() == 1:
-        return jax.device_put(tree, sharding)
 
     def put(leaf: Array) -> Array:
+        sharding = NamedSharding(mesh, spec if leaf.size else EVERYWHERE)  # where programs leave empty arrays
+        if jax.process_count() == 1:
+            return jax.device_put(leaf, sharding)
         if not leaf.is_fully_addressable:
             return leaf
         whole = np.asarray(leaf)
