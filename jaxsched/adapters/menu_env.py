@@ -18,8 +18,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
-from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing

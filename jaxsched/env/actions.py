@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
+from jaxsched.env.extensions import preemption, sharing, starts
 from jaxsched.env.extensions.failures import allows
-from jaxsched.env.extensions.hooks import ON_START
 from jaxsched.env.extensions.preemption import left_at_start, started_before, stop
 from jaxsched.env.extensions.sharing import choose_gpus
 from jaxsched.env.extensions.starts import Placed
@@ -28,6 +28,9 @@ from jaxsched.env.state import (
     queue_room,
 )
 
+# What each extension does when jobs start, in this order: `(params, state, placed) -> state`.
+# When jobs leave early, only some parts of the state go through a `lax.cond`: see `stop`.
+ON_START = (sharing.on_start, preemption.on_start, starts.on_start)
 ADMITTED = 16  # jobs that one turn of `admit_some` queues, at most
 
 

@@ -5,7 +5,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
 from jaxsched.dynamics.gpu_sharing import Sharers
-from jaxsched.env.extensions.hooks import ON_INTERVAL
+from jaxsched.env.extensions import history, sharing
 from jaxsched.env.extensions.pairs import on_completion
 from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.extensions.preemption import add_restart, pass_restart
@@ -15,6 +15,8 @@ from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_term
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
+
+ON_INTERVAL = (sharing.on_interval, history.on_interval)  # of the extensions: `(params, state, finished) -> state`
 
 
 class IntervalState(Pytree):

@@ -1,4 +1,4 @@
-"""What a scheduler sees: its partition, its queue's window, and the pooled state of every scheduler.
+"""What a scheduler sees: its partition, its queue's window, the pooled state of every scheduler, and its menu.
 
 Nothing here depends on the cluster's size except through array axes, and every feature is a ratio or a logarithm, so
 that weights trained on a small cluster read a large one.
@@ -6,7 +6,7 @@ that weights trained on a small cluster read a large one.
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float32, Int32
+from jaxtyping import Bool, Float32, Int8, Int32
 
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.extensions.sharing import gpus_of
@@ -30,6 +30,25 @@ class Observation(Pytree):
     job_slot: Int32[Array, "P shown"]  # queue slot
     job_mask: Bool[Array, "P shown"]  # there is such a job (those of the window may start now, the last one may not)
     forward_mask: Bool[Array, "P P"]  # that last job may be forwarded to this scheduler
+
+
+class Menu(Pytree):
+    """Placements on offer, K for every scheduler, those of the window's first job first."""
+
+    rank: Int32[Array, "P K"]  # the job's place in the window
+    order: Int32[Array, "P K"]  # place among the job's candidates in greedy-wait's order, 0 for its choice
+    workers: Int8[Array, "P K NK"]  # per group
+    features: Float32[Array, "P K Fc"]  # what the placement would do, see `policies.menu`
+    log_stake: Float32[Array, "P K"]  # log of the seconds lost over those until the next completion, within +-4
+    brief: Bool[Array, "P K"]  # the job would be done before the next completion
+    mask: Bool[Array, "P K"]
+
+
+class Choice(Pytree):
+    """One decision per scheduler."""
+
+    act: Bool[Array, "P"]  # do something rather than wait
+    option: Int32[Array, "P"]  # index into placements (K) followed by forwards (P)
 
 
 def log_ratio(value: Float32[Array, "*#shape"], unit: float | Float32[Array, "*#shape"]) -> Float32[Array, "*#shape"]:

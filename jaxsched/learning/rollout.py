@@ -14,8 +14,7 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.stages import Playing, turn_with

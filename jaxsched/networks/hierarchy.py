@@ -16,8 +16,7 @@ import jraph
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PyTree
 
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, hear, upward
 from jaxsched.pytree import Pytree
 

@@ -14,8 +14,7 @@ from msgspec import Meta
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.observation import Menu, Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError

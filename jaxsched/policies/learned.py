@@ -9,8 +9,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray, PyTree
 
 from jaxsched.env.knowledge import ESTIMATES
-from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE
 from jaxsched.errors import UserError

@@ -11,8 +11,7 @@ from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.knowledge import ESTIMATES
-from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
 from jaxsched.policies.base import Act, place_or_forward

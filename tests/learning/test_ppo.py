@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.menu import Choice
+from jaxsched.env.observation import Choice
 from jaxsched.env.state import reward_weights
 from jaxsched.learning.options import PPOConfig
 from jaxsched.learning.ppo import Batch, optimizer, select

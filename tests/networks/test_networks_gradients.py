@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.hierarchy import Heads
 from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 

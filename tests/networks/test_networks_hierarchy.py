@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from tests.support.network_cases import SIZE, SIZES, apply, assert_differ, assert_same, make, pad
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.menu import Choice, Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.networks.hierarchy import Heads
 from jaxsched.policies.learned import log_prob_and_entropy, most_likely, option_logits, sample
 

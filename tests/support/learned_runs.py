@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.env.environment import SHOWN, is_finished
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation, observe
+from jaxsched.env.observation import Menu, Observation, observe
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, EnvParams, State
 from jaxsched.networks.hierarchy import SchedulerNetwork

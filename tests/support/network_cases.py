@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.env.menu import Menu
-from jaxsched.env.observation import Observation
+from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
 
 # P, N, K, T, W, C: from one group alone to more servers, sockets, jobs and candidates than any other test has
