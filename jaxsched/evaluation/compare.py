@@ -100,10 +100,10 @@ def compare(
     if not isinstance(seeds, list) or len(seeds) != len(job_lists):  # further entries may be anything
         seeds = range(len(job_lists))
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
-    settled = settings.described()
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
+    config = on | dict(config or {}) | settings.described()
     played = {} if uses_accelerator(settings.device) else {"device": CPU}
-    return Comparison(_add_ratios(rows), float(bounds.mean()), on | dict(config or {}) | settled, versions() | played)
+    return Comparison(_add_ratios(rows), float(bounds.mean()), config, versions() | played, settings)
 
 
 _OF_SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]  # which is that of lists

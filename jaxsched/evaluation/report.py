@@ -7,7 +7,6 @@ neighbours are alike, and deflate to half as much. `report_data.js` is the other
 
 import base64
 import binascii
-import dataclasses
 import json
 import re
 import zlib
@@ -33,14 +32,7 @@ from jaxsched.simulation.attempts import DONE, Attempts
 from jaxsched.simulation.settings import Settings, params_for
 
 PAGE = Path(__file__).with_name("report_page.html")
-ADDED = (
-    "placement",
-    "sharing",
-    "server",
-    "network",
-    "restarts",
-    "lost",
-)  # the parts of `Parts` that places and others add
+ADDED = ("placement", "sharing", "server", "network", "restarts", "lost")  # of `Parts`: what comes on top
 _RUNS = re.compile("<!--RUNS-->.*?<!--END-->", re.S)
 MOST_POLICIES = 6  # whose runs a page holds
 MOST_LINKS = 40  # the busiest
@@ -79,7 +71,7 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
     first = comparison.rows[0].outcomes[0]
     jobs = first.jobs
     gpus, servers = _gpus(cluster)
-    settings = Settings(**{field.name: comparison.config[field.name] for field in dataclasses.fields(Settings)})
+    settings = comparison.settings
     params = params_for(cluster, jobs, settings)
     return {
         "policies": [

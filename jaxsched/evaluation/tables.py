@@ -13,6 +13,7 @@ from rich.text import Text
 from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric, Metrics
 from jaxsched.evaluation.statistics import Interval
 from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.settings import Settings
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _LEAST = 10.0  # of the least mean JCT, in the table's unit
@@ -45,6 +46,7 @@ class Comparison:
     bound_s: float  # lower bound on any policy's mean JCT, mean over seeds (docs/bound.md)
     config: dict[str, Any]
     versions: dict[str, str]
+    settings: Settings
 
     @property
     def best_baseline(self) -> PolicyResult | None:
@@ -102,7 +104,7 @@ def time_unit(rows: Sequence[PolicyResult]) -> tuple[str, float]:
     """Name and seconds of the largest unit in which every mean JCT is at least 10 (else seconds)."""
     means = [row.figures.jct_mean_s for row in rows if not math.isnan(row.figures.jct_mean_s)]
     fitting = [unit for unit in UNITS if means and min(means) / unit[1] >= _LEAST]
-    return (fitting or UNITS)[-1] if fitting else UNITS[0]
+    return fitting[-1] if fitting else UNITS[0]
 
 
 def number(value: float, digits: int = 1) -> str:

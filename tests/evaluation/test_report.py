@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxsched.cluster.outages import Outages
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
@@ -69,6 +70,14 @@ def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
         alone_s = result.jct_s - result.queue_s - result.jobs.duration_s
         np.testing.assert_allclose(added, np.nan_to_num(alone_s), atol=1e-5 * np.nanmax(result.jct_s))
     np.testing.assert_array_equal(unpacked(data["jobs"]["submit_s"]), comparison.rows[0].outcomes[0].jobs.submit_s)
+
+
+def test_a_page_shows_runs_with_outages_of_a_file(cluster):
+    out = Outages(np.array([0]), np.array([60.0]), np.array([120.0]))
+    jobs, settings = make_job_list([0.0], 300.0, 1), Settings(outages=out, record_placements=True)
+    found = compare(cluster, [jobs], ["pack"], settings)
+    assert found.rows[0].outcomes[0].attempts.job.tolist() == [0, 0]
+    assert len(unpacked(data_of(report_html(found, cluster))["policies"][0]["attempts"]["start"])) == 2
 
 
 def test_a_page_takes_less_room_than_its_numbers(comparison, cluster):
