@@ -10,7 +10,7 @@ from jaxtyping import Int, Int32, PRNGKeyArray, PyTree
 from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.extensions.preemption import may_stop
 from jaxsched.env.state import STOP, Action, EnvConfig, EnvParams, State
-from jaxsched.event_loop import Run
+from jaxsched.event_loop import Run, numba_missing
 from jaxsched.policies.base import place_or_forward
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.attempts import STOPPED, Attempts
@@ -30,7 +30,8 @@ def order_of_starts(
         return np.arange(len(attempts.job))
     room = {"queue_slots": len(result.jobs), "running_slots": result.stats.running_slots}
     config = dataclasses.replace(config, starts=1, **room)
-    run = Run(config, params, to_table(result.jobs, interval_s), policy, interval_s, pairs=pairs)
+    table, plain = to_table(result.jobs, interval_s), numba_missing() is not None
+    run = Run(config, params, table, policy, interval_s, in_python=plain, pairs=pairs)
     run.go_on()
     assert run.log is not None
     turn = np.full(len(result.jobs), NEVER)

@@ -8,10 +8,14 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.errors import Slower
+from jaxsched.evaluation import repeat
 from jaxsched.evaluation.decisions import decisions_of, find_most_lost
+from jaxsched.evaluation.repeat import order_of_starts
+from jaxsched.event_loop import coverage
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.settings import Settings, env_config, env_params
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.load import WorkloadOptions, get_workload
@@ -69,6 +73,18 @@ def test_what_only_the_event_loop_plays_is_repeated_from_its_record(spec, stops)
     assert sorted(taken) == begun.tolist() and max(len(decision.places) for decision in found) > 1
     for job, place in taken.items():
         assert sum(count for _, count in place.servers) == jobs.workers[job]
+
+
+def test_the_order_of_starts_is_found_without_numba(cluster, job_lists, monkeypatch):
+    for module in (coverage, repeat):
+        monkeypatch.setattr(module, "numba_missing", lambda: "it needs Numba")
+    policy, jobs = parse("pack:sjf+backfill+spread+seek"), job_lists[0]
+    with pytest.warns(Slower):
+        ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
+    config = env_config(cluster, [jobs], SETTINGS)
+    turn = order_of_starts(policy, result, config, env_params(cluster, config, SETTINGS), SETTINGS.interval_s, None)
+    begun = result.attempts.start_s[np.argsort(turn)]
+    assert sorted(turn) == list(range(len(turn))) and (np.diff(begun) >= 0).all() and (np.diff(begun) > 0).any()
 
 
 @pytest.mark.long
