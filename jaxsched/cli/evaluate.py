@@ -153,7 +153,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.simulation.device import play_on
         from jaxsched.simulation.jax_run import COMPILING
 
-        cluster, settings = self.scenario(1).cluster, self.settings(record_placements=True)
+        cluster, settings = self.hardware(), self.settings(record_placements=True)
         found = {}
         with Display([row.name for row in comparison.rows], self.explain, "decisions") as display:
             for policy, row in zip(parse_all(self.policies), comparison.rows, strict=True):
@@ -172,7 +172,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
 
         from jaxsched.evaluation.report import runs
 
-        kept = {"runs": runs(comparison, self.scenario(1).cluster, decisions)}
+        kept = {"runs": runs(comparison, self.hardware(), decisions)}
         return json.dumps(comparison.to_json() | kept, allow_nan=False) + "\n"
 
     def _draw(self, comparison: "Comparison", decisions: "Decisions", write: "Writer") -> None:
@@ -183,7 +183,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.evaluation.picture import cluster_svg
         from jaxsched.evaluation.report import write_report
 
-        cluster, first = self.scenario(1).cluster, [row.outcomes[0] for row in comparison.rows]
+        cluster, first = self.hardware(), [row.outcomes[0] for row in comparison.rows]
         write(self.report, lambda path: write_report(path, comparison, cluster, decisions))
         write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
 

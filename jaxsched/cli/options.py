@@ -18,9 +18,9 @@ from jaxsched.options import (
     RunOptions,
     describe,
 )
-from jaxsched.options import INTERFERENCE as INTERFERENCE
 
 if TYPE_CHECKING:
+    from jaxsched.cluster.hardware import Cluster
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.simulation.scenario import Scenario
     from jaxsched.simulation.settings import Settings
@@ -36,13 +36,13 @@ def file_of(policy: str) -> str:
     return policy.rpartition(":")[0] if ".py:" in policy else policy
 
 
-def read_switch(said: str) -> bool:
-    """What `--preemption` says. UserError if it says neither on nor off."""
+def read_word(name: str, said: str, words: Mapping[str, Any] = ON_OFF) -> Any:
+    """What an option says that is one of some words. UserError for another word."""
     from jaxsched.errors import UserError
 
-    if said not in ON_OFF:
-        raise UserError(f"--preemption: {said!r} should be {' or '.join(ON_OFF)}")
-    return ON_OFF[said]
+    if said not in words:
+        raise UserError(f"--{name.replace('_', '-')}: {said!r} should be {' or '.join(words)}")
+    return words[said]
 
 
 def plan_settings(gpu_speeds: Path | None = None, **fields: Any) -> "PlanSettings":
@@ -82,16 +82,8 @@ def flatten(name: str, *parts: type | Mapping[str, tuple[Any, Any]]) -> Any:
 
 def read_words(command: Any, kind: type[Options]) -> dict[str, Any]:
     """The options of `kind` that are words on the command line, such as on and off. UserError for another word."""
-    from jaxsched.errors import UserError
-
-    found = {}
-    for name, (_, values) in describe(kind).items():
-        if values.words is not None:
-            said = getattr(command, name)
-            if said not in values.words:
-                raise UserError(f"--{name.replace('_', '-')}: {said!r} should be {' or '.join(values.words)}")
-            found[name] = values.words[said]
-    return found
+    words = {name: values.words for name, (_, values) in describe(kind).items() if values.words is not None}
+    return {name: read_word(name, getattr(command, name), known) for name, known in words.items()}
 
 
 def _as_argument(hint: Any, default: Any, known: Option) -> tuple[Any, Any]:
@@ -131,6 +123,12 @@ class ScenarioOptions(flatten("_Scenario", ClusterOptions, _NAMED, JobOptions, E
         """Names that may be those of files and folders that are read."""
         named = (self.cluster, self.workload, self.interference, self.models, self.outages, self.gpu_speeds)
         return [name for name in named if name is not None]
+
+    def hardware(self) -> "Cluster":
+        """The cluster alone: a trace takes long to read."""
+        from jaxsched.cluster.presets import get_cluster
+
+        return get_cluster(self.cluster, self.schedulers, self.gpu_speeds)
 
     def scenario(self, seeds: int | None) -> "Scenario":
         """The cluster and the jobs; UserError on a mistake."""

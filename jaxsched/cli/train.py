@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 
-from jaxsched.cli.options import flatten, optional, read_switch
+from jaxsched.cli.options import flatten, optional, read_word
 from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
 from jaxsched.options import ClusterOptions, JobOptions, Options, World, describe, list_names
 
@@ -199,7 +199,7 @@ class Train(_Overrides, _Run):
 
         world = given(*ENVIRONMENT)
         if self.preemption is not None:
-            world["preemption"] = read_switch(self.preemption)
+            world["preemption"] = read_word("preemption", self.preemption)
         try:
             env = dataclasses.replace(config.env, **world)
         except UserError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxsched.cli.options import read_switch
+from jaxsched.cli.options import read_word
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Display
@@ -88,7 +88,7 @@ def config_of(options: Any) -> "EvolvedConfig":
     task = config.task
     if options.knows not in (None, task.knows):
         raise UserError(f"--knows: {options.knows!r} should be {task.knows} to learn {task.name}")
-    if options.preemption is not None and read_switch(options.preemption) != task.stops:
+    if options.preemption is not None and read_word("preemption", options.preemption) != task.stops:
         on = "on" if task.stops else "off"
         raise UserError(f"--preemption: {options.preemption!r} should be {on} to learn {task.name}")
     costs = [name for name in COSTS if getattr(options, name) is not None]
