@@ -30,8 +30,8 @@ COMMANDS = {
     "import": "Show what a job log says, and write it as a trace.",
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
-# Commands that stand in the module of another one, or cannot be the name of one.
-BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "import_log", "table": "sweep", "plot": "sweep"}
+# Commands that stand in the module of another one.
+BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "check", "table": "sweep", "plot": "sweep"}
 
 
 def command_of(name: str) -> tuple[type, str]:

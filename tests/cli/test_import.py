@@ -155,7 +155,7 @@ def test_a_million_rows(kind, tmp_path):
 
 
 def test_the_help_names_every_source():
-    from jaxsched.cli.import_log import IMPORT_HELP
+    from jaxsched.cli.check import IMPORT_HELP
 
     for name in ("Slurm", "Philly", "Helios", "Acme", "openb", "PAI 2020", "spot GPUs", "ITP", "Tiresias", "Muri"):
         assert name in IMPORT_HELP
