@@ -130,7 +130,9 @@ def test_from_sacct_to_a_table_of_three_policies(tmp_path, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["native", "sacct"])
 def test_a_million_rows(kind, tmp_path):
-    """In seconds of CPU time, and in less than 2 GiB."""
+    """In seconds of CPU time, and in less than 2 GiB of the reading process, whatever the tests before it took."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the memory of a process is read from Linux's /proc")
     path = tmp_path / "log.csv"
     text = sacct(20_000)
     header, rows = text.split("\n", 1)
@@ -142,11 +144,11 @@ def test_a_million_rows(kind, tmp_path):
         file.write(header + "\n")
         for piece in range(1_000_000 // rows.count("\n") + 1):  # names differ
             file.write("".join(f"{piece}x{row}\n" for row in rows.splitlines()))
-    code = (
-        "import sys, time, resource\nfrom jaxsched.workload.traces import read_log, fill_in\n"
+    code = (  # VmHWM, as ru_maxrss begins with what the parent has
+        "import re, sys, time\nfrom pathlib import Path\nfrom jaxsched.workload.traces import read_log, fill_in\n"
         "begin = time.process_time()\nlog = read_log(sys.argv[1])\nfill_in(log)\n"
-        "print(len(log.jobs['job_id']) + sum(log.skipped.values()), time.process_time() - begin,"
-        " resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "most = re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
+        "print(len(log.jobs['job_id']) + sum(log.skipped.values()), time.process_time() - begin, most)"
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     rows_read, cpu_s, most_kib = done.stdout.split()
