@@ -19,7 +19,7 @@ MOST_COLUMNS = 1024
 SEPARATORS = ",;\t|"
 _CELL = {mark: re.compile(rf'"((?:[^"]|"")*)"|([^"{mark}]*)') for mark in SEPARATORS}
 # Control characters but for the tab, and what some programs take for the end of a line.
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Table(NamedTuple):
@@ -66,9 +66,7 @@ def read_table(path: str | Path, most_rows: int | None = None) -> Table:
 def split_line(path: Path, number: int, line: str, separator: str = ",", *, quotes: bool = True) -> list[str]:
     """The cells of one line. UserError on what could be read in two ways. Without `quotes` they mean themselves."""
     line = line.removesuffix("\r")
-    if hidden := _HIDDEN.search(line):
-        place = f"{path}, line {number}, character {hidden.start() + 1}"
-        raise UserError(f"{place}: is the control character U+{ord(hidden[0]):04X}, should be text")
+    check_text(path, number, line)
     cells = _quote(path, number, line, separator) if quotes and '"' in line else line.split(separator)
     if len(line) > LONGEST_CELL and any(len(cell) > LONGEST_CELL for cell in cells):
         raise UserError(f"{path}, line {number}: a cell of more than {LONGEST_CELL} characters, the most that is read")
@@ -90,6 +88,16 @@ def _quote(path: Path, number: int, line: str, separator: str) -> list[str]:
         if place == len(line):
             return cells
         place += 1
+
+
+def check_text(path: Path, line: int, text: str) -> None:
+    """UserError with its place on a control character in some lines, of which `line` is the number of the first."""
+    if hidden := HIDDEN.search(text):
+        before = text[: hidden.start()]
+        line, place = line + before.count("\n"), hidden.start() - before.rfind("\n")
+        raise UserError(
+            f"{path}, line {line}, character {place}: is the control character U+{ord(hidden[0]):04X}, should be text"
+        )
 
 
 def check_header(path: Path, line: int, header: tuple[str, ...]) -> None:

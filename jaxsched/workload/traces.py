@@ -7,8 +7,10 @@ a mix; the home is round robin. A log that does not say how jobs ended has compl
 
 import csv
 import dataclasses
+import itertools
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from jaxsched.io.inputs import shorten
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import ENDS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.readers.cells import Cells, Findings
+from jaxsched.workload.readers.cells import LISTED, Cells, Findings
 from jaxsched.workload.readers.gavel import GAVEL
 from jaxsched.workload.readers.native import NATIVE
 from jaxsched.workload.readers.openb import OPENB
@@ -119,7 +121,7 @@ def read_trace(
     effect give the warning `NotRead`, and so do run times that were asked for, which are what policies see.
     """
     log = read_log(path, catalogue=catalogue, format=format, strict=strict)
-    told = [f"{text} ({count:,} jobs)" for text, count in log.notes.items()]
+    told = note_texts(log.notes)
     if log.unread:
         told.insert(0, f"not read: {', '.join(map(shorten, log.unread))}")
     if asked := int(np.isfinite(log.jobs["estimate_s"]).sum()):
@@ -174,6 +176,12 @@ def left_out(skipped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} row{'s' * (count != 1)} left out ({reason})" for reason, count in skipped.items())
 
 
+def note_texts(notes: Mapping[str, int]) -> list[str]:
+    """`text (2 jobs)` of the first notes, and how many more there are."""
+    told = [f"{text} ({count:,} jobs)" for text, count in itertools.islice(notes.items(), LISTED)]
+    return [*told, f"{len(notes) - LISTED:,} notes more"] if len(notes) > LISTED else told
+
+
 def _kept(column: Any, keep: np.ndarray) -> Any:
     if isinstance(column, np.ndarray):
         return column[keep]
@@ -197,9 +205,11 @@ def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> S
         bad = unknown - ({""} if source.strict_models in source.uses else set())
         wanted = f"one of the known models {', '.join(catalogue.names)}"
         cells.wrong(np.fromiter((name in bad for name in names), bool), source.strict_models, wanted)
-    for name in sorted(unknown - {""}) if not source.strict_models else ():
-        rows = np.fromiter((other == name for other in names), bool)
-        cells.note(rows, f"the model {shorten(name)!r} is not known, one is drawn instead (--models can name it)")
+    else:
+        jobs = Counter(itertools.compress(names, cells.keep))
+        for name in sorted(unknown & jobs.keys() - {""}):
+            text = f"the model {shorten(name)!r} is not known, one is drawn instead (--models can name it)"
+            cells.found.notes[text] += jobs[name]
     return ["" if name in unknown else name for name in names]
 
 

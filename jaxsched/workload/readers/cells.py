@@ -4,11 +4,12 @@ Whole columns are read at once where all cells are plain, and cell by cell where
 judges: so what is right, and what is said of what is not, is written down there alone.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,7 +22,7 @@ from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.jobs import ENDS
 from jaxsched.workload.rows import LONGEST_NAME, Row
 
-LISTED = 10  # mistakes of a file that are told one by one
+LISTED = 10  # mistakes and notes of a file that are told one by one
 _NOTHING = ("", "-", "none", "null", "nan", "NaN", "NaT", "n/a", "unknown", "\\N")  # what stands for no value
 ABSENT = frozenset(form for word in _NOTHING for form in (word, word.lower(), word.upper(), word.capitalize()))
 _PLAIN = set("0123456789.+-")
@@ -130,6 +131,13 @@ class Cells:
             return numbers == 0
         return self.where(field, lambda cell: _ZERO.fullmatch(cell) is not None)
 
+    @contextlib.contextmanager
+    def only(self, rows: Bool[np.ndarray, "N"]) -> Iterator[None]:
+        """What is read meanwhile is read of these rows alone."""
+        kept, self.keep = self.keep, self.keep & rows
+        yield
+        self.keep = kept
+
     def leave_out(self, rows: Bool[np.ndarray, "N"], reason: str, field: str, wanted: str) -> None:
         """Rows that are no jobs: counted by `reason`; where reading is strict, a mistake of `field`."""
         rows = rows & self.keep
@@ -141,10 +149,11 @@ class Cells:
             self.found.skipped[reason] += int(rows.sum())
         self.keep &= ~rows
 
-    def wrong(self, rows: Bool[np.ndarray, "N"], field: str, wanted: str) -> None:
-        """Mistakes of `field` in those of the `rows` that are kept."""
+    def wrong(self, rows: Bool[np.ndarray, "N"], field: str, wanted: str | Callable[[int], str]) -> None:
+        """Mistakes of `field` in those of the `rows` that are kept; `wanted` may depend on the row's place."""
         for i in np.flatnonzero(rows & self.keep).tolist():
-            self.found.wrong(self.piece.numbers[i], self._row(field, i).fail(field, wanted))
+            text = wanted if isinstance(wanted, str) else wanted(i)
+            self.found.wrong(self.piece.numbers[i], self._row(field, i).fail(field, text))
 
     def note(self, rows: Bool[np.ndarray, "N"], text: str) -> None:
         """Something to tell about those of the `rows` that are kept."""
@@ -164,11 +173,8 @@ class Cells:
     def given(self, field: str, *, minimum: int, maximum: int = 2**31 - 1) -> Int64[np.ndarray, "N"]:
         """As `whole`; -1 where the cell is empty."""
         empty = self.where(field, lambda cell: not cell)
-        if empty.all():
-            return np.full(len(self), -1, np.int64)
-        kept, self.keep = self.keep, self.keep & ~empty
-        values = self.whole(field, minimum=minimum, maximum=maximum)
-        self.keep = kept
+        with self.only(~empty):
+            values = self.whole(field, minimum=minimum, maximum=maximum)
         return np.where(empty, -1, values)
 
     def seconds(self, field: str, *, per_second: int = 1) -> Float64[np.ndarray, "N"]:
@@ -275,6 +281,8 @@ class Cells:
         self, field: str, minimum: float, maximum: float, judge: Callable[[Row], float], whole: bool = False
     ) -> Float64[np.ndarray, "N"]:
         values, kept = np.full(len(self), math.nan), np.flatnonzero(self.keep)
+        if not len(kept):
+            return values
         plain = self._plain(field)
         if plain is None:
             plain = np.array([plain_number(cell) for cell in self.text(field)], np.float64)
@@ -286,6 +294,11 @@ class Cells:
             some[place] = self._judged(field, kept[place], judge)
         values[kept] = some
         return values
+
+
+def estimates(asked_s: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
+    """Run times that were asked for; NaN for what can be none, such as a limit that is no limit."""
+    return np.where((asked_s >= SHORTEST_S) & (asked_s <= LONGEST_S), asked_s, math.nan)
 
 
 def needs_column(path: Path, wanted: str, how: str) -> NoReturn:

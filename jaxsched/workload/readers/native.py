@@ -1,6 +1,7 @@
 """Our own format: a CSV file with a line per job; docs/howto/trace.md says what its columns mean."""
 
 import numpy as np
+from jaxtyping import Int64
 
 from jaxsched.workload.jobs import MOST_PS, WHOLE
 from jaxsched.workload.readers.cells import Cells
@@ -14,16 +15,14 @@ def _read(cells: Cells) -> Columns:
     workers, per_worker = cells.given("num_workers", minimum=1), cells.given("gpus_per_worker", minimum=1)
     per_worker = np.where(per_worker >= 0, per_worker, np.where(workers < 0, 1, gpus // np.maximum(workers, 1)))
     workers = np.where(workers >= 0, workers, gpus // np.maximum(per_worker, 1))
-    for bad in np.unique(np.stack([workers, per_worker])[:, cells.keep & (workers * per_worker != gpus)], axis=1).T:
-        product = f"{bad[0]} * {bad[1]} = {bad[0] * bad[1]}"
-        rows = (workers == bad[0]) & (per_worker == bad[1]) & (workers * per_worker != gpus)
-        cells.wrong(rows, "num_gpus", f"num_workers * gpus_per_worker = {product}")
-    ps, milli = cells.given("num_ps", minimum=0, maximum=MOST_PS), shared(cells, "gpu_milli", gpus)
+    product = workers * per_worker
+    wanted = lambda i: f"num_workers * gpus_per_worker = {workers[i]} * {per_worker[i]} = {product[i]}"
+    cells.wrong(product != gpus, "num_gpus", wanted)
+    ps = cells.given("num_ps", minimum=0, maximum=MOST_PS)
+    milli = shared(cells, "gpu_milli", cells.given("gpu_milli", minimum=1), gpus)
     cells.wrong((milli < WHOLE) & (ps > 0), "num_ps", "0, a job that shares its GPU has no parameter servers")
-    estimate = cells.where("estimate_s", lambda cell: not cell)
-    kept, cells.keep = cells.keep, cells.keep & ~estimate
-    estimate_s = cells.seconds("estimate_s") if not estimate.all() else np.full(len(cells), np.nan)
-    cells.keep = kept
+    with cells.only(cells.where("estimate_s", bool)):
+        estimate_s = cells.seconds("estimate_s")
     return {
         "job_id": cells.names("job_id"),
         "submit_s": cells.submitted("submit_time_s"),
@@ -42,9 +41,10 @@ def _read(cells: Cells) -> Columns:
     }
 
 
-def shared(cells: Cells, field: str, gpus: np.ndarray) -> np.ndarray:
-    """Thousandths of each GPU; only a job of one GPU may have fewer than all. An empty cell is all of them."""
-    milli = cells.given(field, minimum=1)
+def shared(
+    cells: Cells, field: str, milli: Int64[np.ndarray, "N"], gpus: Int64[np.ndarray, "N"]
+) -> Int64[np.ndarray, "N"]:
+    """Thousandths of each GPU; only a job of one GPU may have fewer than all. Where `milli` is -1 it is all of them."""
     wanted = f"{WHOLE} thousandths, or fewer for a job of one GPU"
     cells.wrong((milli > WHOLE) | ((milli >= 0) & (milli < WHOLE) & (gpus != 1)), field, wanted)
     return np.where(milli < 0, WHOLE, milli)

@@ -7,7 +7,6 @@ cluster-trace-gpu-v2023, README.md. Times are seconds. A pod of one GPU may ask 
 import numpy as np
 
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
-from jaxsched.workload.jobs import WHOLE
 from jaxsched.workload.readers.cells import Cells
 from jaxsched.workload.readers.native import shared
 from jaxsched.workload.readers.source import Columns, Source
@@ -15,15 +14,14 @@ from jaxsched.workload.readers.source import Columns, Source
 
 def _read(cells: Cells) -> Columns:
     gpus = cells.gpus("num_gpu")
-    milli = cells.whole("gpu_milli", minimum=1)
+    milli = shared(cells, "gpu_milli", cells.whole("gpu_milli", minimum=1), gpus)
     unscheduled = cells.absent("scheduled_time")
     pending = cells.where("pod_phase", lambda phase: phase in ("Pending", ""))
     cells.leave_out(unscheduled & pending, "never scheduled", "scheduled_time", "a time")
     cells.leave_out(cells.absent("deletion_time"), "never deleted", "deletion_time", "a time")
     created = cells.number("creation_time", minimum=0, maximum=LONGEST_S)
-    kept, cells.keep = cells.keep, cells.keep & ~unscheduled
-    scheduled = cells.number("scheduled_time", minimum=0, maximum=LONGEST_S)
-    cells.keep = kept
+    with cells.only(~unscheduled):
+        scheduled = cells.number("scheduled_time", minimum=0, maximum=LONGEST_S)
     started = np.where(unscheduled, created, scheduled)
     took = cells.number("deletion_time", minimum=0, maximum=LONGEST_S) - started
     cells.leave_out(took <= 0, "no positive duration", "deletion_time", "after the start")
@@ -32,7 +30,7 @@ def _read(cells: Cells) -> Columns:
         "submit_s": created,
         "duration_s": np.maximum(np.where(took > 0, took, 1.0), SHORTEST_S),
         "workers": gpus,
-        "milli": np.where(milli == WHOLE, WHOLE, shared(cells, "gpu_milli", gpus)),
+        "milli": milli,
         "ended": cells.ends("pod_phase", strictly=False),
     }
 

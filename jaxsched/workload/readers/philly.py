@@ -46,7 +46,7 @@ def _read_log(cells: Cells) -> Columns:
 def _rows(value: Any) -> Iterable[dict[str, str]] | None:
     if not isinstance(value, list) or not value or not all(isinstance(job, dict) for job in value):
         return None
-    return [_row(job) for job in value] if any({"attempts", "jobid"} <= set(job) for job in value) else None
+    return map(_row, value) if any({"attempts", "jobid"} <= set(job) for job in value) else None
 
 
 def _row(job: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.workload.readers.cells import Cells, needs_column
+from jaxsched.workload.readers.cells import Cells, estimates, needs_column
 from jaxsched.workload.readers.source import Columns, Source
 
 EXPORT = (
@@ -53,7 +53,7 @@ def _read(cells: Cells) -> Columns:
         "tenant": cells.labels("Account"),
         "user": cells.labels("User"),
         "ended": ended,
-        "estimate_s": np.where(estimate_s > 0, estimate_s, np.nan),
+        "estimate_s": estimates(estimate_s),
     }
 
 
@@ -99,7 +99,7 @@ def _rows(value: Any) -> Iterable[dict[str, str]] | None:
     jobs = value.get("jobs") if isinstance(value, dict) else None
     if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         return None
-    return [_row(job) for job in jobs]
+    return map(_row, jobs)
 
 
 def _row(job: dict[str, Any]) -> dict[str, str]:

@@ -52,7 +52,7 @@ class Source:
     export: str = ""  # how to get a file that has all columns
     remark: str = ""  # what a person should know who reads results
     bare: tuple[tuple[str, ...], ...] = ()  # columns of files without a header, by their number
-    separator: str | None = None  # of such files; None: whatever it is
+    separator: str = ","  # of such files; a blank: any number of them
     comment: str = ""  # what lines of such files begin with that are no rows
     fits: Callable[[Sequence[str]], bool] = lambda cells: False  # whether such a file may begin with this line
     rows: Callable[[Any], Iterable[dict[str, str]] | None] | None = None  # of a JSON value; None: it is none of ours

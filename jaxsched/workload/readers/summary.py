@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxsched.io.inputs import shorten
 from jaxsched.workload.jobs import ENDS, JobList, offered_load
-from jaxsched.workload.traces import Log, left_out
+from jaxsched.workload.traces import Log, left_out, note_texts
 
 _TOP = 3  # tenants that are named
 
@@ -32,7 +32,7 @@ def understood(log: Log, jobs: JobList, gpus: int | None = None) -> dict[str, An
         "left_out": log.skipped,
         "columns_read": [name for name in log.header if name not in log.unread],
         "columns_not_read": list(log.unread),
-        "remarks": [*([log.source.remark] if log.source.remark else []), *_notes(log.notes)],
+        "remarks": [*([log.source.remark] if log.source.remark else []), *note_texts(log.notes)],
         "unit_of_run_times": log.source.unit,
         "times": "dates, UTC where they name no zone" if log.dated else "counted from any start, without a time zone",
         "first_submit": _date(log.jobs["submit_s"][0]) if log.dated else float(log.jobs["submit_s"][0]),
@@ -102,10 +102,6 @@ def _tenants(shares: Mapping[str, float], users: int) -> str:
     more = [f"{len(shares) - _TOP:,} more"] if len(shares) > _TOP else []
     told = [f"{len(shares):,} ({', '.join([*named, *more])} of the GPU time)"] if shares else []
     return "; ".join([*told, *([f"{users:,} users"] if users else [])])
-
-
-def _notes(notes: Mapping[str, int]) -> list[str]:
-    return [f"{text} ({count:,} jobs)" for text, count in notes.items()]
 
 
 def _listed(names: list[str]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsched.io.inputs import plain_number
 from jaxsched.semantics import LONGEST_S
-from jaxsched.workload.readers.cells import CANCELLED, COMPLETED, FAILED, Cells
+from jaxsched.workload.readers.cells import CANCELLED, COMPLETED, FAILED, Cells, estimates
 from jaxsched.workload.readers.source import Columns, Source
 
 HEADER = (
@@ -41,7 +41,7 @@ def _read(cells: Cells) -> Columns:
         "tenant": _known(cells.labels("group")),
         "user": _known(cells.labels("user")),
         "ended": ended,
-        "estimate_s": np.where(asked > 0, asked, np.nan),
+        "estimate_s": estimates(asked),
     }
 
 

@@ -4,14 +4,13 @@ Lines are read as `io.csv_file` reads them, but for the separator (a comma, a se
 `sacct -P`), and a line with too many or too few cells is one mistake among others.
 """
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.csv_file import LONGEST_CELL, SEPARATORS, check_header, split_line
+from jaxsched.io.csv_file import HIDDEN, LONGEST_CELL, SEPARATORS, check_header, check_text, split_line
 from jaxsched.io.inputs import shorten
 from jaxsched.io.json_file import parse_json
 from jaxsched.workload.readers.cells import Findings, Piece
@@ -19,7 +18,6 @@ from jaxsched.workload.readers.opening import PARQUET, as_text, parquet_columns,
 from jaxsched.workload.readers.source import Source
 
 PIECE = 1 << 16  # rows that are looked at together
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TEXT_BYTES = bytes(sorted({9, 10, *range(32, 127), *range(128, 256)}))
 
 
@@ -44,12 +42,13 @@ def read_log_table(path: Path, sources: Sequence[Source], name: str | None, stri
         columns = parquet_columns(path, content)
         check_header(path, 1, tuple(columns))
         source = _of_header(path, tuple(columns), sources)
-        return LogTable(source, tuple(columns), Findings(path, "row", strict), _columns_in_pieces(columns))
+        found = Findings(path, "row", strict)
+        return LogTable(source, tuple(columns), found, _columns_in_pieces(found, columns, source))
     text = as_text(path, content)
     if text.lstrip()[:1] in ("[", "{"):
         return _of_json(path, parse_json(text, str(path)), sources, strict)
     if content.translate(None, _TEXT_BYTES) or not text.isascii():  # searching is slow where there is nothing
-        _check_hidden(path, text)
+        check_text(path, 1, text)
     lines = text.split("\n")
     start = next((i for i, line in enumerate(lines) if line.strip(" \t\r")), None)
     if start is None:
@@ -62,7 +61,7 @@ def read_log_table(path: Path, sources: Sequence[Source], name: str | None, stri
         )
     found = Findings(path, strict=strict)
     for source in sources:
-        if header := _bare_header(path, lines, start, source, sure=name is not None):
+        if header := _bare_header(lines, start, source, sure=name is not None):
             return LogTable(source, header, found, _lines_in_pieces(found, lines, start, header, source))
     separator = max(SEPARATORS, key=lambda mark: (lines[start].count(mark), mark == ","))
     if separator == "|" and lines[start].endswith("|"):  # `sacct -p` ends lines with a bar, `sacct -P` does not
@@ -143,17 +142,18 @@ def _of_json(path: Path, value: Any, sources: Sequence[Source], strict: bool) ->
             if not listed:
                 raise UserError(f"{path}: no job in the file, should have at least one")
             check_header(path, 1, tuple(columns))
-            return LogTable(source, tuple(columns), Findings(path, "job", strict), _columns_in_pieces(columns))
+            found = Findings(path, "job", strict)
+            return LogTable(source, tuple(columns), found, _columns_in_pieces(found, columns, source))
     known = " or ".join(f"{source.name} ({source.about})" for source in sources if source.rows is not None)
     raise UserError(f"{path}: is JSON, but no job log that is read: {known or 'none of that format is JSON'}")
 
 
-def _bare_header(path: Path, lines: list[str], start: int, source: Source, *, sure: bool) -> tuple[str, ...]:
+def _bare_header(lines: list[str], start: int, source: Source, *, sure: bool) -> tuple[str, ...]:
     """The columns of a file without a header, if it is one of `source` (`sure`: the user says so); else nothing."""
     if not source.bare:
         return ()
     first = next((line for line in lines[start:] if line.strip() and not _is_comment(line, source)), "")
-    cells = _bare_cells(path, 0, first, source)
+    cells = first.split(None if source.separator == " " else source.separator)
     return next((names for names in source.bare if len(names) == len(cells) and (sure or source.fits(cells))), ())
 
 
@@ -161,22 +161,13 @@ def _is_comment(line: str, source: Source) -> bool:
     return bool(source.comment) and line.lstrip().startswith(source.comment)
 
 
-def _bare_cells(path: Path, number: int, line: str, source: Source) -> list[str]:
-    if source.separator == " ":
-        return line.split()
-    return split_line(path, number, line, source.separator or ",", quotes=False)
-
-
-def _check_hidden(path: Path, text: str) -> None:
-    if hidden := _HIDDEN.search(text):
-        before = text[: hidden.start()]
-        line, place = before.count("\n") + 1, hidden.start() - before.rfind("\n")
-        raise UserError(
-            f"{path}, line {line}, character {place}: is the control character U+{ord(hidden[0]):04X}, should be text"
-        )
-
-
-def _columns_in_pieces(columns: dict[str, list[str]]) -> Iterator[Piece]:
+def _columns_in_pieces(found: Findings, columns: dict[str, list[str]], source: Source) -> Iterator[Piece]:
+    """The rows; a cell that is read, and that no line of a CSV file could hold, is a mistake."""
+    for name in (*source.needs, *source.uses):
+        for number, cell in enumerate(columns.get(name, ()), 1):
+            if not cell.isprintable() and ("\n" in cell or HIDDEN.search(cell)):
+                place = f"{found.path}, {found.unit} {number}, {name}"
+                found.wrong(number, UserError(f"{place}: {shorten(cell)!r} should be text without control characters"))
     rows = len(next(iter(columns.values()), []))
     for at in range(0, rows, PIECE):
         end = min(at + PIECE, rows)
@@ -216,8 +207,10 @@ def _careful(
         try:
             if bare is None:
                 row = split_line(found.path, number, line, separator, quotes=separator != "|")
+            elif bare.separator == " ":
+                row = line.split()
             else:
-                row = _bare_cells(found.path, number, line, bare)
+                row = split_line(found.path, number, line, bare.separator, quotes=False)
         except UserError as error:
             found.wrong(number, error)
             continue
