@@ -94,7 +94,7 @@ def update_load(params: EnvParams, state: State, changed: Bool[Array, "P R"]) ->
 
 
 def refresh(params: EnvParams, state: State) -> State:
-    """The state with its load computed anew, whatever it was."""
+    """The state with its load computed again, whatever it was."""
     return advance(params, state, jnp.ones_like(state.running.job, bool), jnp.int32(0))[0]
 
 

@@ -1,7 +1,6 @@
-"""Pools of prepared start states, so that starting anew is a look-up: states with a leading axis, in which no job runs.
+"""Pools of prepared start states, so that a restart is a look-up: states with a leading axis, in which no job runs.
 
-Of an environment that starts anew the placements in its running slots stay as they are: no job runs, so nothing reads
-them.
+When an environment restarts, the placements in its running slots stay as they are: no job runs, so nothing reads them.
 """
 
 import jax
@@ -30,7 +29,7 @@ def start_if(key: PRNGKeyArray, played: State | Playing, done: Bool[Array, ""], 
 
 
 def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
-    """Environments that are `done` start anew from random members of `pool`; both have a leading axis.
+    """Environments that are `done` restart from random members of `pool`; both have a leading axis.
 
     One after the other, so that no other is touched: for CPUs.
     """

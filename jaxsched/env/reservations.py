@@ -19,7 +19,7 @@ def openings(
     """Where queued jobs may start now: in their own partition, or only in others.
 
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
-    `keys`. Where GPUs differ, not where the job had better wait for faster ones.
+    `keys`. Where GPUs differ, not where the job should rather wait for faster ones.
     """
     cluster = params.cluster if queue.consolidate else None
     can_start = feasible(state, cluster)

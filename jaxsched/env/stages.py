@@ -175,10 +175,10 @@ def transition(
 
 
 def turn_with(
-    config: EnvConfig, params: EnvParams, playing: Playing, action: Action, asks: Asked
+    config: EnvConfig, params: EnvParams, playing: Playing, action: Action, asked: Asked
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it.
 
-    Args: `action` counts where the schedulers decide. `asks`: when they want to be asked, see `intervals_ahead`.
+    Args: `action` counts where the schedulers decide. `asked`: when they want to be, see `intervals_ahead`.
     """
-    return step(config, params, playing, action, asks, TURNS)
+    return step(config, params, playing, action, asked, TURNS)

@@ -64,7 +64,7 @@ def measure_baselines(common: SweepContext, test: Test, tell: Tell) -> TaskResul
 
 
 def train_and_measure(common: SweepContext, part: Part, tell: Tell) -> TaskResult:
-    """Trains the points of a part but for those that are trained, and measures them; `tell`: see `sweep.Report`."""
+    """Trains the points of a part that are not trained yet, and measures all; `tell`: see `sweeps.run.Report`."""
     with _place(common) as sweep:
         name = digest([flat(point.config) for point in part.points])
         with locked(sweep.out / WORKING_FOLDER / name, LOCK_WAIT_S):

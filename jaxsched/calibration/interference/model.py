@@ -84,7 +84,8 @@ def _columns(known: Vocabulary, items: Sequence[Item]) -> tuple[Column, ...]:
 class FitSettings:
     """Sizes, priors and the fit's course. The defaults are those for GPUs; see `NETWORK_SETTINGS`.
 
-    `precisions` of the latent parts are those of `design`, by kind of column; hardware has none, it is measured well.
+    `precisions` are those of the latent parts, by kind of column (`Vocabulary.features`); hardware has none, it is
+    measured well.
     """
 
     channels: Size = 6  # C

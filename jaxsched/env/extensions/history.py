@@ -35,7 +35,7 @@ def class_counts(tenants: int, models: int) -> tuple[int, ...]:
 
 
 def no_history(config: EnvConfig, params: EnvParams) -> History:
-    """Of no job; of size 0 unless policies know it."""
+    """No job has finished yet; of size 0 unless policies know the history."""
     known = config.knows == HISTORY
     classes = sum(class_counts(config.tenants, params.profiles.compute_s.shape[-1])) if known else 0
     none = jnp.zeros(classes, jnp.int32)

@@ -90,7 +90,7 @@ def estimate(w: World, j: int, expected_s: float, ran_s: float) -> None:
 
 @compiled
 def rank_service_bins(w: World, t: Tables) -> None:
-    """The levels of `gittins` of all bins, as `env.extensions.history.gittins_levels`."""
+    """The levels of `gittins` of all bins (docs/semantics.md, section 9, "History")."""
     for own in range(SERVICE_BINS):
         beyond = 0
         for b in range(own, SERVICE_BINS):

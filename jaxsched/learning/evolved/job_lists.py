@@ -1,4 +1,4 @@
-"""Job lists to learn from: a workload's past, draw_list again, or new jobs; and played in the compiled event loop."""
+"""Job lists to learn from: a workload's past, drawn again, or new jobs; and played in the compiled event loop."""
 
 import copy
 import dataclasses
@@ -23,7 +23,7 @@ SHORTER = (0.125, 1.0)  # factors of all times of a list
 
 
 def draw_list(jobs: JobList, rng: np.random.Generator, gpus: int, load: float | None) -> JobList:
-    """As many stretches of time as there are, draw_list with replacement, one after the other, at a load about `load`.
+    """As many stretches of time as there are, drawn with replacement, one after the other, at a load about `load`.
 
     So arrivals keep their rhythm within a stretch, and no list comes twice. None: at the pace that the jobs have. They
     must not all be submitted at once.

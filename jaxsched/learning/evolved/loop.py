@@ -1,4 +1,4 @@
-"""The loop that learns: a generation is draw_list, played, ranked; the best point so far is the policy."""
+"""The loop that learns: a generation is drawn, played and ranked; the best point so far is the policy."""
 
 import dataclasses
 import hashlib
