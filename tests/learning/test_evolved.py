@@ -233,7 +233,7 @@ def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, 
 
 def test_synthetic_jobs_are_new_in_every_list():
     config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
-    setting = loop.Setting(config, *world_of(config), [])
+    setting = loop.Setting(config, *world_of(config))
     one, other = (loop._list(setting, np.random.default_rng(seed), 0) for seed in (0, 1))
     assert len(one) == len(other) == SYNTHETIC_JOBS and not np.allclose(one.duration_s, other.duration_s)
     assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
@@ -251,16 +251,16 @@ def test_all_times_of_a_list_are_shorter_by_one_factor():
 
 def test_every_other_list_has_the_usual_forwards(gangs):
     config = seeking(gangs)
-    setting = loop.Setting(config, *world_of(config), [])
+    setting = loop.Setting(config, *world_of(config))
     assert [loop._settings(setting, number).max_forwards for number in range(4)] == [20, 2, 20, 2]
     for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
-        setting = loop.Setting(config, *world_of(config), [])
+        setting = loop.Setting(config, *world_of(config))
         assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1
 
 
 def test_two_of_four_lists_have_wrong_estimates_where_jobs_wait_by_them(gangs):
     for config, off in ((seeking(gangs), [False, False, True, True]), (EvolvedConfig(str(gangs)), [False] * 4)):
-        setting = loop.Setting(config, *world_of(config), [])
+        setting = loop.Setting(config, *world_of(config))
         lists = [loop._list(setting, np.random.default_rng(i), i) for i in range(4)]
         assert [bool((jobs.estimate_ratio != 1).any()) for jobs in lists] == off
         sigmas = [np.log(jobs.estimate_ratio).std() for jobs in lists if (jobs.estimate_ratio != 1).any()]

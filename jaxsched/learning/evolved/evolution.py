@@ -10,7 +10,7 @@ KEPT = 0.9  # of the average, per generation
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class Strategy:
     """How many pairs of candidates there are, how far from the point, and how it moves: Adam's step and decays."""
 
     pairs: int
@@ -37,11 +37,11 @@ def begin(point: Float64[np.ndarray, "numbers"]) -> Search:
 
 
 def candidates(
-    search: Search, rng: np.random.Generator, pace: Pace
+    search: Search, rng: np.random.Generator, strategy: Strategy
 ) -> tuple[Float64[np.ndarray, "pairs numbers"], list]:
     """Directions, and the points on both sides: `+` and `-` of the first, of the second, ..."""
-    directions = rng.normal(size=(pace.pairs, len(search.point)))
-    points = [search.point + sign * pace.sigma * one for one in directions for sign in (1.0, -1.0)]
+    directions = rng.normal(size=(strategy.pairs, len(search.point)))
+    points = [search.point + sign * strategy.sigma * one for one in directions for sign in (1.0, -1.0)]
     return directions, points
 
 
@@ -49,16 +49,16 @@ def move(
     search: Search,
     directions: Float64[np.ndarray, "pairs numbers"],
     costs: Float64[np.ndarray, "lists candidates"],
-    pace: Pace,
+    strategy: Strategy,
 ) -> Search:
     """The next point, away from the candidates that cost most; only their order on each list counts."""
     rank = costs.argsort(kind="stable").argsort(kind="stable") / (costs.shape[-1] - 1) - 0.5
-    plus, minus = rank.mean(0).reshape(pace.pairs, 2).T
+    plus, minus = rank.mean(0).reshape(strategy.pairs, 2).T
     slope = ((plus - minus)[:, None] * directions).mean(0)
-    momentum = pace.momentum * search.momentum + (1.0 - pace.momentum) * slope
-    squares = pace.squares * search.squares + (1.0 - pace.squares) * slope**2
+    momentum = strategy.momentum * search.momentum + (1.0 - strategy.momentum) * slope
+    squares = strategy.squares * search.squares + (1.0 - strategy.squares) * slope**2
     generation = search.generation + 1
-    scale = np.sqrt(squares / (1.0 - pace.squares**generation)) + SMALLEST
-    point = search.point - pace.step * momentum / scale
+    scale = np.sqrt(squares / (1.0 - strategy.squares**generation)) + SMALLEST
+    point = search.point - strategy.step * momentum / scale
     average = KEPT * search.average + (1.0 - KEPT) * point
     return Search(point, average, momentum, squares, generation)

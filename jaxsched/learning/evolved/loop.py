@@ -38,7 +38,7 @@ class Setting(NamedTuple):
     cluster: Cluster
     jobs: JobList  # to learn from
     settings: Settings
-    judges: list[tuple[Plays, float]]  # lists, and the mean completion time of the rule on each
+    judges: tuple[tuple[Plays, float], ...] = ()  # lists, and the mean completion time of the rule on each
 
     @property
     def gpus(self) -> int:
@@ -67,12 +67,14 @@ def train_evolved(
 
 
 def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: Settings) -> Setting:
-    setting, rule = Setting(config, cluster, jobs, settings, []), parse(config.task.rule)
-    for number in range(config.task.judges):
+    setting, rule = Setting(config, cluster, jobs, settings), parse(config.task.rule)
+
+    def judge(number: int) -> tuple[Plays, float]:
         rng = np.random.default_rng((config.seed, number, JUDGING))
         part, of = _list(setting, rng, number), _settings(setting, number)
-        setting.judges.append((_plays(setting, part, of), Plays(rule, cluster, part, of).mean_jct_s()))
-    return setting
+        return _plays(setting, part, of), Plays(rule, cluster, part, of).mean_jct_s()
+
+    return setting._replace(judges=tuple(map(judge, range(config.task.judges))))
 
 
 def _list(setting: Setting, rng: np.random.Generator, number: int) -> JobList:
@@ -133,10 +135,10 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     """All candidates on the lists that are drawn for this generation."""
     config, task, search = setting.config, setting.config.task, state.search
     rng = np.random.default_rng((config.seed, search.generation))
-    directions, points = evolution.candidates(search, rng, task.pace)
+    directions, points = evolution.candidates(search, rng, task.strategy)
     plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(task.lists)]
     found = costs(plays, [task.policy_of(point) for point in points], side_by_side())
-    search = evolution.move(search, directions, found, task.pace)
+    search = evolution.move(search, directions, found, task.strategy)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
     return dataclasses.replace(state, search=search), row

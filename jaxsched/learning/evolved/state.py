@@ -49,16 +49,12 @@ class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, command: str) -> None:
     """Write it; floats are written so that the same ones are read."""
-    search = state.search
     content = {
         "schema": SCHEMA,
         "config": dataclasses.asdict(config),
         "jobs": jobs,
-        "point": search.point.tolist(),
-        "average": search.average.tolist(),
-        "momentum": search.momentum.tolist(),
-        "squares": search.squares.tolist(),
-        "generation": search.generation,
+        **{name: getattr(state.search, name).tolist() for name in ARRAYS},
+        "generation": state.search.generation,
         "best": state.best.tolist(),
         "best_ratio": state.best_ratio,
         "best_generation": state.best_generation,

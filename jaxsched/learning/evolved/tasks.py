@@ -10,7 +10,7 @@ from jaxtyping import Float64
 
 from jaxsched.env.knowledge import NOTHING, RUNTIMES
 from jaxsched.env.levels import LevelTable, mlfq_limits_s, run_limits_s
-from jaxsched.learning.evolved.evolution import Pace
+from jaxsched.learning.evolved.evolution import Strategy
 from jaxsched.policies import evolved
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights
@@ -26,24 +26,35 @@ Numbers = Float64[np.ndarray, "numbers"]
 class Task:
     """One thing that can be learned."""
 
-    name: str
-    rule: str  # whose mean completion times are those of numbers held against
+    name: str  # one of `policies.evolved.KINDS`
     begin: Numbers  # where learning starts
-    policy_of: Callable[[Numbers], Policy]
-    save: Callable[[Path, Numbers, dict[str, Any]], None]  # as a policy's folder, with more for its card
+    what_of: Callable[[Numbers], LevelTable | SeekWeights]  # what numbers stand for
     knows: str  # of run times
     stops: bool  # schedulers stop jobs
     several: bool  # it is about several schedulers that forward jobs
     generations: int
     lists: int  # that all candidates of a generation play
     judges: int  # lists by which the best point is chosen
-    pace: Pace
+    strategy: Strategy
     shorter: bool  # all times of a list are made shorter by a random factor
     fewer_forwards: bool  # every other list is played with no more forwards than is usual
     misjudged: bool  # two of four lists have wrong estimates
 
+    @property
+    def rule(self) -> str:
+        """The policy whose mean completion times those of numbers are held against."""
+        return evolved.RULES[self.name]
 
-def table_of(numbers: Float64[np.ndarray, "numbers"]) -> LevelTable:
+    def policy_of(self, numbers: Numbers) -> Policy:
+        """The policy of these numbers."""
+        return evolved.policy_of(self.what_of(numbers), self.name)
+
+    def save(self, folder: Path, numbers: Numbers, card: dict[str, Any]) -> None:
+        """Write the folder of that policy, with `card` in its card. UserError: it cannot be written."""
+        evolved.save(folder, self.what_of(numbers), card)
+
+
+def table_of(numbers: Numbers) -> LevelTable:
     """The table that numbers stand for; zeros for the queues of `mlfq`, their limits moved up to those of the bins."""
     by_bin, width, slope = np.split(numbers[:-1], [RUN_BINS, RUN_BINS + WIDTH_CLASSES])
     steps = (np.arange(RUN_BINS) - MIDDLE) / SLOPE_BINS
@@ -65,34 +76,30 @@ def _weights(numbers: Numbers) -> SeekWeights:
 
 LEVELS = Task(
     name=evolved.LEVELS,
-    rule=evolved.RULES[evolved.LEVELS],
     begin=np.zeros(COUNT),
-    policy_of=lambda numbers: evolved.policy_of(table_of(numbers), evolved.LEVELS),
-    save=lambda folder, numbers, card: evolved.save(folder, table_of(numbers), card),
+    what_of=table_of,
     knows=NOTHING,
     stops=True,
     several=False,
     generations=25,
     lists=1,
     judges=8,
-    pace=Pace(pairs=12, sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
+    strategy=Strategy(pairs=12, sigma=0.25, step=0.05, momentum=0.8, squares=0.95),
     shorter=False,
     fewer_forwards=False,
     misjudged=False,
 )
 SEEKING = Task(
     name=evolved.SEEKING,
-    rule=evolved.RULES[evolved.SEEKING],
     begin=np.array([-1.0, 0.0, 0.1, 1.0]),  # by the wait alone
-    policy_of=lambda numbers: evolved.policy_of(_weights(numbers), evolved.SEEKING),
-    save=lambda folder, numbers, card: evolved.save(folder, _weights(numbers), card),
+    what_of=_weights,
     knows=RUNTIMES,
     stops=False,
     several=True,
     generations=30,
     lists=12,
     judges=24,
-    pace=Pace(pairs=8, sigma=0.2, step=0.08, momentum=0.8, squares=0.95),
+    strategy=Strategy(pairs=8, sigma=0.2, step=0.08, momentum=0.8, squares=0.95),
     shorter=True,
     fewer_forwards=True,
     misjudged=True,
