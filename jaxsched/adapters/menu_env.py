@@ -21,7 +21,7 @@ from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
-from jaxsched.env.stages import Playing
+from jaxsched.env.stages import Playing, state_of, to_decide
 from jaxsched.env.state import EnvConfig, State
 from jaxsched.policies.menu import build_menu, menu_policy, to_action
 from jaxsched.policies.policy import Policy
@@ -41,7 +41,7 @@ class Turn(Pytree):
     @property
     def state(self) -> State:
         """The state of the episode."""
-        return self.played.state if isinstance(self.played, Playing) else self.played
+        return state_of(self.played)
 
     def _repr_html_(self) -> str | None:
         """In a notebook: the state, drawn."""
@@ -129,8 +129,8 @@ class MenuEnv:
 
 
 def _shown(params: Episodes, played: State | Playing, observation: Observation) -> Turn:
-    state = played.to_decide if isinstance(played, Playing) else played
-    return Turn(played=played, observation=observation, menu=build_menu(params.env, state, observation))
+    menu = build_menu(params.env, to_decide(played), observation)
+    return Turn(played=played, observation=observation, menu=menu)
 
 
 def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:

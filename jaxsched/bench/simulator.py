@@ -31,8 +31,7 @@ from jaxsched.bench.programs import (
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.stages import Playing, at_boundary
-from jaxsched.env.state import State
+from jaxsched.env.stages import at_boundary, state_of
 from jaxsched.event_loop import Run
 from jaxsched.machine import loop_options
 from jaxsched.options import JAX
@@ -104,7 +103,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0
-    while float(_state_of(playing).clock.mean()) < WARM_INTERVALS:  # clusters fill
+    while float(state_of(playing).clock.mean()) < WARM_INTERVALS:  # clusters fill
         playing, _, _ = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         calls += 1
 
@@ -232,7 +231,3 @@ def _program_memory(program: Program) -> int | None:
 
 def _servers(cluster: Cluster) -> int:
     return int((np.asarray(cluster.group_gpus).sum(-1) > 0).sum())
-
-
-def _state_of(playing: State | Playing) -> State:
-    return playing if isinstance(playing, State) else playing.state

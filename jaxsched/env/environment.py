@@ -29,7 +29,7 @@ from jaxsched.env.observation import Observation, observe
 from jaxsched.env.pool import draw_start, start_if
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
-from jaxsched.env.stages import ROUNDS, TURNS, Playing, at_boundary, step, transition
+from jaxsched.env.stages import ROUNDS, TURNS, Playing, at_boundary, step, to_decide
 from jaxsched.env.state import (
     ALWAYS,
     FINISHED,
@@ -143,6 +143,12 @@ def is_finished(state: State) -> Bool[Array, ""]:
     return arrived & ~(state.queue >= 0).any() & ~(state.running.job >= 0).any()
 
 
+def jct_s(params: EnvParams, state: State) -> Float32[Array, "J"]:
+    """Completion times in seconds, from submission on; arbitrary where a job has not finished."""
+    records, jobs = state.records, state.jobs
+    return (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
+
+
 SHOWN = Discipline(order="area", backfill=True, window=4)
 
 
@@ -197,7 +203,7 @@ class ClusterEnv:
         terminated = is_finished(reached) & (after.intervals == 0)
         truncated = ~terminated & (reached.clock >= params.env.horizon)
         info = _info(params.env, reached, playing.state.clock)
-        return after if self.in_turns else reached, reward, terminated, truncated, info
+        return after if isinstance(state, Playing) else reached, reward, terminated, truncated, info
 
     def action_space(self, params: Episodes) -> Named:
         """Of the fields of an `Action` that every one has; most of what it samples is not legal, and so is waiting."""
@@ -230,16 +236,15 @@ class ClusterEnv:
 
     def observe(self, state: State | Playing, params: Episodes) -> Observation:
         """What schedulers see of a state; nothing is worked out for those that do not decide."""
-        return observe(self.queue, params.env, state.to_decide if isinstance(state, Playing) else state)
+        return observe(self.queue, params.env, to_decide(state))
 
 
 def _info(params: EnvParams, state: State, before: Array) -> Info:
     """Args: `before`: the boundary of the step."""
-    jobs, records = state.jobs, state.records
+    records = state.records
     done = records.status == FINISHED
-    jct_s = (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
     count = done.sum()
-    mean_s = jnp.where(done, jct_s, 0.0).sum() / jnp.maximum(count, 1)
+    mean_s = jnp.where(done, jct_s(params, state), 0.0).sum() / jnp.maximum(count, 1)
     ends = records.finish + jnp.ceil(records.finish_offset_s / params.interval_s).astype(jnp.int32)
     last = jnp.maximum(jnp.where(done, ends, 0).max(), before)  # when nothing is left the clock runs on by itself
     return {
@@ -249,6 +254,3 @@ def _info(params: EnvParams, state: State, before: Array) -> Info:
         "illegal": state.illegal,
         "backlogged": state.backlogged,
     }
-
-
-__all__ = ["ClusterEnv", "Episodes", "initial_state", "is_finished", "transition"]

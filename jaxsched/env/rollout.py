@@ -7,11 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, Key, PRNGKeyArray
 
-from jaxsched.env.environment import transition
 from jaxsched.env.extensions.failures import hide_failures
 from jaxsched.env.extensions.pairs import as_known
 from jaxsched.env.knowledge import mask_unknown
-from jaxsched.env.stages import Playing, turn_with
+from jaxsched.env.stages import Playing, to_decide, transition, turn_with
 from jaxsched.env.state import Action, Asked, EnvConfig, EnvParams, State
 
 S = TypeVar("S")  # a state, or states with a leading axis of environments
@@ -49,7 +48,7 @@ def one_turn(
     config: EnvConfig, params: EnvParams, policy: Decides, playing: Playing, key: PRNGKeyArray
 ) -> tuple[Playing, Float32[Array, "P"]]:
     """The environment after one more turn, and the reward of the intervals that ended with it."""
-    action = action_of(config, params, policy, playing.to_decide, key)
+    action = action_of(config, params, policy, to_decide(playing), key)
     return turn_with(config, params, playing, action, policy.asks_at)
 
 

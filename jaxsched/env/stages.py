@@ -41,10 +41,17 @@ class Playing(Pytree):
         """Whether its schedulers decide in the next step."""
         return (self.intervals == 0) & ~self.admitting
 
-    @property
-    def to_decide(self) -> State:
-        """What its schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
-        return self.state.replace(waited=self.state.waited | ~self.decides)
+
+def state_of(played: State | Playing) -> State:
+    """The state of an environment that is played in rounds, or in turns."""
+    return played.state if isinstance(played, Playing) else played
+
+
+def to_decide(played: State | Playing) -> State:
+    """What its schedulers see; those that do not decide have waited, so that nothing is worked out for them."""
+    if isinstance(played, State):
+        return played
+    return played.state.replace(waited=played.state.waited | ~played.decides)
 
 
 def at_boundary(state: State) -> Playing:

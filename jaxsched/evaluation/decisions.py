@@ -16,9 +16,10 @@ from jaxtyping import Bool, Int, Int32, PRNGKeyArray
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.actions import admit
-from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.environment import initial_state, is_finished
 from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.rollout import action_of
+from jaxsched.env.stages import transition
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
 from jaxsched.evaluation.repeat import order_of_starts, repeat
 from jaxsched.machine import loop_options

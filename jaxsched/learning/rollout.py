@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.env.environment import transition
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
-from jaxsched.env.stages import Playing, turn_with
+from jaxsched.env.stages import Playing, state_of, to_decide, transition, turn_with
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.faults import fault_code
@@ -88,14 +87,13 @@ def collect(
     step_all = jax.vmap(functools.partial(_step, rollout), in_axes=(0, axes, 0, 0, 0, 0, 0))
 
     def play(worlds: State | Playing, key: PRNGKeyArray) -> tuple[State | Playing, tuple[Experience, Counts]]:
-        obs, menu = look_at_all(params, jax.vmap(_to_decide)(worlds))
+        obs, menu = look_at_all(params, jax.vmap(to_decide)(worlds))
         heads = apply_in_blocks(rollout.network, weights, obs, menu)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, draws.interval_factor, worlds, obs, menu, heads)
         if rollout.checks:
             said = experience.reward + experience.value + experience.log_prob
-            state = after.state if isinstance(after, Playing) else after
-            experience = experience.replace(fault=check_all(params, state, said))
+            experience = experience.replace(fault=check_all(params, state_of(after), said))
         return after, (experience, jax.tree.map(jnp.sum, counts))
 
     # of the step after the last one only the value is used: to look once more would compile all of the looking twice
@@ -117,10 +115,6 @@ def _cut_after_last_decision(steps: Experience) -> tuple[Experience, Float32[Arr
     )
     bootstrap = jnp.take_along_axis(steps.value, last[None, :, None], 0)[0]
     return jax.tree.map(lambda leaf: leaf[:-1], whole), bootstrap
-
-
-def _to_decide(world: State | Playing) -> State:
-    return world.to_decide if isinstance(world, Playing) else world
 
 
 def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation, Menu]:
@@ -171,7 +165,7 @@ def _step(
 
     `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
     """
-    rule, state = rollout.reward, _to_decide(world)
+    rule, state = rollout.reward, to_decide(world)
     choice = sample(key, heads, obs, menu)
     log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
     _, mask = option_logits(heads, obs, menu)

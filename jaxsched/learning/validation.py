@@ -6,7 +6,7 @@ from jax import Array
 from jaxtyping import Float32, Int32, PyTree
 
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.environment import is_finished
+from jaxsched.env.environment import is_finished, jct_s
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import one_round, one_turn, play_while
 from jaxsched.env.stages import Playing, at_boundary
@@ -52,10 +52,7 @@ def mean_jct_s(
 
 
 def _mean_jct_s(params: EnvParams, done: State) -> Float32[Array, ""]:
-    records, jobs = done.records, done.jobs
-    whole = (records.finish - jobs.arrival).astype(jnp.float32) * params.interval_s
-    jct = whole + records.finish_offset_s + jobs.lead_s
-    kept = jobs.home >= 0
+    jct, kept = jct_s(params, done), done.jobs.home >= 0
     mean = jnp.where(kept, jct, 0.0).sum() / jnp.maximum(kept.sum(), 1)
     return jnp.where(is_finished(done), mean, jnp.inf)
 

@@ -15,7 +15,7 @@ from jaxsched.dynamics.batching import (
     traced_for,
     with_shared,
 )
-from jaxsched.env.environment import transition
+from jaxsched.env.stages import transition
 from jaxsched.policies.registry import parse
 from tests.support import strategies
 from tests.support.cases import few

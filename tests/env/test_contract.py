@@ -13,10 +13,11 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Strengths
-from jaxsched.env.environment import ClusterEnv, Episodes, initial_state, transition
+from jaxsched.env.environment import ClusterEnv, Episodes, initial_state
 from jaxsched.env.observation import observe
 from jaxsched.env.pool import restart
 from jaxsched.env.reward import RewardTerms, reward
+from jaxsched.env.stages import transition
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, pad_table, take, to_table

@@ -13,8 +13,9 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import Interference, Strengths
-from jaxsched.env.environment import initial_state, transition
+from jaxsched.env.environment import initial_state
 from jaxsched.env.extensions import sharing
+from jaxsched.env.stages import transition
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import make_job_list, to_table
 from tests.oracle import policies, simulator

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.env.environment import transition
 from jaxsched.env.extensions.preemption import left_at_checkpoint
 from jaxsched.env.knowledge import mask_unknown
+from jaxsched.env.stages import transition
 from jaxsched.env.state import STOP, wait_action
 from tests.env.test_oracle import assert_same
 from tests.oracle.preemption import Preemption

@@ -23,7 +23,8 @@ from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.environment import initial_state, is_finished
+from jaxsched.env.stages import transition
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable, make_job_list, pad_table, to_table

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.env.environment import initial_state, transition
+from jaxsched.env.environment import initial_state
+from jaxsched.env.stages import transition
 from jaxsched.learning import loop, ppo, rollout
 from jaxsched.learning.chunk import initial
 from jaxsched.learning.config import NetworkConfig, QueueView, TrainConfig

@@ -14,8 +14,8 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics import batching
-from jaxsched.env.environment import transition
 from jaxsched.env.observation import Choice
+from jaxsched.env.stages import transition
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, WAIT, make_params
 from jaxsched.networks.hierarchy import Heads
 from jaxsched.policies import menu as menu_room

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxsched.calibration.interference.named import interference_model
-from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.environment import initial_state, is_finished
+from jaxsched.env.stages import transition
 from jaxsched.env.state import EnvConfig, make_params, wait_action
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare

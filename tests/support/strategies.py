@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
-from jaxsched.env.environment import initial_state, is_finished, transition
+from jaxsched.env.environment import initial_state, is_finished
 from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.extensions.preemption import may_stop
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.rollout import one_round, one_turn, play_while
-from jaxsched.env.stages import Playing, at_boundary
+from jaxsched.env.stages import Playing, at_boundary, transition
 from jaxsched.env.state import ALWAYS, STOP, WAIT, Action, Asked, EnvConfig, EnvParams, State
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
