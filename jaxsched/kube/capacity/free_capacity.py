@@ -4,6 +4,7 @@ Plain NumPy on the host. `S` GPU nodes, `A` all nodes, the others last, `K` GPU 
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -67,6 +68,20 @@ class FreeCapacity:
         """A ledger of the same nodes with these pods on them."""
         return Ledger(self.fleet, pods, self.settings.gpu_resource, self._others)
 
+    @functools.cached_property
+    def empty_ledger(self) -> Ledger:
+        """The nodes once all pods have ended. Like the next two it is made once, and not to be changed."""
+        return self.ledger_of(())
+
+    @functools.cached_property
+    def ledger_without_gpu_pods(self) -> Ledger:
+        """The nodes once all pods with GPUs have ended."""
+        return self.ledger_of([pod for pod in self._pods if not pod.units(self.settings.gpu_resource)])
+
+    @functools.cached_property
+    def _ledger_of_others(self) -> Ledger:
+        return self.ledger_without_own_pods()
+
     def filtered_out(self, pod: Pod) -> dict[int, str]:
         """Node row -> why the pod may not go there."""
         signature = node_rights(pod)
@@ -110,7 +125,7 @@ class FreeCapacity:
 
     def workers_without_own_pods(self, gang: Gang) -> Int[np.ndarray, "S"]:
         """Workers of the gang on each node once all pods of our own have ended; others may stay for good."""
-        usable = self.usable_of(gang, self.ledger_without_own_pods(), self.eligible(gang.workers[0]))
+        usable = self.usable_of(gang, self._ledger_of_others, self.eligible(gang.workers[0]))
         return (usable // max(gang.gpus_per_worker, 1)).sum(1)
 
     def gpus(self, gang: Gang) -> Int[np.ndarray, "S K"]:
@@ -126,7 +141,7 @@ class FreeCapacity:
 
     def largest_partition(self, gang: Gang) -> int:
         """The most workers of the gang that a partition holds when it is empty."""
-        usable = self.usable_of(gang, self.ledger_of(()), self.eligible(gang.workers[0]))
+        usable = self.usable_of(gang, self.empty_ledger, self.eligible(gang.workers[0]))
         return int(self.by_partition(usable // max(gang.gpus_per_worker, 1)).max(initial=0))
 
     def ledger_without_own_pods(self, also: Sequence[Pod] = ()) -> Ledger:

@@ -23,7 +23,6 @@ class Explanations:
 
     def __init__(self, capacity: FreeCapacity, policy: str) -> None:
         self.capacity, self.policy = capacity, policy
-        self._empty: Ledger | None = None
         self._of_alike: dict[tuple, Refusal] = {}
 
     def why_not(self, gang: Gang) -> Refusal:
@@ -73,12 +72,11 @@ class Explanations:
     def _when_empty(self, gang: Gang, now: str) -> Refusal:
         """Whether the gang fits once all pods have ended, on the nodes that it may use or on any."""
         capacity, need = self.capacity, len(gang.workers)
-        self._empty = self._empty or capacity.ledger_of(())
         allowed = capacity.allowed(gang.workers[0])
-        empty = self._fit(gang, self._empty, allowed)
+        empty = self._fit(gang, capacity.empty_ledger, allowed)
         if empty >= need:
             return Refusal("Insufficient", now)
-        everywhere = self._fit(gang, self._empty, np.ones(len(allowed), bool))
+        everywhere = self._fit(gang, capacity.empty_ledger, np.ones(len(allowed), bool))
         if everywhere < need:
             why = self._too_large(gang) or f"all GPU nodes together hold {everywhere} when empty"
             return Refusal("LargerThanCluster", f"{_asked(gang)}: {why}")

@@ -26,7 +26,7 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
 from jaxsched.kube.whatif.history import History
-from jaxsched.kube.whatif.pools import Pool, plain_pods, pools_of
+from jaxsched.kube.whatif.pools import Pool, pools_of
 from jaxsched.kube.whatif.question import HIGH, LOW, Question
 from jaxsched.kube.whatif.rollouts import Starts, play_futures
 from jaxsched.policies.policy import Policy
@@ -82,7 +82,7 @@ def forecast_starts(
     aside = {gang.key: reason for gang in gangs if (reason := _not_simulated(capacity, gang, snapshot))}
     playable = [gang for gang in gangs if gang.key not in aside]
     running = find_running_parts(fleet, capacity.ledger, pods, settings, now_s)
-    pools = pools_of(capacity, playable, running, history, pods)
+    pools = pools_of(capacity, playable, running, history)
     beyond = [_beyond_gpus(capacity, pool.gangs, pods) for pool in pools]
     result: list[Forecast] = []
     for policy in policies:
@@ -112,19 +112,17 @@ def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Re
         return explained
     if not capacity.allowed(gang.workers[0])[: len(capacity.fleet.nodes)].any():
         return explained
-    return _lacks_other_resources(capacity, gang, explained, snapshot.pods)
+    return _lacks_other_resources(capacity, gang, explained)
 
 
-def _lacks_other_resources(
-    capacity: FreeCapacity, gang: Gang, explained: Refusal, pods: Sequence[Pod]
-) -> Refusal | None:
+def _lacks_other_resources(capacity: FreeCapacity, gang: Gang, explained: Refusal) -> Refusal | None:
     """That something else than GPUs keeps the gang from starting, by the planner's rules; `explained`: why it waits."""
     for pod in gang.together:
         if capacity.ledger.vector([pod]) is None:
             names = [name for name, _ in pod.requests if name not in capacity.ledger.column]
             return Refusal("Insufficient", f"no node has {', '.join(names)}, which pod {pod.key} asks for")
     need, allowed = len(gang.workers), capacity.allowed(gang.workers[0])
-    then = capacity.usable_of(gang, capacity.ledger_of(plain_pods(capacity, pods)), allowed) // gang.gpus_per_worker
+    then = capacity.usable_of(gang, capacity.ledger_without_gpu_pods, allowed) // gang.gpus_per_worker
     if then.sum() < need:
         text = f"of its {need} workers {int(then.sum())} fit even when all pods with GPUs have ended"
         return Refusal("Insufficient", f"{text}: others hold CPU, memory or the like")
@@ -157,7 +155,7 @@ def _beyond_gpus(capacity: FreeCapacity, gangs: Sequence[Gang], pods: Sequence[P
         pods: All of the cluster.
     """
     gpu, ledger, count = capacity.settings.gpu_resource, capacity.ledger, len(capacity.fleet.nodes)
-    left = capacity.ledger_of(plain_pods(capacity, pods)).free[:count]
+    left = capacity.ledger_without_gpu_pods.free[:count]
     rows = np.any([capacity.allowed(gang.workers[0])[:count] for gang in gangs], axis=0)
     asking = [(gang.workers[0], capacity.allowed(gang.workers[0])[:count]) for gang in gangs]
     there = ((pod, ledger.row.get(pod.node, count)) for pod in pods if pod.units(gpu))

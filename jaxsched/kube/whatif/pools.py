@@ -6,17 +6,15 @@ of the others, and nothing is said of themselves.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.ledger import Ledger
 from jaxsched.kube.capacity.running import RunningPart
 from jaxsched.kube.read.gangs import Gang
-from jaxsched.kube.read.objects import Pod
 from jaxsched.kube.whatif.history import History
 from jaxsched.pytree import on_device
 
@@ -38,14 +36,12 @@ def pools_of(
     gangs: Sequence[Gang],
     running: Sequence[RunningPart],
     history: History | None = None,
-    pods: Sequence[Pod] = (),
 ) -> list[Pool]:
     """The pools of gangs of which each may use some node.
 
-    A gang of the history belongs to the pool of which it may use most nodes. GPUs are left out beside which `pods`
+    A gang of the history belongs to the pool of which it may use most nodes. GPUs are left out beside which pods
     without GPUs, which never end here, leave too little of other resources for all gangs of the pool.
     """
-    empty = capacity.ledger_of(plain_pods(capacity, pods))
     found: list[tuple[np.ndarray, list[Gang]]] = []  # which nodes, and who waits for them
     legal = {gang.key: _legal(capacity, gang) for gang in gangs}
     for gang in gangs:
@@ -66,15 +62,9 @@ def pools_of(
             nodes,
             running,
             come,
-            empty,
         )
         for (nodes, members), come in zip(found, later)
     ]
-
-
-def plain_pods(capacity: FreeCapacity, pods: Iterable[Pod]) -> list[Pod]:
-    """Those without GPUs."""
-    return [pod for pod in pods if not pod.units(capacity.settings.gpu_resource)]
 
 
 def _by_pool(
@@ -99,16 +89,16 @@ def _pool(
     nodes: Bool[np.ndarray, "S"],
     running: Sequence[RunningPart],
     later: History | None,
-    empty: Ledger,
 ) -> Pool:
+    ledger = capacity.ledger_without_gpu_pods
     come = () if later is None else later.gangs
     fleet, merged = capacity.fleet, any(capacity.merged(gang) for gang in (*gangs, *come))
     inside = fleet.by_slot(np.broadcast_to(nodes[:, None], (len(nodes), fleet.shape.groups)).astype(int))
     cluster = fleet.merged if merged else fleet.split
     most = np.zeros(inside.shape, np.int64)
     for gang in (*gangs, *come):
-        need = empty.vector(gang.workers)
-        usable = empty.usable_groups(need, capacity.allowed(gang.workers[0]), merged)[: len(fleet.nodes)]
+        need = ledger.vector(gang.workers)
+        usable = ledger.usable_groups(need, capacity.allowed(gang.workers[0]), merged)[: len(fleet.nodes)]
         most = np.maximum(most, fleet.by_slot(usable))
     parts = []
     for part in running:
