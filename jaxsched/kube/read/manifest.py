@@ -28,7 +28,7 @@ class PodSet(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
-Gang = list[PodSet]  # of one object's pods those that start together
+PodSets = list[PodSet]  # whose pods start together
 
 
 class _Object(NamedTuple):
@@ -52,16 +52,16 @@ class _Object(NamedTuple):
         return min(self.pods_in(spec, "parallelism"), self.pods_in(spec, "parallelism", "completions"))
 
 
-def _job(one: _Object) -> Iterator[Gang]:
+def _job(one: _Object) -> Iterator[PodSets]:
     yield [PodSet(one.name, mapping(one.spec, "template"), "spec.template", one.job_pods(one.spec))]
 
 
-def _alone(one: _Object) -> Iterator[Gang]:
+def _alone(one: _Object) -> Iterator[PodSets]:
     for number in range(one.pods_in(one.spec, "replicas")):
         yield [PodSet(f"{one.name}-{number}", mapping(one.spec, "template"), "spec.template", 1)]
 
 
-def _jobset(one: _Object) -> Iterator[Gang]:
+def _jobset(one: _Object) -> Iterator[PodSets]:
     jobs = []
     for job in mappings(one.spec, "replicatedJobs"):
         spec = mapping(mapping(job, "template"), "spec")
@@ -71,7 +71,7 @@ def _jobset(one: _Object) -> Iterator[Gang]:
     yield jobs
 
 
-def _training_job(one: _Object) -> Iterator[Gang]:
+def _training_job(one: _Object) -> Iterator[PodSets]:
     key = next((key for key in one.spec if str(key).lower().endswith("replicaspecs")), "replicaSpecs")
     roles, replicas = mapping(one.spec, key), []
     for role in roles:
@@ -81,7 +81,7 @@ def _training_job(one: _Object) -> Iterator[Gang]:
     yield replicas
 
 
-def _leader_workers(one: _Object) -> Iterator[Gang]:
+def _leader_workers(one: _Object) -> Iterator[PodSets]:
     """Each group by itself."""
     both = mapping(one.spec, "leaderWorkerTemplate")
     worker, size = mapping(both, "workerTemplate"), one.pods_in(both, "size")
@@ -93,7 +93,7 @@ def _leader_workers(one: _Object) -> Iterator[Gang]:
         yield pods + ([PodSet(f"{name}-w", worker, path, size - 1, **more)] if size > 1 else [])
 
 
-def _ray(one: _Object) -> Iterator[Gang]:
+def _ray(one: _Object) -> Iterator[PodSets]:
     """A RayCluster, or that of a RayJob: its head and its workers."""
     spec, before = mapping(one.spec, "rayClusterSpec") or one.spec, "spec.headGroupSpec.template"
     pods = [PodSet(f"{one.name}-head", mapping(mapping(spec, "headGroupSpec"), "template"), before, 1)]
@@ -104,13 +104,13 @@ def _ray(one: _Object) -> Iterator[Gang]:
     yield pods
 
 
-def _volcano_job(one: _Object) -> Iterator[Gang]:
+def _volcano_job(one: _Object) -> Iterator[PodSets]:
     path = "spec.tasks.template"
     tasks = ((f"{one.name}-{task.get('name', '')}", task) for task in mappings(one.spec, "tasks"))
     yield [PodSet(name, mapping(task, "template"), path, one.pods_in(task, "replicas")) for name, task in tasks]
 
 
-KINDS: Mapping[str, Callable[[_Object], Iterator[Gang]]] = {
+KINDS: Mapping[str, Callable[[_Object], Iterator[PodSets]]] = {
     **{"Job": _job, "JobSet": _jobset, "LeaderWorkerSet": _leader_workers, "RayCluster": _ray, "RayJob": _ray},
     **dict.fromkeys(("PyTorchJob", "TFJob", "MPIJob", "JAXJob", "XGBoostJob", "PaddleJob"), _training_job),
     **dict.fromkeys(("Deployment", "StatefulSet", "ReplicaSet"), _alone),
@@ -189,7 +189,7 @@ def _pods_of(
                 yield dataclasses.replace(read_pod(raw), created_s=now_s)
 
 
-def _make_of(kind: str, api: str) -> Callable[[_Object], Iterator[Gang]]:
+def _make_of(kind: str, api: str) -> Callable[[_Object], Iterator[PodSets]]:
     return _volcano_job if kind == "Job" and api.startswith("batch.volcano.sh/") else KINDS[kind]
 
 

@@ -8,11 +8,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxsched.kube.read.objects import Refusal, mapping, mappings
+from jaxsched.kube.read.objects import MOST_PRIORITY, Refusal, mapping, mappings
 
 UPSTREAM, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
 MOST_PODS = 2**31 - 1  # of a PodGroup's minimum
-MOST_PRIORITY = 2**31 - 1
 SCHEDULED = "PodGroupScheduled"  # upstream's condition
 
 # Upstream's fields that are honoured, or that say nothing about where or when pods may start.
