@@ -10,6 +10,7 @@ Every fault is a one-line `UserError`: file, line, field, what is wrong and what
 """
 
 import dataclasses
+import functools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,12 +87,13 @@ def read_node_list(
     """
     table = path if isinstance(path, Table) else read_table(path, MAX_SERVERS)
     servers, names, speeds = [], [], dict(gpu_speeds)
+    type_of = functools.cache(lambda product: find_gpu_type(product, gpu_speeds))
     for where, row in _rows(table, NODE_COLUMNS):
         gpus = parse_whole(row["gpu"], where, "gpu", 0, MAX_GROUP_GPUS, "the node's GPUs, e.g. 8")
         if gpus == 0:
             continue
         milli = parse_whole(row["cpu_milli"], where, "cpu_milli", 1, MAX_CPU_MILLI, "thousandths of a core, e.g. 64000")
-        found = find_gpu_type(row["model"], gpu_speeds)
+        found = type_of(row["model"])
         if found is None:
             text = f"unknown GPU type {shorten(repr(row['model']), 60)}; known types: {', '.join(gpu_speeds)}"
             raise UserError(f"{where}: model: {text}; --gpu-speeds FILE tells the speeds of others")

@@ -85,10 +85,8 @@ def synthetic(
         home = np.arange(num_jobs) % kind.schedulers
     else:
         home = rng.choice(kind.schedulers, size=num_jobs, p=home_probabilities(kind.schedulers, kind.home_skew))
-    models, ps = (
-        rng.choice(len(kind.catalogue.models), size=num_jobs, p=get_mix(kind.mix, kind.catalogue).probabilities),
-        draw_ps(rng, gpus, kind.ps_fraction),
-    )
+    models = rng.choice(len(kind.catalogue.models), size=num_jobs, p=get_mix(kind.mix, kind.catalogue).probabilities)
+    ps = draw_ps(rng, gpus, kind.ps_fraction)
     if not (np.isfinite(load) and load > 0):
         raise UserError(f"load: {load} should be a finite number > 0")
     if (run_s > LONGEST_S).any() or (run_s < SHORTEST_S).any():
