@@ -43,10 +43,7 @@ MOST_FORWARDS = 127
 # from there on, so that independent implementations agree to the last bit.
 STEPS, MOST_STEPS = 16, 432
 PARTS = 64  # of a step, to which means are rounded down
-PRIOR_STEPS, PRIOR_JOBS = (
-    189,
-    8,
-)  # an hour is expected of a class without jobs; so many jobs count as much as their class
+PRIOR_STEPS, PRIOR_JOBS = 189, 8  # an hour is expected of a class without jobs; which counts as much as so many
 SIZES = 16  # classes of gangs: 1, 2, 3 to 4, 5 to 8, ... GPUs
 OUTLIVED = 2.0  # a job that has run for so long is taken to run at least for this many times as long in all
 SERVICE_BINS, FIRST_BIN_S, BINS_AHEAD = 32, 64.0, 8  # of attained service, each as wide as all before; see `gittins`

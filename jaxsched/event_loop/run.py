@@ -288,7 +288,7 @@ def _build_stops(params: EnvParams) -> Stops:
 
 
 def _find_order(order: levels.Ranking) -> int:
-    """As `World.order`."""
+    """As `Rule.order`."""
     if isinstance(order, LevelTable):
         return TABLE
     return levels.ORDERS.index(order) if order in levels.ORDERS else -1

@@ -10,7 +10,7 @@ from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams
 from jaxsched.event_loop._kernel.estimates import left_by_estimate_s
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_JOB, START, Tables, World
 from jaxsched.event_loop.coverage import rule_of
-from jaxsched.event_loop.run import Run, copy_tables, play_to_end
+from jaxsched.event_loop.run import WHOLE_RUN, Run, copy_tables, play_to_end
 from jaxsched.policies.policy import Policy
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import JobTable
@@ -46,7 +46,7 @@ class SearchedRun(Run):
         self._own = self.world.jobs["key"].copy()  # in the rule's order
         self._seen = (0, 0)
 
-    def go_on(self, rounds: int = 2**30) -> bool:
+    def go_on(self, rounds: int = WHOLE_RUN) -> bool:
         """See `Run`. Before every boundary it looks for something better."""
         until = self.rounds + rounds
         over = super().go_on(0)

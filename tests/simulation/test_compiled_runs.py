@@ -1,9 +1,12 @@
 """Whole runs by the compiled event loop: what the JAX environment gives, and a clear word where it cannot play."""
 
+import ast
 import dataclasses
 import importlib.metadata
+import importlib.util
 import re
 import threading
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +20,7 @@ from jaxsched.env.state import assign_homes
 from jaxsched.errors import Slower, UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run, coverage, numba_missing
-from jaxsched.event_loop._kernel import machine_code
+from jaxsched.event_loop._kernel import jit, machine_code
 from jaxsched.machine import usable_folder
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -291,3 +294,17 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path):
     (tmp_path / "file").write_text("")
     assert not usable_folder(tmp_path / "file" / "cache")
     assert usable_folder(tmp_path / "cache")
+
+
+def test_machine_code_is_made_anew_where_what_it_was_made_from_changes():
+    """That is the modules of all marked functions, and those that these take something from."""
+    own = {function.__module__ for function in jit.COMPILED | jit.INLINED}
+    sources = [ast.parse(path_of(name).read_text(encoding="utf-8")) for name in own]
+    taken = {str(node.module) for source in sources for node in ast.walk(source) if isinstance(node, ast.ImportFrom)}
+    assert {path_of(name) for name in own | taken if name.startswith("jaxsched.")} <= {*machine_code._SOURCES}
+
+
+def path_of(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin)

@@ -1,7 +1,8 @@
 """How the event loop works, private to `jaxsched.event_loop`.
 
 The arrows: `records` <- `build`; `records` <- `shared_gpus`, `estimates` <- `speed`, `queues` <- `occupancy`
-<- `gpu_tiers` <- `rules`, `openings` <- `candidates` <- `looking`; `stopping` <- `displacement`; all <- `events`.
+<- `gpu_tiers` <- `rules`, `openings` <- `candidates` <- `looking`; `openings` <- `seeking`; `stopping` <-
+`displacement` <- `faster`; all <- `events`.
 `jit` marks the functions, which are plain Python and can be played so. `machine_code` compiles them: that alone needs
 Numba, the extra `compiled`.
 

@@ -64,11 +64,7 @@ def fill_table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
 def build_site(cluster: Cluster) -> Site:
     """The cluster."""
     p, n, k = cluster.shape
-    groups = {
-        "gpus": cluster.group_gpus,
-        "cores": cluster.group_cores,
-        "pcie_bytes_s": cluster.pcie_bytes_s,
-    }
+    groups = {"gpus": cluster.group_gpus, "cores": cluster.group_cores, "pcie_bytes_s": cluster.pcie_bytes_s}
     servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
     links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
     pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
@@ -84,7 +80,7 @@ def build_site(cluster: Cluster) -> Site:
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
-        group_tier=_group_tiers(cluster),
+        group_tier=_build_group_tiers(cluster),
     )
 
 
@@ -122,15 +118,13 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
     """An empty cluster before boundary 0; `record`: with placements; `starts`: rows of the log."""
     (p, nk), n = w.site.groups.shape, w.site.servers.shape[1]
     r, jobs = w.running_slots, len(w.jobs)
-    passed, numbers = (
-        (w.stops.changes[:, :, 0] <= 0).astype(np.int64),
-        np.zeros(COUNT, np.int64),
-    )  # some are out from 0 on
+    passed = (w.stops.changes[:, :, 0] <= 0).astype(np.int64)  # some are out from 0 on
+    numbers = np.zeros(COUNT, np.int64)
     numbers[LEARNED] = numbers[NEWS] = -1
     numbers[NEXT_CHANGE] = np.take_along_axis(w.stops.changes, passed[..., None], -1).min(initial=NEVER)
     free = w.site.groups["gpus"] * (1 - passed).repeat(nk // n, 1)
     some = w.jobs[w.jobs["home"] >= 0]
-    gang = int(min(some["workers"].max(initial=1), nk))
+    gang, widest = int(min(some["workers"].max(initial=1), nk)), int(some["wide"].max(initial=1))
     running = np.zeros((p, r), RUNNING)
     running["slot"] = np.arange(r)
     partitions = np.zeros(p, PARTITION)
@@ -150,9 +144,9 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         numbers=numbers,
         now_s=np.zeros(1),
         free=free,
-        fits=np.full((p, int(some["wide"].max(initial=1)) + 1), -1),
-        most=np.full((p, int(some["wide"].max(initial=1)) + 1, n), -1),
-        most_empty=_most_empty(w, int(some["wide"].max(initial=1))),
+        fits=np.full((p, widest + 1), -1),
+        most=np.full((p, widest + 1, n), -1),
+        most_empty=_count_empty(w, widest),
         queue=np.zeros((p, w.queue_slots), np.int64),
         partitions=partitions,
         running=running,
@@ -168,7 +162,7 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         placement=np.zeros((jobs, nk) if record else (0, 0), np.int8),
         starts=np.zeros(starts, START),
         start_workers=np.zeros((starts, nk), np.int8),
-        shared=_shared_gpus(w),
+        shared=_build_shared_gpus(w),
         passed=passed,
         known=build_nothing_known(w.tenants, len(w.models)),
     )
@@ -197,7 +191,7 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
     )
 
 
-def _shared_gpus(w: World) -> SharedGPUs:
+def _build_shared_gpus(w: World) -> SharedGPUs:
     """Nobody shares a GPU."""
     (p, nk), s, pairs = w.site.groups.shape, w.shared_gpus, w.sharing.factors.shape
     return SharedGPUs(
@@ -244,7 +238,7 @@ def build_sharing(cluster: Cluster, interference: Interference, pairs: Pairs | N
     )
 
 
-def _most_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
+def _count_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
     """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
     (p, nk), n = w.site.groups.shape, w.site.servers.shape[1]
     sizes = np.maximum(np.arange(widest + 1), 1)
@@ -283,9 +277,9 @@ def compute_ideal_s(
     gradient, compute_s = (np.asarray(leaf, float)[model] for leaf in (profiles.gradient_bytes, profiles.compute_s))
     gpus = np.maximum(workers * np.asarray(jobs.gpus_per_worker), 1)
     groups, servers = -(-gpus // group_gpus.max()), -(-gpus // group_gpus.sum(-1).max())
-    pcie_bytes_s = _best(cluster.pcie_bytes_s, group_gpus > 0)
+    pcie_bytes_s = _find_largest(cluster.pcie_bytes_s, group_gpus > 0)
     qpi_bytes_s, nic_bytes_s = (
-        _best(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
+        _find_largest(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
     )
 
     ring = 2.0 * (gpus - 1) / gpus * gradient
@@ -299,7 +293,7 @@ def compute_ideal_s(
     return compute_s, np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
 
 
-def _best(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
+def _find_largest(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
     """The largest where something is."""
     return float(np.where(real, np.asarray(bytes_s), 0.0).max())
 
@@ -323,7 +317,7 @@ def build_tier_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarra
     return np.asarray(relative_speed(profiles, model, kind, tier, cluster.reference), np.float64)
 
 
-def _group_tiers(cluster: Cluster) -> Int64[np.ndarray, "P NK"]:
+def _build_group_tiers(cluster: Cluster) -> Int64[np.ndarray, "P NK"]:
     """How many speeds of GPUs are above each group's."""
     count = distinct_speeds(cluster)
     if count == 1:

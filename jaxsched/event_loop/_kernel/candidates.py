@@ -42,7 +42,7 @@ def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, cap: int) -> i
 
 @compiled
 def _count_fits(w: World, t: Tables, p: int, size: int, cap: int) -> int:
-    """Fill `Tables.fits_server` with the workers that fit, at most `cap` on a group; how many on all servers."""
+    """Fill `Scratch.fits_server` with the workers that fit, at most `cap` on a group; how many on all servers."""
     servers, fits = w.site.servers.shape[1], 0
     k = t.free.shape[1] // servers
     for s in range(servers):
@@ -55,7 +55,7 @@ def _count_fits(w: World, t: Tables, p: int, size: int, cap: int) -> int:
 
 @compiled
 def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
-    """Fill `Tables.anchors`: the best servers by packing, then by pressure."""
+    """Fill `Scratch.anchors`: the best servers by packing, then by pressure."""
     workers = w.jobs[j].workers
     _count_fits(w, t, p, w.jobs[j].size, CAPS[0])
     for place in range(2 * ANCHORS):
@@ -78,12 +78,12 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
 def find_best_candidate(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Note the candidate of least cost in the partition; its cost and its `loss`, infinite if there is none."""
     if w.rule.kind == MATCH and w.jobs[j].size < 0:
-        return _best_gpu(w, t, p, j)
-    return _best_anchor(w, t, p, j)
+        return _find_best_gpu(w, t, p, j)
+    return _find_best_anchor(w, t, p, j)
 
 
 @compiled
-def _best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
+def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Of anchors and caps: `PARTITION.anchor` and `cap`."""
     partition, job = t.partitions[p], w.jobs[j]
     partition.gpu = -1
@@ -105,7 +105,7 @@ def _best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
 
 
 @compiled
-def _best_gpu(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
+def _find_best_gpu(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Of the GPUs that a fraction may get: `PARTITION.anchor`, its group, and `gpu`."""
     partition, milli = t.partitions[p], -w.jobs[j].size
     least, best_cost, best_loss, tried = NEVER, np.inf, np.inf, 0
@@ -156,7 +156,7 @@ def _appraise_gpu(w: World, t: Tables, p: int, j: int, a: int, gpu: int) -> tupl
 
 @compiled
 def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int) -> tuple[float, float]:
-    """Cost and `loss` of the placement on the first `used` groups of `Tables.place`; `gpu`: see `occupancy.start`."""
+    """Cost and `loss` of the placement on the first `used` groups of `Scratch.place`; `gpu`: see `occupancy.start`."""
     slot = t.running[p, t.partitions[p].running].slot  # a free one, to try placements in
     estimate_s = 1.0 if w.rule.alike else max(w.jobs[j].estimate_s, 1e-9)
     write_footprint(w, t, p, slot, j, used)
@@ -218,7 +218,7 @@ def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[flo
 
 @compiled
 def estimate_exits(w: World, t: Tables, p: int) -> None:
-    """Fill `Tables.exit_s` for a partition."""
+    """Fill `Scratch.exit_s` for a partition."""
     k = t.free.shape[1] // w.site.servers.shape[1]
     t.scratch.exit_s[:] = 0.0
     for i in range(t.partitions[p].running):

@@ -86,7 +86,7 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
 
 @compiled
 def _fill_levels_above(w: World, t: Tables, p: int, j: int) -> int:
-    """Fill `Tables.level` with the levels of the running jobs that a queued job may displace; the highest."""
+    """Fill `Scratch.level` with the levels of the running jobs that a queued job may displace; the highest."""
     highest, lowest = LOWEST, t.service[j].level + w.rule.margin
     least = t.service[j].exceed * (1.0 - ROUNDING)
     for i in range(t.partitions[p].running):
@@ -102,7 +102,7 @@ def _fill_levels_above(w: World, t: Tables, p: int, j: int) -> int:
 
 @compiled
 def _fill_without_all(w: World, t: Tables, p: int, above: int) -> int:
-    """Fill `Tables.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
+    """Fill `Scratch.without` with the GPUs that are free without all jobs of higher levels; how many those are."""
     freed = t.partitions[p].free_gpus
     fill_without(t, p)
     for i in range(t.partitions[p].running):
@@ -159,7 +159,7 @@ def _find_extreme(t: Tables, p: int, above: int, mark: int, sign: int) -> int:
 
 @compiled
 def fill_without(t: Tables, p: int) -> None:
-    """Fill `Tables.without` with the free GPUs of a partition."""
+    """Fill `Scratch.without` with the free GPUs of a partition."""
     for a in range(len(t.scratch.without)):
         t.scratch.without[a] = t.free[p, a]
     copy_shared(t, p)
@@ -167,7 +167,7 @@ def fill_without(t: Tables, p: int) -> None:
 
 @compiled
 def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
-    """Add the GPUs of a running job to `Tables.without`, or take them away."""
+    """Add the GPUs of a running job to `Scratch.without`, or take them away."""
     run = t.running[p, i]
     if w.jobs[run.job].size < 0:
         share_without(t, p, run.slot, -w.jobs[run.job].size, sign)
@@ -179,7 +179,7 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 
 @compiled
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
-    """Whether a gang fits `Tables.without`."""
+    """Whether a gang fits `Scratch.without`."""
     if w.jobs[j].size > 0:
         fill_roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without)
     return _fits_most(w, t, p, j)
@@ -187,7 +187,7 @@ def _fits(w: World, t: Tables, p: int, j: int) -> bool:
 
 @compiled
 def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
-    """Whether a gang fits what `Tables.most_without` says, or a fraction fits `Tables.without`."""
+    """Whether a gang fits what `Scratch.most_without` says, or a fraction fits `Scratch.without`."""
     if w.jobs[j].size < 0:
         for a in range(len(t.scratch.without)):  # noqa: SIM110 (Numba compiles no generators)
             if count_capacity_without(t, a, w.jobs[j].size) > 0:

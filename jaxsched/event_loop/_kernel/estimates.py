@@ -21,7 +21,7 @@ from jaxsched.semantics import (
 
 @compiled
 def estimate_ends(w: World, t: Tables, p: int) -> float:
-    """Fill `Tables.left_s` and `Tables.end_s` for a partition whose slowdowns are current; the earliest of its ends."""
+    """Fill `left_s` and `end_s` of `Scratch` for a partition whose slowdowns are current; the earliest of its ends."""
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
         run = t.running[p, i]

@@ -1,4 +1,4 @@
-"""Jobs go where their GPUs are faster (docs/semantics.md, section 8, "Faster GPUs"); asked where `World.faster`."""
+"""Jobs go where their GPUs are faster (docs/semantics.md, section 8, "Faster GPUs"); asked where `Rule.faster`."""
 
 import numpy as np
 

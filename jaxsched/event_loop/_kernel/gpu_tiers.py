@@ -24,7 +24,7 @@ def find_tier(w: World, t: Tables, p: int, j: int) -> int:
 
 @compiled
 def find_tier_without(w: World, t: Tables, p: int, j: int) -> int:
-    """The same of the GPUs in `Tables.without`."""
+    """The same of the GPUs in `Scratch.without`."""
     job, tier = w.jobs[j], 0
     while True:
         fits = 0

@@ -66,7 +66,7 @@ def match(w: World, t: Tables, p: int) -> int:
 
 @compiled
 def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
-    """Write a job's placement, as the partition has it, into `Tables.place`; how many groups it has."""
+    """Write a job's placement, as the partition has it, into `Scratch.place`; how many groups it has."""
     partition = t.partitions[p]
     if partition.gpu < 0:
         return fill_around(w, t, p, j, partition.anchor, partition.cap)

@@ -73,7 +73,7 @@ def fill_roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarr
 
 @compiled
 def sort_places(t: Tables, used: int) -> None:
-    """Put the first `used` groups of `Tables.place` in ascending order."""
+    """Put the first `used` groups of `Scratch.place` in ascending order."""
     for i in range(1, used):
         group, workers, at = t.scratch.place[i].group, t.scratch.place[i].workers, i
         while at > 0 and t.scratch.place[at - 1].group > group:
@@ -87,7 +87,7 @@ def sort_places(t: Tables, used: int) -> None:
 
 @compiled
 def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None:
-    """A job starts on the first `used` groups of `Tables.place`, which are put in ascending order.
+    """A job starts on the first `used` groups of `Scratch.place`, which are put in ascending order.
 
     `gpu`: the GPU that a fraction gets, by its index in the group; -1: the one that it gets by itself.
     """
@@ -116,16 +116,16 @@ def start(w: World, t: Tables, p: int, j: int, used: int, gpu: int = -1) -> None
             t.placement[j, t.scratch.place[i].group] = t.scratch.place[i].workers
     if len(t.starts) > 0:
         _log(t, p, j, used)
-        t.starts[t.numbers[STARTED] - 1].gpu = t.records[j].gpu
 
 
 @compiled
 def _log(t: Tables, p: int, j: int, used: int) -> None:
-    """A line of the log for a start on the first `used` groups of `Tables.place`."""
+    """A line of the log for a start on the first `used` groups of `Scratch.place`."""
     at, service = t.numbers[STARTED], t.service[j]
     line = t.starts[at]
     line.job, line.partition, line.boundary = j, p, t.numbers[BOUNDARY]
     line.ran, line.stops, line.failure_restarts = service.ran, service.stops, service.failure_restarts
+    line.gpu = t.records[j].gpu
     for i in range(used):
         t.start_workers[at, t.scratch.place[i].group] = t.scratch.place[i].workers
     t.numbers[STARTED] = at + 1

@@ -133,7 +133,7 @@ def estimate_wait(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
 
 @compiled
 def _find_whole_end(w: World, t: Tables, p: int) -> float:
-    """The earliest in `Tables.end_s` of the jobs with whole GPUs; the ends of the others become infinite there."""
+    """The earliest in `Scratch.end_s` of the jobs with whole GPUs; the ends of the others become infinite there."""
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
         if w.jobs[t.running[p, i].job].size < 0:

@@ -55,7 +55,7 @@ ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
-# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `levels.measure`;
+# Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `queues.measure`;
 # `expected_s`: by the history; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
     left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", exceed="f8",
@@ -125,7 +125,7 @@ class Rule(NamedTuple):
 
     kind: int  # as in `rules`
     backfill: bool
-    forward: int  # as in `queues`
+    forward: int  # as in `openings`
     by_tenant: bool  # queues are in order of what tenants have received, not of `key`
     reserve: bool  # GPUs are kept for blocked gangs
     timed: bool  # what is chosen depends on the clock
@@ -137,7 +137,7 @@ class Rule(NamedTuple):
     looks: bool  # `greedy-wait` or `match`, which appraise candidates
     alike: bool  # `match` where jobs may be stopped: all seconds count the same
     seek: Float64[np.ndarray, "numbers"]  # of the index by which jobs are sent to other partitions; none: they are not
-    order: int  # as in `levels`; -1: queues are not in order of levels
+    order: int  # as in `queues`; -1: queues are not in order of levels
     quantum: float
     margin: int  # levels
     level_table: Int64[np.ndarray, "widths bins"]  # 0 where the order is none

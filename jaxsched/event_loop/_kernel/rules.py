@@ -1,6 +1,6 @@
 """Placement rules (docs/semantics.md, section 7): where the gang of a job that fits goes.
 
-Each writes groups and their workers into the first places of `Tables.place`, in any order, and returns how many.
+Each writes groups and their workers into the first places of `Scratch.place`, in any order, and returns how many.
 """
 
 from jaxsched.event_loop._kernel.jit import compiled, inlined
@@ -166,7 +166,7 @@ def _place_one_by_one(w: World, t: Tables, p: int, j: int) -> int:
 
 @compiled
 def _measure_used_share(w: World, t: Tables, p: int, a: int, wide: int) -> float:
-    """Share of the GPUs of a group's server that are not free, `Tables.taken` counted as used."""
+    """Share of the GPUs of a group's server that are not free, `Scratch.taken` counted as used."""
     k = w.site.groups.shape[1] // w.site.servers.shape[1]
     gpus, free = 0, 0
     for b in range(a // k * k, a // k * k + k):

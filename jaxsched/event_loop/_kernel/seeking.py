@@ -28,14 +28,14 @@ def seek(w: World, t: Tables, p: int) -> None:
     partition = t.partitions[p]
     if partition.target == p:
         j = t.queue[p, partition.chosen]
-        if _forwards_left(w, t, j) > 0:
-            partition.target = _best(w, t, p, j, partition.chosen, True)
+        if _count_forwards_left(w, t, j) > 0:
+            partition.target = _find_best(w, t, p, j, partition.chosen, True)
     elif partition.target == -1 and t.numbers[NEWS] == t.numbers[BOUNDARY]:
         for place in range(min(partition.queued, SEEK_JOBS)):
             j = t.queue[p, place]
-            if _forwards_left(w, t, j) <= 0 or is_feasible(w, t, p, j):
+            if _count_forwards_left(w, t, j) <= 0 or is_feasible(w, t, p, j):
                 continue
-            q = _best(w, t, p, j, place, False)
+            q = _find_best(w, t, p, j, place, False)
             if q != p:
                 partition.chosen, partition.target = place, q
                 return
@@ -52,12 +52,12 @@ def note_arrivals(w: World, t: Tables) -> None:
 
 
 @compiled
-def _forwards_left(w: World, t: Tables, j: int) -> int:
+def _count_forwards_left(w: World, t: Tables, j: int) -> int:
     return w.max_forwards - t.records[j].forwards
 
 
 @compiled
-def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
+def _find_best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
     """The partition with the largest index for the job at that place of its queue.
 
     `starts`: it may start in its own, and others are those where it may, too; else it may not.
@@ -77,11 +77,12 @@ def _best(w: World, t: Tables, p: int, j: int, place: int, starts: bool) -> int:
 
 @compiled
 def _may_start(w: World, t: Tables, q: int, j: int, place: int) -> bool:
+    """`may_start` as a function of its own: elsewhere it becomes part of its caller, as does `estimate_wait`."""
     return may_start(w, t, q, j, place)
 
 
 @compiled
-def _wait_s(w: World, t: Tables, q: int, need: int) -> float:
+def _estimate_wait_s(w: World, t: Tables, q: int, need: int) -> float:
     """Seconds until a partition has so many free GPUs by the estimates."""
     wait_s, _ = estimate_wait(w, t, q, need)
     return wait_s
@@ -106,7 +107,7 @@ def _compute_index(w: World, t: Tables, p: int, q: int, j: int, starts: bool) ->
 
 @compiled
 def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> None:
-    """What the index is of: `Tables.inputs`."""
+    """What the index is of: `Scratch.inputs`."""
     partition, x = t.partitions[q], t.scratch.inputs
     gpus, total = count_gang_gpus(w, j), w.site.partition_gpus[q]
     queued, ahead = 0, 0
@@ -117,11 +118,11 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> N
         queued += count_gang_gpus(w, i)
         if comes_before(w, t, i, j):
             ahead += count_gang_gpus(w, i)
-    wait_s = 0.0 if starts else _wait_s(w, t, q, min(gpus + ahead, total))
+    wait_s = 0.0 if starts else _estimate_wait_s(w, t, q, min(gpus + ahead, total))
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = min(queued / total, SEEK_MOST)
     x[2] = 1.0 if q == p else 0.0
-    left = _forwards_left(w, t, j)
+    left = _count_forwards_left(w, t, j)
     x[3] = _compute_doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
 
 

@@ -12,7 +12,7 @@ from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 @compiled
 def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -> None:
-    """Write what job `j` asks of a partition into a slot; it lies on the first `used` groups of `Tables.place`."""
+    """Write what job `j` asks of a partition into a slot; it lies on the first `used` groups of `Scratch.place`."""
     servers = w.site.servers.shape[1]
     k = w.site.groups.shape[1] // servers
     job = w.jobs[j]

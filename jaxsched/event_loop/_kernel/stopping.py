@@ -2,21 +2,12 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.estimates import (
-    remaining_s,
-)
+from jaxsched.event_loop._kernel.estimates import remaining_s
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.occupancy import give_server, leave
-from jaxsched.event_loop._kernel.queues import (
-    count_intervals_run,
-    enqueue,
-)
+from jaxsched.event_loop._kernel.queues import count_intervals_run, enqueue
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_CHANGE, Tables, World
-from jaxsched.semantics import (
-    CHECKPOINT_TOLERANCE,
-    LEAST_GAIN_S,
-    STOP_TOLERANCE,
-)
+from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
 from jaxsched.workload.jobs import NEVER
 
 
@@ -77,9 +68,8 @@ def until_stoppable_s(w: World, t: Tables, p: int, i: int) -> float:
     run = t.running[p, i]
     restart_s = max(run.resume_s - t.now_s[0], 0.0)
     ran_s = (t.numbers[BOUNDARY] - t.service[run.job].since) * w.interval_s
-    work_s = (
-        _estimate_until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least
-    )  # faster GPUs take less than its ideal time
+    # Faster GPUs take less than its ideal time.
+    work_s = _estimate_until_checkpoint_s(w, t, p, i) * t.slots[p, run.slot].least
     return max(w.stops.min_run_s - ran_s, restart_s + work_s)
 
 
