@@ -77,14 +77,14 @@ Anew = tuple[Known, Path, list[tuple[str, float | None, float | None]]]
 def _network_anew(folder: Path, out: Path) -> Anew:
     from jaxsched.cli.output import Display
     from jaxsched.cli.train import compiling, reporter
-    from jaxsched.learning.config import TrainConfig, from_dict
+    from jaxsched.learning.config import from_saved
     from jaxsched.learning.devices import provide_devices
     from jaxsched.learning.loop import train_or_resume
     from jaxsched.policies.checkpoint import read_card
 
     provide_devices()
     card = read_card(folder)
-    config = from_dict(TrainConfig, card.get("config", {}), f"checkpoint {folder}: config")
+    config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
     with Display(["train"], config.ppo.chunks, "chunks") as display:
         policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
     known = Known(card["versions"], card.get("figures", []))
@@ -97,13 +97,13 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     from jaxsched.cli.train_evolved import reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import convert
-    from jaxsched.learning.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
     from jaxsched.learning.evolved.loop import train_evolved
     from jaxsched.learning.evolved.state import STATE_FILE
     from jaxsched.policies import evolved
 
     card = evolved.read_card(folder, what)
-    config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
+    config: EvolvedConfig = convert(EvolvedConfig, as_saved(card.config), f"{what} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:

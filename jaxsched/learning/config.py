@@ -23,6 +23,7 @@ from jaxsched.learning.options import (
     PPOConfig,
     RewardConfig,
     Rules,
+    Seed,
     ValidationConfig,
     WorkloadConfig,
 )
@@ -31,7 +32,6 @@ from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 T = TypeVar("T")
 AUTO = "auto"
 MOST_TOGETHER = 1 << 28  # of what is allocated for every environment: a mistyped size must not take all memory
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,17 @@ def from_dict(kind: type[T], values: Any, where: str = "config", default: T | No
         return dataclasses.replace(typing.cast(Any, base), **made)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def from_saved(values: Any, where: str) -> TrainConfig:
+    """The config that a run or a card was written with, see `from_dict`.
+
+    Before validation had a seed of its own, its worlds were drawn with that of training, and so they still are.
+    """
+    part = values.get("validation", {}) if isinstance(values, dict) else None
+    if isinstance(part, dict):
+        values = values | {"validation": {"seed": None} | part}
+    return from_dict(TrainConfig, values, where)
 
 
 def load_config(path: str | Path) -> TrainConfig:

@@ -25,6 +25,7 @@ Rules = list[tuple[bool, str]]  # what must hold of several options, and what to
 
 Chunks = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 def rule_of_rising(name: str, limits: Limits) -> tuple[bool, str]:
@@ -135,9 +136,10 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationConfig:
-    """Greedy runs on fixed seeds between chunks; the best weights by mean JCT are the checkpoint."""
+    """Greedy runs on fixed worlds between chunks; the best weights by mean JCT are the checkpoint."""
 
     every: Chunks = 10
     seeds: Many = 16
     jobs: Jobs = 160
     load: Positive = 0.85
+    seed: Seed | None = 0  # of the worlds, the same for all trainings; None: that of training

@@ -26,7 +26,7 @@ from jaxsched.env.state import State
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import convert
-from jaxsched.learning.config import TrainConfig, from_dict, to_dict, validate
+from jaxsched.learning.config import TrainConfig, from_saved, to_dict, validate
 from jaxsched.learning.draws import Draw
 from jaxsched.pytree import Pytree
 from jaxsched.versions import versions
@@ -169,4 +169,4 @@ def read_saved_config(folder: Path) -> TrainConfig:
     if about.schema != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.schema}, this version reads schema {SCHEMA}")
     where = f"run {folder.parent}"
-    return validate(from_dict(TrainConfig, json.loads(json.dumps(about.config)), where), where)
+    return validate(from_saved(json.loads(json.dumps(about.config)), where), where)

@@ -57,9 +57,20 @@ def _mean_jct_s(params: EnvParams, done: State) -> Float32[Array, ""]:
     return jnp.where(is_finished(done), mean, jnp.inf)
 
 
+def validation_worlds(
+    options: ValidationConfig, training_seed: int | Int32[Array, ""], worlds: Worlds
+) -> tuple[Draw, State]:
+    """The worlds to validate on, with a leading axis: the same for every training, unless options say otherwise."""
+    seed = training_seed if options.seed is None else options.seed
+    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
+    draws = draw_some(draw_key, worlds, options.seeds)
+    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(options.load), options.jobs))
+    return draws, start(jax.random.split(job_key, options.seeds), draws)
+
+
 def validation_jct_s(
     options: ValidationConfig,
-    seed: int | Int32[Array, ""],
+    training_seed: int | Int32[Array, ""],
     worlds: Worlds,
     network: SchedulerNetwork,
     queue: Discipline,
@@ -70,10 +81,6 @@ def validation_jct_s(
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
-    draw_key, job_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31 - 1))
-    draws = draw_some(draw_key, worlds, options.seeds)
-    start = jax.vmap(lambda key, draw: draw_state(key, worlds, draw, jnp.float32(options.load), options.jobs))
-    states = start(jax.random.split(job_key, options.seeds), draws)
 
     def measure(weights: PyTree, own: tuple[Draw, State]) -> tuple[None, Float32[Array, "E"]]:
         draws, states = own
@@ -81,5 +88,5 @@ def validation_jct_s(
         params, axes = params_of_all(worlds, draws), params_axes(worlds)
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 
-    _, jct = map_shards(measure, shards)(weights, (draws, states))
+    _, jct = map_shards(measure, shards)(weights, validation_worlds(options, training_seed, worlds))
     return jct.mean()

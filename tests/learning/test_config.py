@@ -8,7 +8,15 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.learning.config import TrainConfig, from_dict, load_config, quickstart_config, to_dict, validate
+from jaxsched.learning.config import (
+    TrainConfig,
+    from_dict,
+    from_saved,
+    load_config,
+    quickstart_config,
+    to_dict,
+    validate,
+)
 from jaxsched.learning.options import PPOConfig
 from jaxsched.learning.setting import make_setting
 from jaxsched.learning.state import read_saved_config
@@ -53,6 +61,18 @@ def test_what_is_not_given_stays_as_it_is(read):
     changed = read("ppo: {gamma: 0.5, num_envs: 32}\nworkload:\n  load: [0.7, 0.9]\n")
     assert changed.ppo == dataclasses.replace(PPOConfig(), gamma=0.5, num_envs=32)
     assert changed.workload.load == (0.7, 0.9) and changed.env == TrainConfig().env
+
+
+def test_a_run_from_before_is_validated_as_it_was(read):
+    """What was saved without a seed of validation was validated on worlds of the training's seed."""
+    saved = json.loads(json.dumps(to_dict(dataclasses.replace(TrainConfig(), seed=7))))
+    assert from_saved(saved, "it").validation.seed == 0 and read("seed: 7").validation.seed == 0
+    del saved["validation"]["seed"]
+    assert from_saved(saved, "it").validation.seed is None and from_saved({}, "it").validation.seed is None
+    with pytest.raises(UserError, match="it: 3 should be a mapping"):
+        from_saved(3, "it")
+    with pytest.raises(UserError, match="it: validation: 3 should be a mapping"):
+        from_saved({"validation": 3}, "it")
 
 
 def test_whole_numbers_are_numbers_and_lists_become_hashable(read):

@@ -1,5 +1,8 @@
 """A few numbers are learned from a workload, the same whether a run is stopped or not."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
@@ -11,10 +14,10 @@ from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.evolved import loop
-from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, world_of
+from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, scenario_of, world_of
 from jaxsched.learning.evolved.job_lists import Plays, draw_list, shorten
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
-from jaxsched.learning.evolved.state import STATE_FILE
+from jaxsched.learning.evolved.state import STATE_FILE, read_saved_config
 from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
@@ -56,9 +59,10 @@ def kept(folder):
 
 
 def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
-    cluster, jobs, settings = world_of(config)
+    cluster, _, settings = world_of(config)
+    jobs = scenario_of(config, 0).jobs[0]
     policies = parse(whole / POLICY_FOLDER), parse(RULES[LEVELS])
-    rngs = [np.random.default_rng((config.seed, i, loop.JUDGING)) for i in range(8)]
+    rngs = [np.random.default_rng((0, i, loop.JUDGING)) for i in range(8)]
     parts = [draw_list(jobs, rng, GPUS, config.load) for rng in rngs]
     jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
     ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
@@ -291,3 +295,25 @@ def test_a_run_that_finds_nothing_better_says_so(gangs, tmp_path, capsys, monkey
     options = ["--workload", str(gangs), "--learn", "seeking", "--cluster", "leaf-spine-2", "--schedulers", "2"]
     main.main(["train", *options, "--generations", "1", "--out", str(tmp_path / "run")])
     assert "nothing better than where learning starts" in capsys.readouterr().out
+
+
+def test_all_trainings_are_judged_by_the_same_lists(config):
+    """Whatever their seed; those of before, by lists of their own."""
+    judged = [_judges(dataclasses.replace(config, seed=seed)) for seed in (3, 4)]
+    np.testing.assert_array_equal(*judged)
+    old = [_judges(dataclasses.replace(config, seed=seed, validation_seed=None)) for seed in (0, 3)]
+    np.testing.assert_array_equal(old[0], judged[0])
+    assert (old[1] != judged[0]).any()
+
+
+def _judges(config):
+    setting = loop._setting(config, *world_of(config))
+    return np.array([jct_s for _, jct_s in setting.judges])
+
+
+def test_a_run_from_before_is_judged_as_it_was(whole, tmp_path):
+    content = json.loads((whole / STATE_FILE).read_text())
+    assert read_saved_config(whole).validation_seed == 0
+    del content["config"]["validation_seed"]
+    (tmp_path / STATE_FILE).write_text(json.dumps(content))
+    assert read_saved_config(tmp_path).judging_seed == 3

@@ -11,6 +11,7 @@ from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import on_reference
 from jaxsched.learning.draws import Draw, draw_state, draw_worlds, params_axes, params_of, params_of_all
+from jaxsched.learning.validation import validation_worlds
 from jaxsched.learning.worlds import make_worlds
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
@@ -149,3 +150,16 @@ def test_homes_are_as_skewed_as_the_range_says(config):
     skewed = np.bincount(states_of(changed(config, home_skew=(1.0, 1.0)), draws_of()).jobs.home[0]) / JOBS
     np.testing.assert_allclose(even, [1 / 2, 1 / 2], atol=0.05)
     np.testing.assert_allclose(skewed, [2 / 3, 1 / 3], atol=0.05)
+
+
+def test_all_trainings_are_validated_on_the_same_worlds(config, worlds):
+    """Whatever their seed, and `validation: {seed: N}` draws others; null takes the training's seed."""
+
+    def drawn(training_seed, seed=0):
+        options = dataclasses.replace(config.validation, seed=seed)
+        return jax.device_get(jax.jit(lambda: validation_worlds(options, training_seed, worlds)[1].jobs.duration_s)())
+
+    first = drawn(0)
+    np.testing.assert_array_equal(first, drawn(1))
+    np.testing.assert_array_equal(first, drawn(0, None))
+    assert (first != drawn(1, None)).any() and (first != drawn(0, 1)).any()

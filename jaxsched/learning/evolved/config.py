@@ -39,6 +39,7 @@ class EvolvedConfig:
     checkpoint_s: float = 0.0
     min_run_s: float = 0.0
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    validation_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = 0  # of what judges; None: that of training
     generations: int | None = None  # None: as many as what is learned needs
 
     def __post_init__(self) -> None:
@@ -54,9 +55,19 @@ class EvolvedConfig:
             raise UserError(f"--generations: {self.generations} should be from 1 to {MOST_GENERATIONS:,}")
 
     @property
+    def judging_seed(self) -> int:
+        """Seed of the lists that averages are judged by."""
+        return self.seed if self.validation_seed is None else self.validation_seed
+
+    @property
     def task(self) -> Task:
         """What is learned."""
         return TASKS[self.learn]
+
+
+def as_saved(values: Any) -> Any:
+    """What a card or a state says of a config: before validation had a seed of its own, it had that of training."""
+    return {"validation_seed": None} | values if isinstance(values, dict) else values
 
 
 def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:

@@ -67,12 +67,13 @@ def train_evolved(
 
 
 def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: Settings) -> Setting:
-    setting, rule = Setting(config, cluster, jobs, settings), parse(config.task.rule)
+    setting, rule, seed = Setting(config, cluster, jobs, settings), parse(config.task.rule), config.judging_seed
+    judged = setting if seed == config.seed else setting._replace(jobs=scenario_of(config, seed).jobs[0])
 
     def judge(number: int) -> tuple[Plays, float]:
-        rng = np.random.default_rng((config.seed, number, JUDGING))
-        part, of = _list(setting, rng, number), _settings(setting, number)
-        return _plays(setting, part, of), Plays(rule, cluster, part, of).mean_jct_s()
+        rng = np.random.default_rng((seed, number, JUDGING))
+        part, of = _list(judged, rng, number), _settings(judged, number)
+        return _plays(judged, part, of), Plays(rule, cluster, part, of).mean_jct_s()
 
     return setting._replace(judges=tuple(map(judge, range(config.task.judges))))
 
