@@ -1,5 +1,6 @@
 """The environments and programs that are timed and counted: many play on, and start anew when they have finished."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -12,11 +13,11 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import initial_state, is_finished
-from jaxsched.env.extensions.parts import NOBODY, SCHEDULERS, preemption
 from jaxsched.env.pool import restart, restart_playing
 from jaxsched.env.rollout import one_round, one_turn, play_rounds
 from jaxsched.env.stages import Playing
-from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, make_params
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, params_of_world
+from jaxsched.options import World
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable
@@ -28,25 +29,22 @@ GPUS_PER_SLOT = 2  # of running jobs: a gang has 4 GPUs on average
 MEAN_DURATION_S, LONGEST_DURATION_S = 3600.0, 28800.0
 
 
-def stops_jobs(policy: str) -> bool:
-    """Whether a policy stops jobs, which its world must allow then."""
+def world_for(policy: str) -> World:
+    """The world in which a policy is timed: there it may do all that it does."""
     spec = parse(policy).spec
-    return spec is not None and spec.queue.preempt
+    return World(preemption=spec is not None and spec.queue.preempt)
 
 
 def environment_of(
-    cluster_name: str, schedulers: int | None = None, *, stops: bool = False
+    cluster_name: str, schedulers: int | None = None, policy: str = "pack"
 ) -> tuple[EnvConfig, Cluster, EnvParams]:
-    """The environment that is timed on a cluster; jobs may be stopped in it with `stops`."""
+    """The environment in which a policy is timed on a cluster."""
     cluster = get_cluster(cluster_name, schedulers)
     largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
     slots = max(min(64, largest), largest // GPUS_PER_SLOT)
     config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
-    return (
-        config,
-        cluster,
-        make_params(cluster, interval_s=INTERVAL_S, preemption=preemption(by=SCHEDULERS if stops else NOBODY)),
-    )
+    world = dataclasses.replace(world_for(policy), interval_s=INTERVAL_S)
+    return config, cluster, params_of_world(world, cluster)
 
 
 def start_states(cluster: Cluster, config: EnvConfig, params: EnvParams, count: int) -> State:

@@ -26,7 +26,7 @@ from jaxsched.bench.programs import (
     program_of_rounds,
     program_of_turns,
     start_states,
-    stops_jobs,
+    world_for,
 )
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
@@ -91,7 +91,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
     Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
     """
-    config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
+    config, cluster, params = environment_of(cluster_name, schedulers, policy)
     states = start_states(cluster, config, params, num_envs)
     in_turns = num_envs > 1 and not on_cpu()  # in step with each other
     rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
@@ -128,7 +128,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
 def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:
     """Jobs per CPU second of a whole run, as `jaxsched simulate` does it; everything is compiled in a first run."""
-    cluster, settings = get_cluster(cluster_name, schedulers), Settings(engine=JAX, preemption=stops_jobs(policy))
+    cluster, settings = get_cluster(cluster_name, schedulers), Settings.taken_from(world_for(policy), engine=JAX)
     options = WorkloadOptions(
         num_jobs=num_jobs,
         load=LOAD,
@@ -164,7 +164,7 @@ def bench_compiled(cluster_name: str, policy: str, num_envs: int, schedulers: in
     its turn, and starts anew on the next one of the pool, which is timed, too. Memory is that of all arrays, of which
     much is never touched.
     """
-    config, cluster, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
+    config, cluster, params = environment_of(cluster_name, schedulers, policy)
     lists = min(num_envs, POOL)
     tables = job_tables(cluster, config, lists)
 
@@ -211,7 +211,7 @@ def jax_plays(policy: str) -> bool:
 
 def compiled_plays(cluster_name: str, policy: str, schedulers: int | None = None) -> bool:
     """Whether the compiled loop has what `bench_compiled` needs."""
-    config, _, params = environment_of(cluster_name, schedulers, stops=stops_jobs(policy))
+    config, _, params = environment_of(cluster_name, schedulers, policy)
     return CompiledEngine().why_not(parse(policy), config, params) is None
 
 

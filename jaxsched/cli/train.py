@@ -198,8 +198,9 @@ class Train(_Overrides, _Run):
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
         world = given(*ENVIRONMENT)
-        if self.preemption is not None:
-            world["preemption"] = read_word("preemption", self.preemption)
+        for name, (_, values) in describe(World).items():
+            if name in world and values.words is not None:
+                world[name] = read_word(name, world[name], values.words)
         try:
             env = dataclasses.replace(config.env, **world)
         except UserError as error:

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxsched.cli.options import read_word
-
 if TYPE_CHECKING:
     from jaxsched.cli.output import Display
     from jaxsched.learning.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.tasks import Task
 
 ONLY_HERE = ("workload", "learn", "until", "generations")
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
@@ -86,16 +85,20 @@ def config_of(options: Any) -> "EvolvedConfig":
     given = {name: getattr(options, name) for name in (*ONLY_HERE, *SCENARIO, *COSTS, "seed")}
     config = EvolvedConfig(**{name: value for name, value in given.items() if value is not None})
     task = config.task
-    if options.knows not in (None, task.knows):
-        raise UserError(f"--knows: {options.knows!r} should be {task.knows} to learn {task.name}")
-    if options.preemption is not None and read_word("preemption", options.preemption) != task.stops:
-        on = "on" if task.stops else "off"
-        raise UserError(f"--preemption: {options.preemption!r} should be {on} to learn {task.name}")
+    for name, word in _settled(task).items():
+        if getattr(options, name) not in (None, word):
+            raise UserError(f"--{name}: {getattr(options, name)!r} should be {word} to learn {task.name}")
     costs = [name for name in COSTS if getattr(options, name) is not None]
     if costs and not task.stops:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in costs)
         raise UserError(f"{said}: says what stopping jobs costs, but where jobs wait is learned without stops")
     return config
+
+
+def _settled(task: "Task") -> dict[str, str]:
+    """Options of a world that what is learned has settled, and what they say on the command line."""
+    words = {True: "on", False: "off"}
+    return {name: words[value] if isinstance(value, bool) else value for name, value in task.rules.items()}
 
 
 def reporter(display: "Display", generations: int) -> Callable[[dict[str, float]], None]:
@@ -134,5 +137,6 @@ def judging(config: "EvolvedConfig", policy: Path) -> str:
         if value != getattr(EvolvedConfig, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
-    words += ["--preemption", "on", "--knows", config.task.knows] if config.task.stops else []
+    for name, word in _settled(config.task).items() if config.task.stops else ():
+        words += [f"--{name}", word]
     return shlex.join([*words, "--policies", config.task.rule, str(policy)])

@@ -117,7 +117,7 @@ def _none_running(config: EnvConfig, params: EnvParams) -> Running:
         ),
         gpu=_ints(p, r if shares else 0, fill=-1),
         stretch=_floats(p, r if shares else 0) + 1.0,
-        restart_s=_floats(p, r if params.preemption.there else 0),
+        restart_s=_floats(p, r if params.stops else 0),
     )
 
 
@@ -209,7 +209,7 @@ class ClusterEnv:
         """Of the fields of an `Action` that every one has; most of what it samples is not legal, and so is waiting."""
         cluster, most = params.env.cluster, lambda leaf: int(np.max(leaf)) + 1
         p = cluster.shape[0]
-        kinds = STOP if params.env.preemption.voluntary else FORWARD
+        kinds = STOP if params.env.schedulers_stop else FORWARD
         fields = {
             "kind": Discrete(kinds + 1, (p,)),
             "slot": Discrete(self.config.queue_slots, (p,)),

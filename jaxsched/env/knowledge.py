@@ -5,19 +5,20 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.env.extensions.history import estimates_s
-from jaxsched.env.state import FINISHED, EnvParams, State
+from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State
 from jaxsched.semantics import ESTIMATES, HISTORY, OVERDUE, RUNTIMES
 from jaxsched.semantics import KNOWLEDGE as KNOWLEDGE
 from jaxsched.semantics import NOTHING as NOTHING
 
 
-def mask_unknown(params: EnvParams, state: State, knows: str) -> State:
-    """The state as a policy sees it that `knows` one of `KNOWLEDGE`.
+def mask_unknown(config: EnvConfig, params: EnvParams, state: State) -> State:
+    """The state as a policy sees it that knows what `config.knows` says.
 
     With `estimates` every run time, and what is left of it, is by the job's estimate. With `history` likewise but for
     jobs that have finished, and the estimate is made of those. With `nothing` estimates are NaN, and run times 0, so
     that what is left is minus what has been done.
     """
+    knows = config.knows
     if knows == RUNTIMES:
         return state
     jobs, row = state.jobs, jnp.maximum(state.running.job, 0)

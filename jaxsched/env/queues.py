@@ -15,9 +15,11 @@ from jaxsched.env.extensions.sharing import fits_gpus, gpus_of, is_fraction, roo
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
+from jaxsched.pytree import on_device
 
 BASIC = ("fifo", "sjf", "area", "tenants")
 ORDERS = (*BASIC, *levels.ORDERS)
+FREELY = 2**20  # forwards of a job: more than it will ever have
 TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.THEMIS))
 
 # One of `ORDERS`, levels out of a table, or keys: the lowest comes first.
@@ -166,6 +168,11 @@ def movable(
     open_to = feasible_at(state, row, cluster) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
+
+
+def forward_freely(params: EnvParams) -> EnvParams:
+    """The parameters of a world in which nothing limits how often a job is forwarded."""
+    return params.replace(max_forwards=on_device(FREELY, jnp.int32))
 
 
 def may_be_forwarded(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Bool[Array, "*jobs"]:

@@ -54,7 +54,7 @@ def one_turn(
 
 def action_of(config: EnvConfig, params: EnvParams, policy: Decides, state: State, key: PRNGKeyArray) -> Action:
     """What a policy does that sees only what it may know."""
-    hidden, state = as_known(hide_failures(params), mask_unknown(params, state, config.knows))
+    hidden, state = as_known(hide_failures(params), mask_unknown(config, params, state))
     return policy(key, state, hidden)
 
 

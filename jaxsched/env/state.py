@@ -25,7 +25,9 @@ from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
 from jaxsched.dynamics.footprint import Footprint, JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.env.extensions.parts import (
+    FAILURES,
     NOBODY,
+    SCHEDULERS,
     Failures,
     Faults,
     History,
@@ -33,9 +35,10 @@ from jaxsched.env.extensions.parts import (
     Preemption,
     Service,
     Starts,
+    make_preemption,
     no_failures,
-    preemption,
 )
+from jaxsched.options import World
 from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.semantics import RUNTIMES
 from jaxsched.workload.jobs import JobTable
@@ -102,6 +105,16 @@ class EnvParams(Pytree):
     preemption: Preemption
     failures: Failures  # what they cost, `preemption` says
 
+    @property
+    def stops(self) -> bool:
+        """Jobs may start more than once."""
+        return self.preemption.there
+
+    @property
+    def schedulers_stop(self) -> bool:
+        """Schedulers may stop running jobs."""
+        return self.preemption.voluntary
+
 
 def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2**30, **changes: Any) -> EnvParams:
     """Default parameters on `cluster`; `changes` replace fields of `EnvParams`."""
@@ -113,10 +126,22 @@ def make_params(cluster: Cluster, *, interval_s: float = 60.0, horizon: int = 2*
         reward=reward_weights(jobs=1.0),
         max_forwards=on_device(2, jnp.int32),
         horizon=on_device(horizon, jnp.int32),
-        preemption=preemption(by=NOBODY),
+        preemption=make_preemption(by=NOBODY),
         failures=no_failures(cluster),
     )
     return EnvParams(**(values | changes))
+
+
+def params_of_world(world: World, cluster: Cluster, **changes: Any) -> EnvParams:
+    """Parameters on `cluster` of all options of a world that are plain numbers; `changes` as of `make_params`."""
+    by = SCHEDULERS if world.preemption else FAILURES if world.fails else NOBODY
+    return make_params(
+        cluster,
+        interval_s=world.interval_s,
+        max_forwards=on_device(world.max_forwards, jnp.int32),
+        preemption=make_preemption(world.restart_s, world.checkpoint_s, world.min_run_s, by=by),
+        **changes,
+    )
 
 
 class Running(Pytree):

@@ -18,6 +18,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.actions import admit
 from jaxsched.env.environment import initial_state, is_finished
 from jaxsched.env.extensions.pairs import as_is
+from jaxsched.env.queues import forward_freely
 from jaxsched.env.rollout import action_of
 from jaxsched.env.stages import transition
 from jaxsched.env.state import PLACE, Action, EnvConfig, EnvParams, State
@@ -26,7 +27,6 @@ from jaxsched.machine import loop_options
 from jaxsched.options import MOST_ROUNDS
 from jaxsched.policies.offers import Offers, appraise, make_window, with_step_times
 from jaxsched.policies.policy import Policy
-from jaxsched.semantics import MOST_FORWARDS
 from jaxsched.simulation.attempts import Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
@@ -84,7 +84,7 @@ def decisions_of(
         policy, table = repeat(result.attempts, turn, table, settings.interval_s, config.shared_gpus)
         most = slots["queue_slots"] * cluster.shape[0]  # jobs wait where they will start
         config = dataclasses.replace(config, queue_slots=most, rounds=MOST_ROUNDS)
-        params = params.replace(max_forwards=jnp.int32(MOST_FORWARDS))
+        params = forward_freely(params)
     state = admit(initial_state(config, params, table, pairs_of(settings, 0)))
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     programs = _programs(config, params, policy, key)

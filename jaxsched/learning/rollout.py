@@ -119,7 +119,7 @@ def _cut_after_last_decision(steps: Experience) -> tuple[Experience, Float32[Arr
 
 def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation, Menu]:
     """What the schedulers of one environment see of it, by what they may know."""
-    state = mask_unknown(params, state, rollout.static.knows)
+    state = mask_unknown(rollout.static, params, state)
     obs = observe(rollout.queue, params, state)
     return obs, build_menu(params, state, obs)
 

@@ -13,8 +13,8 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
-from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Failures, no_failures, preemption
-from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, make_params
+from jaxsched.env.extensions.parts import Failures, no_failures
+from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, params_of_world
 from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
@@ -63,14 +63,11 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
 
 def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster) -> EnvParams:
     """Parameters shared by all environments."""
-    stopping = SCHEDULERS if env.preemption else FAILURES if env.fails else NOBODY
-    return make_params(
+    return params_of_world(
+        env,
         cluster,
-        interval_s=env.interval_s,
         reward=reward,
         interference=interference_model(env.interference),
-        max_forwards=jnp.int32(env.max_forwards),
-        preemption=preemption(env.restart_s, env.checkpoint_s, env.min_run_s, by=stopping),
         failures=no_outages(cluster.group_gpus.shape[:2]) if env.fails else no_failures(cluster),
     )
 

@@ -168,7 +168,7 @@ def _signals(
     """Whether the run is over, a queue is too full for what a round may bring, and a partition has no free slot."""
     over = is_finished(state) | (state.clock >= params.horizon)
     free = (state.queue < 0).sum(-1)
-    if params.preemption.there:
+    if params.stops:
         free -= _running_now(state)  # each may be stopped
     room = free.min()  # every scheduler may forward a job to the same queue
     queue_full = (state.backlogged > 0) | (room < state.queue.shape[0])

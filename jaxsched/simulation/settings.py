@@ -14,11 +14,10 @@ from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.extensions.failures import failures_of
 from jaxsched.env.extensions.pairs import draw_pairs
-from jaxsched.env.extensions.parts import FAILURES, NOBODY, SCHEDULERS, Pairs, no_failures, preemption
-from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, make_params
+from jaxsched.env.extensions.parts import Pairs, no_failures
+from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, params_of_world
 from jaxsched.errors import UserError
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
-from jaxsched.pytree import on_device
 from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator
 from jaxsched.workload.catalogue import get_catalogue
@@ -148,15 +147,12 @@ def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_list
     failing = no_failures(cluster)
     if outages is not None:
         failing = failures_of(cluster, outages, settings.interval_s, horizon)
-    stopping = SCHEDULERS if settings.preemption else FAILURES if settings.fails else NOBODY
-    return make_params(
+    return params_of_world(
+        settings,
         cluster,
-        interval_s=settings.interval_s,
         horizon=horizon,
         interference=interference,
         profiles=profiles_on(cluster, models),
-        max_forwards=on_device(settings.max_forwards, np.int32),
-        preemption=preemption(settings.restart_s, settings.checkpoint_s, settings.min_run_s, by=stopping),
         failures=failing,
     )
 

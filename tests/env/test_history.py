@@ -54,7 +54,7 @@ def after_some_rounds(case: strategies.Case):
     state = strategies.jit_start(case.config())(case.params, case.table)
     while int((state.records.status == FINISHED).sum()) < 8:
         state, *_ = step(
-            case.params, state, policy(jax.random.key(0), mask_unknown(case.params, state, "history"), case.params)
+            case.params, state, policy(jax.random.key(0), mask_unknown(case.config(), case.params, state), case.params)
         )
     return state
 
@@ -78,7 +78,7 @@ def test_run_times_of_unfinished_jobs_are_nowhere():
             duration_s=running.duration_s + more, remaining_s=np.asarray(running.remaining_s) + more
         ),
     )
-    one, two = (mask_unknown(case.params, x, "history") for x in (state, other))
+    one, two = (mask_unknown(case.config(), case.params, x) for x in (state, other))
     # What a running job has done is a difference: its last bits are those of its run time.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-2), one, two)
     np.testing.assert_array_equal(one.jobs.estimate_s, two.jobs.estimate_s)

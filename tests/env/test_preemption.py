@@ -97,7 +97,7 @@ def test_what_is_kept_is_the_work_up_to_the_last_checkpoint(done_s, kept_s):
         remaining_low_s=running.remaining_low_s.at[0, 0].set(0.0),
     )
     state = state.replace(running=running, service=service.replace(left_s=service.left_s.at[0].set(300.0)))
-    left_s, saved = left_at_checkpoint(case.params.preemption, state.service, state)
+    left_s, saved = left_at_checkpoint(case.params, state)
     assert bool(saved)
     np.testing.assert_allclose(left_s[0, 0], 300.0 - kept_s, atol=1e-3)
 
@@ -108,9 +108,8 @@ def test_a_policy_that_knows_nothing_sees_no_run_time():
     order = np.random.default_rng(0).permutation(len(case.jobs))
     other = dataclasses.replace(case, jobs=dataclasses.replace(case.jobs, duration_s=case.jobs.duration_s[order]))
     config = case.shape.config()
-    one, two = (
-        mask_unknown(x.params, strategies.jit_start(config)(x.params, x.table), "nothing") for x in (case, other)
-    )
+    hidden = dataclasses.replace(config, knows="nothing")
+    one, two = (mask_unknown(hidden, x.params, strategies.jit_start(config)(x.params, x.table)) for x in (case, other))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     assert np.isnan(one.jobs.estimate_s).all() and not np.asarray(one.jobs.duration_s).any()
 
@@ -122,9 +121,8 @@ def test_a_policy_that_knows_estimates_sees_no_true_run_time():
         case.jobs, duration_s=case.jobs.duration_s * 2, estimate_ratio=case.jobs.estimate_ratio / 2
     )
     other, config = dataclasses.replace(case, jobs=jobs), case.shape.config()
-    one, two = (
-        mask_unknown(x.params, strategies.jit_start(config)(x.params, x.table), "estimates") for x in (case, other)
-    )
+    hidden = dataclasses.replace(config, knows="estimates")
+    one, two = (mask_unknown(hidden, x.params, strategies.jit_start(config)(x.params, x.table)) for x in (case, other))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), one, two)
 
 

@@ -20,7 +20,7 @@ from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.extensions.failures import failures_of
 from jaxsched.env.extensions.pairs import draw_pairs
-from jaxsched.env.extensions.parts import NOBODY, Failures, Pairs, no_failures, preemption
+from jaxsched.env.extensions.parts import NOBODY, Failures, Pairs, make_preemption, no_failures
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.load import FEW
 from jaxsched.env.state import EnvConfig, EnvParams, make_params
@@ -201,10 +201,10 @@ class Case:
     @property
     def params(self) -> EnvParams:
         """As the environment takes it."""
-        costs = preemption(by=NOBODY)
+        costs = make_preemption(by=NOBODY)
         if self.preemption is not None:
             of = self.preemption
-            costs = preemption(of.restart_s, of.checkpoint_interval_s, of.min_run_s)
+            costs = make_preemption(of.restart_s, of.checkpoint_interval_s, of.min_run_s)
         weights = Strengths(kappa=jnp.asarray(self.kappa, jnp.float32))
         return make_params(
             self.cluster,

@@ -357,7 +357,7 @@ def watched_run(case: Case, spec: str, config: EnvConfig, watch, most_rounds: in
     for index in range(most_rounds):
         if done:
             return state
-        action = policy(jax.random.fold_in(key, index), mask_unknown(params, state, config.knows), params)
+        action = policy(jax.random.fold_in(key, index), mask_unknown(config, params, state), params)
         before = state
         state, gain, done = step(params, state, action)
         watch(before, action, state, gain)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
-from jaxsched.env.extensions.parts import Failures, Faults, Preemption, Service, no_failures
+from jaxsched.env.extensions.parts import Failures, Faults, Service, no_failures
 from jaxsched.env.extensions.preemption import (
     Left,
     left_at_checkpoint,
@@ -87,7 +87,7 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
 
     Returns the state, whose totals and slowdowns are still those before, and the running slots whose jobs have gone.
     """
-    failures, preemption, service, faults = params.failures, params.preemption, state.service, state.faults
+    failures, faults = params.failures, state.faults
     nobody = jnp.zeros_like(state.running.job, bool)
     if not faults.there:
         return state, nobody
@@ -99,7 +99,7 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
         hit = _on(state, due & out)
         row = jnp.where(hit, state.running.job, state.jobs.arrival.shape[-1])
         free, shared = _free_gpus(params, state, hit, due, out)
-        kept, felt = _fall_back(preemption, service, faults.replace(passed=passed), state, row)
+        kept, felt = _fall_back(params, state, faults.replace(passed=passed), row)
         return requeue(state, hit, row, free, shared, kept), felt, hit
 
     left, felt, hit = lax.cond(due.any(), some, lambda: (parts_of(state), faults, nobody))
@@ -122,16 +122,14 @@ def _free_gpus(
     return jnp.where(out[..., None], 0, free), shared
 
 
-def _fall_back(
-    preemption: Preemption, service: Service, faults: Faults, state: State, row: Int32[Array, "P R"]
-) -> tuple[Service, Faults]:
+def _fall_back(params: EnvParams, state: State, faults: Faults, row: Int32[Array, "P R"]) -> tuple[Service, Faults]:
     """What jobs have had and lost that fall back to their last checkpoints; `row` out of range where none does."""
-    running, at = state.running, jnp.maximum(state.running.job, 0)
-    left, saved = left_at_checkpoint(preemption, service, state)
+    running, service, at = state.running, state.service, jnp.maximum(state.running.job, 0)
+    left, saved = left_at_checkpoint(params, state)
     left = jnp.where(saved, left, service.left_s[at])
     low = jnp.where(saved, 0.0, service.left_low_s[at])
     lost = (left - running.remaining_s) + (low - running.remaining_low_s)
     faults = faults.replace(
         count=faults.count.at[row].add(1, mode="drop"), lost_s=faults.lost_s.at[row].add(lost, mode="drop")
     )
-    return note_stop(service, state, row, left, low), faults
+    return note_stop(state, row, left, low), faults

@@ -36,7 +36,7 @@ class Preemption(Pytree):
         return self.by == SCHEDULERS
 
 
-def preemption(
+def make_preemption(
     restart_s: float = 60.0, checkpoint_interval_s: float = 0.0, min_run_s: float = 0.0, *, by: str = SCHEDULERS
 ) -> Preemption:
     """What stopping a job costs, from plain numbers in seconds. UserError if one is negative or not finite."""

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.env.extensions import sharing
-from jaxsched.env.extensions.parts import Preemption, Service
+from jaxsched.env.extensions.parts import Service
 from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.state import STOP, WAITING, Action, EnvParams, State
 from jaxsched.semantics import CHECKPOINT_TOLERANCE, LEAST_GAIN_S, STOP_TOLERANCE
@@ -17,7 +17,7 @@ from jaxsched.workload.jobs import JobTable
 
 def no_service(params: EnvParams, jobs: JobTable) -> Service:
     """What jobs have had that have not run; of size 0 where nobody stops jobs."""
-    count = jobs.arrival.shape[0] if params.preemption.there else 0
+    count = jobs.arrival.shape[0] if params.stops else 0
     floats, ints = jnp.zeros(count, jnp.float32), jnp.zeros(count, jnp.int32)
     left = jobs.duration_s[:count]
     return Service(left_s=left, left_low_s=floats, since=ints, ran=ints, stops=ints, restarting_s=floats, lost_s=floats)
@@ -72,19 +72,19 @@ def pass_restart(
 
 def may_stop(params: EnvParams, state: State) -> Bool[Array, "P R"]:
     """Which running jobs have run for long enough to be stopped, and would keep some of the work done since."""
-    running, service, preemption = state.running, state.service, params.preemption
-    if not (service.there and preemption.voluntary):
+    running, service = state.running, state.service
+    if not (service.there and params.schedulers_stop):
         return jnp.zeros_like(running.job, bool)
     at = jnp.maximum(running.job, 0)
-    enough = state.clock - service.since[at] >= preemption.min_run_s / params.interval_s - STOP_TOLERANCE
-    gained = service.left_s[at] - _left_if_stopped(preemption, service, state)[0]
+    enough = state.clock - service.since[at] >= params.preemption.min_run_s / params.interval_s - STOP_TOLERANCE
+    gained = service.left_s[at] - _left_if_stopped(params, state)[0]
     return (running.job >= 0) & enough & (gained > LEAST_GAIN_S)
 
 
 def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P"]]:
     """Stop the jobs that `action` names, which go back to their queues; also for which schedulers that was legal."""
-    preemption, service, asked = params.preemption, state.service, action.stop
-    if asked is None or not service.there:
+    asked = action.stop
+    if asked is None or not state.service.there:
         return state, jnp.zeros_like(state.waited)
     legal = (action.kind == STOP) & ~state.waited & asked.any(-1) & (~asked | may_stop(params, state)).all(-1)
     legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
@@ -93,7 +93,7 @@ def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[A
     def some() -> Left:
         free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(stopped)), stopped)
         row = jnp.where(stopped, state.running.job, state.jobs.arrival.shape[-1])
-        return requeue(state, stopped, row, free, shared, _note_stops(preemption, service, state, row))
+        return requeue(state, stopped, row, free, shared, _note_stops(params, state, row))
 
     return with_parts(state, lax.cond(stopped.any(), some, lambda: parts_of(state))), legal
 
@@ -164,26 +164,22 @@ def _enqueue_again(
     return queue.at[p, jnp.where(stopped, slot, queue.shape[1])].set(job, mode="drop")
 
 
-def _note_stops(preemption: Preemption, service: Service, state: State, row: Int32[Array, "P R"]) -> Service:
+def _note_stops(params: EnvParams, state: State, row: Int32[Array, "P R"]) -> Service:
     """What the stopped jobs have had; `row` of the job table, out of range where none is stopped."""
-    running = state.running
-    left, low = _left_if_stopped(preemption, service, state)
+    running, service = state.running, state.service
+    left, low = _left_if_stopped(params, state)
     lost = (left - running.remaining_s) + (low - running.remaining_low_s)
-    return note_stop(service, state, row, left, low).replace(
+    return note_stop(state, row, left, low).replace(
         stops=service.stops.at[row].add(1, mode="drop"),
         lost_s=service.lost_s.at[row].add(lost, mode="drop"),
     )
 
 
 def note_stop(
-    service: Service,
-    state: State,
-    row: Int32[Array, "P R"],
-    left_s: Float32[Array, "P R"],
-    left_low_s: Float32[Array, "P R"],
+    state: State, row: Int32[Array, "P R"], left_s: Float32[Array, "P R"], left_low_s: Float32[Array, "P R"]
 ) -> Service:
     """What jobs that leave their GPUs have had and have left, whoever stopped them; `row` as of `_note_stops`."""
-    running, at = state.running, jnp.maximum(state.running.job, 0)
+    running, service, at = state.running, state.service, jnp.maximum(state.running.job, 0)
 
     def note(old: Array, new: Array) -> Array:
         return old.at[row].set(new.astype(old.dtype), mode="drop")
@@ -196,21 +192,17 @@ def note_stop(
     )
 
 
-def _left_if_stopped(
-    preemption: Preemption, service: Service, state: State
-) -> tuple[Float32[Array, "P R"], Float32[Array, "P R"]]:
+def _left_if_stopped(params: EnvParams, state: State) -> tuple[Float32[Array, "P R"], Float32[Array, "P R"]]:
     """Ideal seconds that running jobs have left if they are stopped, and what float32 cannot hold of them."""
-    left, saved = left_at_checkpoint(preemption, service, state)
+    left, saved = left_at_checkpoint(params, state)
     running = state.running
     return jnp.where(saved, left, running.remaining_s), jnp.where(saved, 0.0, running.remaining_low_s)
 
 
-def left_at_checkpoint(
-    preemption: Preemption, service: Service, state: State
-) -> tuple[Float32[Array, "P R"], Bool[Array, ""]]:
+def left_at_checkpoint(params: EnvParams, state: State) -> tuple[Float32[Array, "P R"], Bool[Array, ""]]:
     """Ideal seconds that running jobs have left at their last checkpoint, and whether there are any checkpoints."""
-    running, every = state.running, preemption.checkpoint_interval_s
+    running, every = state.running, params.preemption.checkpoint_interval_s
     done = running.duration_s - running.remaining_s - running.remaining_low_s
     last = every * jnp.floor(done / jnp.maximum(every, 1e-9) + CHECKPOINT_TOLERANCE)
-    had = running.duration_s - service.left_s[jnp.maximum(running.job, 0)]
+    had = running.duration_s - state.service.left_s[jnp.maximum(running.job, 0)]
     return running.duration_s - jnp.maximum(had, jnp.minimum(done, last)), every > 0

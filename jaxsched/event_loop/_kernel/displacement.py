@@ -7,6 +7,7 @@ from jaxsched.event_loop._kernel.estimates import (
     has_outlived_estimate,
     left_by_estimate_s,
     remaining_s,
+    until_estimate_grows_s,
 )
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, fill_roomiest
@@ -40,7 +41,6 @@ from jaxsched.semantics import (
     MLFQ_FIRST_S,
     MLFQ_LEVELS,
     MLFQ_RATIO,
-    OUTLIVED,
     RUN_BINS,
     SERVICE_BINS,
 )
@@ -248,9 +248,7 @@ def _estimate_until_it_exceeds_s(w: World, t: Tables, p: int, i: int, value: flo
     if w.rule.order == SRTF or w.rule.order == SRSF:  # falls until it has outlived the estimate
         overdue = has_outlived_estimate(w, j, remaining_s(t, p, i))
         seconds = 0.0 if overdue else left_by_estimate_s(w, j, remaining_s(t, p, i)) * t.running[p, i].slowdown
-        if w.history:  # once it has run for half of its estimate that grows
-            seconds = min(seconds, w.jobs[j].estimate_s / OUTLIVED - run_s(w, count_intervals_run(t, j)))
-        return seconds
+        return min(seconds, until_estimate_grows_s(w, j, run_s(w, count_intervals_run(t, j))))
     if w.rule.order == LAS:
         return (t.service[queued].exceed - value) / count_reserved_gpus(w, j)
     ran, level = count_intervals_run(t, j), t.service[queued].level

@@ -57,8 +57,16 @@ def _up_to_estimate_s(w: World, j: int, remaining_s: float) -> float:
 
 
 @compiled
+def until_estimate_grows_s(w: World, j: int, ran_s: float) -> float:
+    """How long the estimate of a running job stays as it is: with the history until it has run for half of it."""
+    return w.jobs[j].estimate_s / OUTLIVED - ran_s if w.history else np.inf
+
+
+@compiled
 def note_finished(w: World, t: Tables, j: int) -> None:
-    """A job has finished."""
+    """Policies that know the history learn that a job has finished."""
+    if not w.history:
+        return
     for stage in range(w.past.classes.shape[1]):
         index = w.past.classes[j, stage]
         t.known.jobs[index] += 1

@@ -6,7 +6,7 @@ from jaxsched.event_loop._kernel.displacement import FOREVER, ROUNDING, fill_wit
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, find_tier_without
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.openings import STAY, is_feasible, may_start, takes_forwards
-from jaxsched.event_loop._kernel.queues import count_intervals_run, run_s
+from jaxsched.event_loop._kernel.queues import count_forwards_left, count_intervals_run, run_s
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.event_loop._kernel.stopping import may_stop, until_stoppable_s
@@ -71,7 +71,7 @@ def count_intervals_until_moved(w: World, t: Tables, p: int) -> int:
 @compiled
 def _may_move(w: World, t: Tables, j: int) -> bool:
     """Whether a job may be forwarded."""
-    return w.rule.forward != STAY and t.records[j].forwards < w.max_forwards
+    return w.rule.forward != STAY and count_forwards_left(w, t, j) > 0
 
 
 @compiled

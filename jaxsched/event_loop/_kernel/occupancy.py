@@ -164,8 +164,7 @@ def end_until(w: World, t: Tables, p: int, now_s: float) -> None:
         if run.early_s > now_s:
             continue
         t.records[run.job].finish_s = now_s
-        if w.history:
-            note_finished(w, t, run.job)
+        note_finished(w, t, run.job)
         leave(w, t, p, i)
         t.numbers[FINISHED] += 1
 

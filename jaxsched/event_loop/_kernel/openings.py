@@ -6,7 +6,7 @@ from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import waits_for_faster
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.occupancy import count_workers_that_fit, fits_fewest_servers
-from jaxsched.event_loop._kernel.queues import comes_before, count_room
+from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus
 from jaxsched.event_loop._kernel.speed import quantise
@@ -56,7 +56,7 @@ def choose_forward(w: World, t: Tables, p: int) -> tuple[int, int]:
             most = max(most, t.partitions[q].free_gpus)
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
-        if t.records[j].forwards >= w.max_forwards or (not nobody and may_start(w, t, p, j, place)):
+        if count_forwards_left(w, t, j) <= 0 or (not nobody and may_start(w, t, p, j, place)):
             continue
         best = -1
         for q in range(len(t.partitions) if count_gang_gpus(w, j) <= most or w.jobs[j].size < 0 else 0):
@@ -84,7 +84,7 @@ def is_anything_possible(w: World, t: Tables) -> bool:
             j = t.queue[p, place]
             if is_feasible(w, t, p, j):
                 return True
-            if t.records[j].forwards < w.max_forwards:
+            if count_forwards_left(w, t, j) > 0:
                 for q in range(len(t.partitions)):
                     if count_room(w, t, q) > 0 and is_feasible(w, t, q, j):
                         return True

@@ -66,6 +66,12 @@ def count_room(w: World, t: Tables, p: int) -> int:
 
 
 @compiled
+def count_forwards_left(w: World, t: Tables, j: int) -> int:
+    """How often a job may still be forwarded."""
+    return w.max_forwards - t.records[j].forwards
+
+
+@compiled
 def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     """Put a job into a queue."""
     partition = t.partitions[p]

@@ -5,7 +5,7 @@ import numpy as np
 from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, remaining_s
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.openings import estimate_wait, is_feasible, may_start
-from jaxsched.event_loop._kernel.queues import comes_before, count_room
+from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus
 from jaxsched.semantics import (
@@ -28,12 +28,12 @@ def seek(w: World, t: Tables, p: int) -> None:
     partition = t.partitions[p]
     if partition.target == p:
         j = t.queue[p, partition.chosen]
-        if _count_forwards_left(w, t, j) > 0:
+        if count_forwards_left(w, t, j) > 0:
             partition.target = _find_best(w, t, p, j, partition.chosen, True)
     elif partition.target == -1 and t.numbers[NEWS] == t.numbers[BOUNDARY]:
         for place in range(min(partition.queued, SEEK_JOBS)):
             j = t.queue[p, place]
-            if _count_forwards_left(w, t, j) <= 0 or is_feasible(w, t, p, j):
+            if count_forwards_left(w, t, j) <= 0 or is_feasible(w, t, p, j):
                 continue
             q = _find_best(w, t, p, j, place, False)
             if q != p:
@@ -49,11 +49,6 @@ def note_arrivals(w: World, t: Tables) -> None:
         if w.jobs[j].arrival == boundary and w.jobs[j].home >= 0:
             t.numbers[NEWS] = boundary
         j += 1
-
-
-@compiled
-def _count_forwards_left(w: World, t: Tables, j: int) -> int:
-    return w.max_forwards - t.records[j].forwards
 
 
 @compiled
@@ -122,7 +117,7 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> N
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = min(queued / total, SEEK_MOST)
     x[2] = 1.0 if q == p else 0.0
-    left = _count_forwards_left(w, t, j)
+    left = count_forwards_left(w, t, j)
     x[3] = _compute_doubt(w, t) / left if q == p and left <= SEEK_LAST else 0.0
 
 

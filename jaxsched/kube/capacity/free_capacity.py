@@ -49,7 +49,7 @@ Target = tuple[Pod, int, tuple[int, ...]]  # a pod, its node's row (-1: any, nea
 
 
 class FreeCapacity:
-    """The ledger of one plan, and which part of it a pod or a gang may use; `reserve` and `keep` change it.
+    """The ledger of one plan, and which part of it a pod or a gang may use; `place` and `keep` change it.
 
     `others`: nodes without GPUs, for pods that ask for none.
     """
@@ -169,11 +169,11 @@ class FreeCapacity:
     def _partition(self, row: int) -> int:
         return int(self.fleet.place[row, 0]) if row < len(self.fleet.nodes) else -1
 
-    def reserve(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
+    def place(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
         """Reserve for all pods or for none. PS that do not fit where they should, and helpers, go near the workers."""
-        return self.placement(gang, [*targets, *((pod, -1, ()) for pod in gang.helpers)], by)
+        return self.place_pods(gang, [*targets, *((pod, -1, ()) for pod in gang.helpers)], by)
 
-    def placement(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
+    def place_pods(self, gang: Gang, targets: Sequence[Target], by: str) -> Placement | None:
         """The same for exactly those pods."""
         done: list[Assignment] = []
         near = [row for _, row, _ in targets if row >= 0]
@@ -186,5 +186,5 @@ class FreeCapacity:
                 for assignment in done:
                     self.ledger.release(assignment.pod)
                 return None
-            done.append(Assignment(pod, self.nodes[row].name, self.ledger.reserve(pod, row, groups)))
+            done.append(Assignment(pod, self.nodes[row].name, self.ledger.take(pod, row, groups)))
         return Placement(gang, tuple(done), decision_id(done), by)

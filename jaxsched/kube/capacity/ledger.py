@@ -14,7 +14,7 @@ from jaxsched.kube.read.objects import DONE_PHASES, LARGEST, Node, Pod
 
 
 class Ledger:
-    """Free units of each resource and free GPUs of each group; `reserve` and `release` change it."""
+    """Free units of each resource and free GPUs of each group; `take` and `release` change it."""
 
     def __init__(self, fleet: Fleet, pods: Iterable[Pod], gpu_resource: str, others: Sequence[Node] = ()) -> None:
         self.gpu = gpu_resource
@@ -35,7 +35,7 @@ class Ledger:
         self.pods: dict[str, Pod] = {}  # those that are reserved for, by uid
         bound = [pod for pod in pods if pod.node in self.row and pod.phase not in DONE_PHASES]
         for pod in sorted(bound, key=lambda pod: (not pod.hints.gpu_groups, pod.uid)):  # known groups first
-            self.reserve(pod, self.row[pod.node], pod.hints.gpu_groups)
+            self.take(pod, self.row[pod.node], pod.hints.gpu_groups)
 
     def copy(self) -> "Ledger":
         """One that changes by itself."""
@@ -59,7 +59,7 @@ class Ledger:
         need = self.vector([pod])
         return need is not None and bool((need <= self.free[row])[need > 0].all())
 
-    def reserve(self, pod: Pod, row: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+    def take(self, pod: Pod, row: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
         """Reserve for the pod; returns the groups that its GPUs come from: `groups` first, then the fullest that do.
 
         Pods that are there already are counted whatever the node has, so `free` may go below 0.
@@ -81,7 +81,7 @@ class Ledger:
         return tuple(int(group) for group in np.flatnonzero(taken))
 
     def release(self, pod: Pod) -> None:
-        """Undo `reserve`."""
+        """Undo `take`."""
         row, taken = self.reserved.pop(pod.uid)
         del self.pods[pod.uid]
         for name, units in pod.requests:

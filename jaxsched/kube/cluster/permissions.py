@@ -49,16 +49,16 @@ def file_granting(group: str, resource: str) -> str:
 
 
 def required_permissions(
-    writes: bool, lease: bool, reviews: bool = False, preemption: bool = False
+    writes: bool, lease: bool, reviews: bool = False, evicts: bool = False
 ) -> tuple[tuple[str, str, str], ...]:
     """What a process needs; one that only looks does without `writes`, one without replicas without `lease`.
 
-    `reviews`: it asks who may read its metrics. `preemption`: it evicts pods.
+    `reviews`: it asks who may read its metrics. `evicts`: it evicts pods.
     """
     optional = [*((group, "podgroups") for group in POD_GROUPS), *((one.group, one.resource) for one in OWNER_KINDS)]
     reads = READS + tuple((verb, group, resource) for group, resource in optional for verb in ("list", "watch"))
     own = (WRITES if writes else ()) + (LEASE if lease else ())
-    return reads + own + (REVIEWS if reviews else ()) + (PREEMPTION if preemption else ())
+    return reads + own + (REVIEWS if reviews else ()) + (PREEMPTION if evicts else ())
 
 
 def check_permissions(

@@ -87,7 +87,7 @@ def place_rest(capacity: FreeCapacity, gang: Gang) -> Placement | Refusal:
     If they do not fit, one node for each that would fit without our other pods takes no other gang until they do.
     """
     targets, problem = _targets(capacity, gang.together, _rows(capacity, {pod.node for pod in gang.bound}))
-    placement = None if problem else capacity.placement(gang, targets, "rest")
+    placement = None if problem else capacity.place_pods(gang, targets, "rest")
     if placement is not None:
         return placement
     _keep_nodes(capacity, gang)
@@ -107,7 +107,7 @@ def place_each(capacity: FreeCapacity, gang: Gang, keep: bool) -> Placement | Re
         gang.workers, key=lambda pod: (int(capacity.allowed(pod).sum()), -pod.units(capacity.settings.gpu_resource))
     )
     targets, problem = _targets(capacity, [*workers, *gang.ps, *gang.helpers], [])
-    placement = None if problem else capacity.placement(gang, targets, "each")
+    placement = None if problem else capacity.place_pods(gang, targets, "each")
     if placement is not None:
         return placement
     if keep:
@@ -143,7 +143,7 @@ def place_extra(capacity: FreeCapacity, gang: Gang, placed: Placement | None) ->
     for pod in gang.extra:
         row = capacity.node_near(pod, near)
         if row >= 0:
-            more.append(Assignment(pod, capacity.nodes[row].name, capacity.ledger.reserve(pod, row)))
+            more.append(Assignment(pod, capacity.nodes[row].name, capacity.ledger.take(pod, row)))
             near.append(row)
     assignments = (*before, *more)
     if assignments:
@@ -176,7 +176,7 @@ def _targets(capacity: FreeCapacity, pods: Sequence[Pod], near: list[int]) -> tu
         if row < 0:
             problem = explain_no_node(capacity, pod)
             break
-        capacity.ledger.reserve(pod, row)
+        capacity.ledger.take(pod, row)
         targets.append((pod, row, ()))
         near.append(row)
     for pod, _, _ in targets:
@@ -221,7 +221,7 @@ def span(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) ->
     if len(targets) < len(gang.workers):
         return None
     chosen = [(pod, row, groups) for pod, (row, groups) in zip(gang.workers, targets)]
-    return capacity.reserve(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
+    return capacity.place(gang, chosen + [(pod, -1, ()) for pod in gang.ps], "span")
 
 
 def keep_nodes(capacity: FreeCapacity, gang: Gang, workers: Int[np.ndarray, "S K"]) -> bool:

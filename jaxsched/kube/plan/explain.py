@@ -106,14 +106,14 @@ class Explanations:
         rows = np.repeat(np.arange(len(workers)), workers.sum(1))
         tried, problem = [], None
         for pod, row in zip(gang.workers, rows):
-            capacity.ledger.reserve(pod, int(row))
+            capacity.ledger.take(pod, int(row))
             tried.append(pod)
         for pod in (*gang.helpers, *gang.ps):
             row = capacity.node_near(pod, ())
             if row < 0:
                 problem = Refusal("Insufficient", f"its workers fit, but beside them {explain_no_node(capacity, pod)}")
                 break
-            capacity.ledger.reserve(pod, row)
+            capacity.ledger.take(pod, row)
             tried.append(pod)
         for pod in tried:
             capacity.ledger.release(pod)

@@ -210,7 +210,7 @@ class _PlanInProgress:
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
             pending={gang.key: gang for gang in gangs},
             policy_ready=self.policy.is_ready(self.capacity.fleet),
-            policy_failures=tuple(self.rounds.failures),
+            policy_failures=tuple(self.rounds.policy_failures),
             faults=tuple(self.aside.values()),
             decision_s=self.rounds.decision_s,
             rounds=self.rounds.count,

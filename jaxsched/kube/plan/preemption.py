@@ -68,7 +68,7 @@ class VacatedCapacity:
         self._wide = capacity.largest_partition(gang) < len(gang.workers)
         self.ledger: Ledger = capacity.ledger_of(pods)
         for one in (one for placement in placements for one in placement.assignments):
-            self.ledger.reserve(one.pod, self.ledger.row[one.node], one.groups)
+            self.ledger.take(one.pod, self.ledger.row[one.node], one.groups)
         self.ending = ending_pods(pods)
         for pod in self.ending:
             self._release(pod)

@@ -35,7 +35,7 @@ class PolicyRounds:
     def __init__(self, policy: GuardedPolicy, capacity: FreeCapacity, running: list[RunningPart], now_s: float) -> None:
         self.policy, self.capacity, self.running, self.now_s = policy, capacity, running, now_s
         self.count, self.decision_s = 0, 0.0
-        self.failures: list[str] = []
+        self.policy_failures: list[str] = []
 
     @property
     def exhausted(self) -> bool:
@@ -99,7 +99,7 @@ class PolicyRounds:
                 if failed or swapped or not decision.moved:
                     break  # the state shows a gang where it is not
         except PolicyError as error:
-            self.failures.append(str(error))
+            self.policy_failures.append(str(error))
             done = {placement.gang.key for placement in placed}
             rest = [gang for gang in gangs if gang.key not in done]
         self.decision_s += time.perf_counter() - start
@@ -118,10 +118,10 @@ class PolicyRounds:
             return None, False
         if capacity.preferences.wanted([pod for pod, _, _ in targets]):
             better = find_preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
-            placement = None if better is None else capacity.reserve(gang, better, by)
+            placement = None if better is None else capacity.place(gang, better, by)
             if placement is not None:
                 return placement, True
-        return capacity.reserve(gang, targets, by), False
+        return capacity.place(gang, targets, by), False
 
 
 def _queues(

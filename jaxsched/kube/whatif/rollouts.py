@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
+from jaxsched.env.queues import forward_freely
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.event_loop import Futures, RunningJob, numba_missing
 from jaxsched.kube.plan.rounds import home_partition, tenants_of
@@ -18,12 +19,10 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.whatif.pools import Pool
 from jaxsched.kube.whatif.question import HIGH, Question, draw_durations
 from jaxsched.policies.policy import Policy
-from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
 
 FIRST_STRETCH_S, LONGER = 4 * 3600.0, 4.0  # of the future with later gangs, and how much longer the next one is
 FEW_JOBS = 1500  # in all draws together: so many are played in Python sooner than machine code is loaded
-MOST_FORWARDS = 2**20  # every plan of a live cluster begins to count anew
 RUN_TIMES, HOMES = 1, 2  # streams of random numbers
 
 
@@ -123,7 +122,6 @@ def _play(policy: Policy, pool: Pool, settings: PlanSettings, question: Question
         pool.cluster,
         interval_s=question.interval_s,
         horizon=int(np.ceil(question.horizon_s / question.interval_s)),
-        max_forwards=on_device(MOST_FORWARDS, np.int32),
     )
     later = LaterJobs(pool, question, tenants, now_s)
     compiled = numba_missing() is None and question.draws * (known + later.rows) > FEW_JOBS
@@ -133,7 +131,7 @@ def _play(policy: Policy, pool: Pool, settings: PlanSettings, question: Question
     ]
     player = Futures(
         _config(pool, settings, len(pool.gangs) + later.rows),
-        params,
+        forward_freely(params),  # every plan of a live cluster begins to count anew
         concat_tables(_table(pool, tenants), later.largest()),
         policy,
         interval_s=question.interval_s,

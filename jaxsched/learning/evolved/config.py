@@ -86,8 +86,13 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
         )
     if jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
-    settings = Settings.taken_from(config, seed=0, preemption=config.task.stops, knows=config.task.knows)
+    settings = Settings.taken_from(config, seed=0, **config.task.rules)
     return scenario.cluster, jobs, settings
+
+
+def limit_forwards(settings: Settings) -> Settings:
+    """These settings with no more forwards of a job than is usual."""
+    return dataclasses.replace(settings, max_forwards=min(settings.max_forwards, EvolvedConfig.max_forwards))
 
 
 def scenario_of(config: EvolvedConfig, seed: int) -> Scenario:

@@ -15,7 +15,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.json_lines import append, read_rows, truncate
 from jaxsched.io.locks import locked
 from jaxsched.learning.evolved import evolution
-from jaxsched.learning.evolved.config import EvolvedConfig, limits, scenario_of, statistics, world_of
+from jaxsched.learning.evolved.config import EvolvedConfig, limit_forwards, limits, scenario_of, statistics, world_of
 from jaxsched.learning.evolved.job_lists import Plays, costs, draw_list, misjudge, rescale_about, shorten
 from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, restore, save
 from jaxsched.machine import side_by_side
@@ -97,8 +97,7 @@ def _list(setting: Setting, rng: np.random.Generator, number: int) -> JobList:
 def _settings(setting: Setting, number: int) -> Settings:
     """Those of a list of that number: every other one has no more forwards than is usual, if that is learned so."""
     few = setting.config.task.fewer_forwards and number % 2 == 1
-    usual = min(setting.settings.max_forwards, EvolvedConfig.max_forwards)
-    return dataclasses.replace(setting.settings, max_forwards=usual) if few else setting.settings
+    return limit_forwards(setting.settings) if few else setting.settings
 
 
 def _plays(setting: Setting, jobs: JobList, settings: Settings) -> Plays:

@@ -41,6 +41,11 @@ class Task:
     misjudged: bool  # two of four lists have wrong estimates
 
     @property
+    def rules(self) -> dict[str, Any]:
+        """The options of a world that are settled by what is learned."""
+        return {"preemption": self.stops, "knows": self.knows}
+
+    @property
     def rule(self) -> str:
         """The policy whose mean completion times those of numbers are held against."""
         return evolved.RULES[self.name]

@@ -91,7 +91,7 @@ def test_the_role_for_preemption_is_exactly_what_that_needs() -> None:
     granted = set()
     for rule in roles[0]["rules"]:
         granted |= {(verb, rule["apiGroups"][0], resource) for verb in rule["verbs"] for resource in rule["resources"]}
-    more = set(required_permissions(writes=True, lease=True, reviews=True, preemption=True)) - set(NEEDED)
+    more = set(required_permissions(writes=True, lease=True, reviews=True, evicts=True)) - set(NEEDED)
     assert granted == more and roles[1]["roleRef"]["name"] == roles[0]["metadata"]["name"]
 
 

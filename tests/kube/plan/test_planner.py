@@ -122,14 +122,14 @@ def test_a_gang_that_makes_planning_raise_is_set_aside(planner: Planner, monkeyp
 
 
 def test_of_a_class_only_the_gang_that_raises_is_set_aside(planner: Planner, monkeypatch) -> None:
-    reserve = FreeCapacity.reserve
+    place = FreeCapacity.place
 
     def raises(self: FreeCapacity, gang: Gang, *more) -> object:
         if gang.key.endswith("/bad"):
             raise KeyError("one nobody thought of")
-        return reserve(self, gang, *more)
+        return place(self, gang, *more)
 
-    monkeypatch.setattr(FreeCapacity, "reserve", raises)
+    monkeypatch.setattr(FreeCapacity, "place", raises)
     plan = planner.plan(snapshot(nodes(8), [pod for name in ("a", "bad", "c") for pod in gang(name, 2, 2)]))
     assert {placement.gang.key.rpartition("/")[2] for placement in plan.placements} == {"a", "c"}
     assert next(iter(plan.reasons.values())).reason == "PlanFailed"
