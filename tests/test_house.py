@@ -39,12 +39,12 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "tests for None": (60, 60),
     "circles": (0, 0),
     "modules of the training configuration": (25, 25),
-    "modules with preemption": (12, 22),
-    "modules with max_forwards": (12, 19),
-    "modules with knows": (12, 15),
-    "modules with failures": (12, 13),
-    "modules with history": (12, 13),
-    "modules with reserve": (12, 13),
+    "modules with preemption": (12, 12),
+    "modules with max_forwards": (12, 12),
+    "modules with knows": (12, 12),
+    "modules with failures": (12, 12),
+    "modules with history": (12, 12),
+    "modules with reserve": (12, 12),
 }
 
 Tree = dict[Path, ast.Module]
