@@ -48,7 +48,16 @@ SHIPPED = "fitted"  # names the folder that comes with the package
 
 def read_folder(name: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
     """Weights and card of a folder of `what`, or of the shipped one (`fitted`). UserError if it does not hold one."""
-    return cards.read(shipped_folder(what) if str(name) == SHIPPED else Path(name), what)
+    return cards.read(_folder(name, what), what)
+
+
+def read_folder_card(name: str | Path, what: str) -> dict[str, Any]:
+    """The card of a folder of `what` without weights, or of the shipped one (`fitted`). UserError as `read_folder`."""
+    return cards.read_card(_folder(name, what), what)
+
+
+def _folder(name: str | Path, what: str) -> Path:
+    return shipped_folder(what) if str(name) == SHIPPED else Path(name)
 
 
 def shipped_folder(what: str) -> Path:

@@ -111,7 +111,7 @@ def what_is(path: Path) -> str | None:
 
 
 def _folder(path: Path) -> str:
-    from jaxsched.calibration import step_time
+    from jaxsched.calibration import step_time, transformer
     from jaxsched.calibration.interference import files as interference
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
@@ -142,6 +142,7 @@ def _folder(path: Path) -> str:
         **{what: functools.partial(evolved.load_policy, what=what) for what in evolved.KINDS},
         interference.WHAT: interference.load_model,
         step_time.WHAT: step_time.load_model,
+        transformer.WHAT: transformer.load_constants,
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
@@ -154,6 +155,8 @@ def _csv(path: Path) -> str | None:
     from jaxsched.calibration.interference.measurements import GPU_COLUMNS, NETWORK_COLUMNS, read_measurements
     from jaxsched.calibration.step_time import FORMATS as STEP_TIMES
     from jaxsched.calibration.step_time import read_step_times
+    from jaxsched.calibration.transformer import FORMATS as ITERATIONS
+    from jaxsched.calibration.transformer import read_iterations
     from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
     from jaxsched.errors import NotRead
     from jaxsched.io.csv_file import read_table
@@ -166,6 +169,8 @@ def _csv(path: Path) -> str | None:
         return f"{read_measurements([path])[0].rows:,} measurements of interference"
     if header in [sorted(form.columns) for form in STEP_TIMES]:
         return f"{len(read_step_times([path]).step_s):,} measured step times"
+    if header in [sorted(form.columns) for form in ITERATIONS]:
+        return f"{len(read_iterations([path])[1]):,} measured iterations of transformers"
     for columns in (HOST_COLUMNS, NODE_COLUMNS):
         if set(names) >= set(columns):
             unread = [name for name in names if name not in columns]

@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",
+    "step-time": "Fit, evaluate and use a formula of the iteration time of transformers by plan.",
     "check": "Say what files and folders hold, or what is wrong with them.",
     "import": "Show what a job log says, and write it as a trace.",
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
@@ -35,10 +36,13 @@ BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "check", "ta
 
 
 def command_of(name: str) -> tuple[type, str]:
-    """The class of a command, `Name` in the module `cli.NAME`, and its help, `HELP`; beside another one `NAME_HELP`."""
-    module = importlib.import_module(f"jaxsched.cli.{BESIDE.get(name, name)}")
-    said = "HELP" if name not in BESIDE else f"{name.upper()}_HELP"
-    return getattr(module, name.capitalize()), getattr(module, said)
+    """The class of a command, `TheName` of `the-name` in the module `cli.the_name`, and its help, `HELP`.
+
+    Beside another one the help is `THE_NAME_HELP`.
+    """
+    module = importlib.import_module(f"jaxsched.cli.{BESIDE.get(name, name).replace('-', '_')}")
+    said = "HELP" if name not in BESIDE else f"{name.replace('-', '_').upper()}_HELP"
+    return getattr(module, name.title().replace("-", "")), getattr(module, said)
 
 
 def overview() -> str:
