@@ -7,7 +7,6 @@ explains one.
 """
 
 import importlib
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -31,7 +30,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxsched' has no attribute {name!r}; it has {', '.join(_HOMES)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

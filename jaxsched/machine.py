@@ -8,16 +8,27 @@ import os
 import platform
 from pathlib import Path
 
+from jaxsched.errors import UserError
+
 _WHOLE_LOOPS = "xla_cpu_small_while_loop_byte_threshold=1000000000000000"
 _NO_CALLS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 CACHE_VARIABLE, THREADS_VARIABLE = "JAXSCHED_CACHE", "JAXSCHED_THREADS"
+MOST_THREADS = 4096
+
+
+def home() -> Path:
+    """The user's home folder; the root, as containers have it, for a user who has none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def cache_root() -> Path:
     """Where compiled programs are kept: `$JAXSCHED_CACHE`, else `~/.cache/jaxsched`."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path("~/.cache/jaxsched").expanduser())
+    return Path(os.environ.get(CACHE_VARIABLE) or home() / ".cache" / "jaxsched")
 
 
 def usable_folder(folder: Path) -> bool:
@@ -37,10 +48,15 @@ def cores() -> int:
 def side_by_side() -> int:
     """How many threads play runs: one per core, 16 at most, or as many as `JAXSCHED_THREADS` says.
 
-    14 played rules 3.6 times as fast as 2, and a learned policy 2.5 times (docs/performance.md).
+    14 played rules 3.6 times as fast as 2, and a learned policy 2.5 times (docs/performance.md). UserError if the
+    variable is no such number.
     """
-    asked = os.environ.get(THREADS_VARIABLE, "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else min(cores(), 16)
+    asked = os.environ.get(THREADS_VARIABLE, "").strip()
+    if not asked:
+        return min(cores(), 16)
+    if not (asked.isascii() and asked.isdecimal() and len(asked) <= 9 and 1 <= int(asked) <= MOST_THREADS):
+        raise UserError(f"{THREADS_VARIABLE}: {asked[:20]!r} should be a whole number from 1 to {MOST_THREADS}")
+    return int(asked)
 
 
 def memory_bytes() -> int:

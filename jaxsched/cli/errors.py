@@ -3,11 +3,14 @@
 import contextlib
 import errno
 import io
+import math
 import os
 import re
 import signal
 import sys
 import threading
+import time
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -16,7 +19,8 @@ from jaxsched.errors import DoubtfulFile, Mistakes, Slower, UserError
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143  # as a shell has them: 128 + the signal's number
-AGAIN_S = 0.05  # after which a stop that was ignored comes once more
+AGAIN_S = 0.05  # after which a stop that was ignored, or came at the wrong moment, comes once more
+IMPORTS_S = 10.0  # for which a stop waits for modules that are being imported
 # What the system says when there is no room, no right, or no such place: nothing that a traceback could explain.
 _SYSTEM = (
     errno.ENOSPC,
@@ -28,6 +32,7 @@ _SYSTEM = (
     errno.EIO,
     errno.EFBIG,
 )
+_IMPORTING = "<frozen importlib._bootstrap>"  # the file of which the frames of an import are
 _FRAME = "│|╭╮╰╯+ "
 _RULE = re.compile("[─-]{4}")  # tyro draws with ASCII where the output knows nothing else
 _WRONG_VALUE = re.compile(
@@ -60,18 +65,34 @@ def mistakes() -> Iterator[None]:
     SIGTERM ends the block as Ctrl-C does, with one line; a second one ends the process at once. Warnings about the
     user's files are one line each, too.
     """
+    came: list[int] = []
     try:
-        with _terminable(), _heard(), _plain_warnings():
+        with _stoppable(came), _heard(), _plain_warnings():
             try:
                 yield
             finally:
                 sys.stdout.flush()
-    except UserError as error:
-        fail(error)
     except KeyboardInterrupt as stop:
-        terminated = isinstance(stop, Terminated)
-        print("; ".join(["jaxsched: " + ("terminated" if terminated else "interrupted"), *stop.args]), file=sys.stderr)
-        sys.exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED)
+        _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT, *stop.args)
+    except Exception as error:
+        if came:  # what a stop has become on its way, for instance of an import
+            _stopped(came[0], *([error] if isinstance(error, UserError) else []))
+        _tell_of(error)
+
+
+def _stopped(number: int, *more: object) -> NoReturn:
+    _mute()
+    terminated = number == signal.SIGTERM
+    print("; ".join(["jaxsched: " + ("terminated" if terminated else "interrupted"), *map(str, more)]), file=sys.stderr)
+    sys.exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED)
+
+
+def _tell_of(error: Exception) -> NoReturn:
+    """One line for a mistake and what the system does not let us do; anything else is raised again."""
+    try:
+        raise error
+    except UserError:
+        fail(error)
     except BrokenPipeError:
         _mute()
         sys.exit(EXIT_PIPE)
@@ -96,16 +117,47 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def _stoppable(came: list[int]) -> Iterator[None]:
+    """A stop ends the block, and its signal's number stands in `came`. Ctrl-C that is ignored stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    before = signal.signal(signal.SIGTERM, _terminate)
+    late_s = math.inf
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        nonlocal late_s
+        late_s = min(late_s, time.monotonic() + IMPORTS_S)
+        if _imports(frame) and time.monotonic() < late_s:
+            _once_more(number)
+            return
+        came.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        _terminate(number, frame)
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _imports(frame: types.FrameType | None) -> bool:
+    """A module is being imported. If it is JAX's, to stop it would end in a segmentation fault."""
+    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _once_more(number: int) -> None:
+    """The signal comes again in a moment."""
+    again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 @contextlib.contextmanager
@@ -119,9 +171,7 @@ def _heard() -> Iterator[None]:
         number = signal.SIGTERM if issubclass(what.exc_type, Terminated) else signal.SIGINT
         if number == signal.SIGTERM:
             signal.signal(number, _terminate)
-        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        _once_more(number)
 
     sys.unraisablehook = hook
     try:

@@ -168,12 +168,11 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         """The results, with the runs if they are kept."""
         if not self.keep_runs:
             return comparison.dumps()
-        import json
-
         from jaxsched.evaluation.report import runs
+        from jaxsched.io.json_file import to_json
 
         kept = {"runs": runs(comparison, self.hardware(), decisions)}
-        return json.dumps(comparison.to_json() | kept, allow_nan=False) + "\n"
+        return to_json(comparison.to_json() | kept)
 
     def _draw(self, comparison: "Comparison", decisions: "Decisions", write: "Writer") -> None:
         """The outputs that show the first job list on the cluster."""

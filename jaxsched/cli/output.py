@@ -1,7 +1,6 @@
 """What commands print and write: tables, reports, files, and the progress of long work."""
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jaxsched.errors import UserError
 from jaxsched.io.files import save_result
+from jaxsched.io.json_file import to_json
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.tables import Comparison
@@ -69,8 +69,8 @@ def results() -> Iterator[Writer]:
 
 
 def text(content: str) -> Callable[[Path], object]:
-    """How to write a text."""
-    return lambda path: path.write_text(content, encoding="utf-8")
+    """How to write a text; bytes of a file's name that are no text stand in it as `\\udcff`."""
+    return lambda path: path.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 EVERY_S = 5.0
@@ -225,4 +225,4 @@ def check_report(path: Path | None, *inputs: str | Path, **others: Path | None) 
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """The report as JSON, if a file was asked for."""
     with results() as write:
-        write(path, text(json.dumps(report, indent=1) + "\n"))
+        write(path, text(to_json(report, 1)))

@@ -1,7 +1,6 @@
 """A comparison of policies: its rows, and how they are shown: as a table, as Markdown, as JSON."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric, Metrics
 from jaxsched.evaluation.statistics import Interval
+from jaxsched.io.json_file import to_json
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings
 
@@ -91,7 +91,7 @@ class Comparison:
 
     def dumps(self) -> str:
         """`to_json` as text."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
+        return to_json(self.to_json(), 2)
 
 
 def best_baseline(rows: Sequence[PolicyResult]) -> PolicyResult | None:

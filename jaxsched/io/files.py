@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import unreadable
+from jaxsched.machine import home
 
 Write = Callable[[Path], object]  # writes a result into a file of that path
 
@@ -92,7 +93,7 @@ def save_result(path: str | Path, write: Write) -> None:
         return
     except OSError as error:
         reason = error.strerror or str(error)
-    for folder in (Path(tempfile.gettempdir()), Path.home(), Path()):
+    for folder in (Path(tempfile.gettempdir()), home(), Path()):
         try:
             made = Path(tempfile.mkdtemp(prefix="jaxsched-", dir=folder))
         except OSError:
@@ -100,9 +101,11 @@ def save_result(path: str | Path, write: Write) -> None:
         kept = made / (path.name[-100:] or "result")
         try:
             write(kept)
-        except OSError:
+        except BaseException as failure:
             shutil.rmtree(made, ignore_errors=True)  # half a result is none
-            continue
+            if isinstance(failure, OSError):
+                continue
+            raise
         raise UserError(f"{path}: could not be written: {reason}; the result is in {kept}")
     raise UserError(f"{path}: could not be written: {reason}; there was no other place for the result either")
 

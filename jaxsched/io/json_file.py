@@ -1,7 +1,8 @@
-"""JSON, read strictly: no key twice, no NaN, no number beyond 64 bits, no endless nesting."""
+"""JSON, read strictly: no key twice, no NaN, no number beyond 64 bits, no endless nesting. And written to be read."""
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,11 +12,17 @@ from jaxsched.io.inputs import read_text, shorten
 MOST_BYTES = 1 << 26
 DEEPEST = 64  # levels
 _MOST_DIGITS = 400
+_NO_TEXT = re.compile(r"(?<!\\)(?<!\\ud[89ab][0-9a-f]{2})(\\udc[89a-f][0-9a-f])")  # see PEP 383
 
 
 def read_json(path: str | Path, wanted: str = "a JSON file", most_bytes: int = MOST_BYTES) -> Any:
     """The content of a JSON file. UserError with the line for what is none, and `wanted` for what should be there."""
     return parse_json(read_text(path, most_bytes, wanted), str(path))
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Finite values as a line, or lines, of JSON. Bytes of a file's name that are no text stand in it as `\\udcff`."""
+    return _NO_TEXT.sub(r"\\\1", json.dumps(value, indent=indent, allow_nan=False)) + "\n"
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 from jaxsched.errors import UserError
+from jaxsched.machine import home
 
 _MURI = "Rivendile/Muri/4e69a78ce75f629a5a00abd48150a1860b341ce6/simulator/trace-data/"
 _OPENB = "hkust-adsl/kubernetes-scheduler-simulator/8f3d6417353c5083c6d56617f255fadd8dc306bc/data/csv/"
@@ -137,7 +138,7 @@ def get_dataset(name: str) -> Dataset:
 
 def cache_dir() -> Path:
     """Where downloads go: `$XDG_CACHE_HOME/jaxsched` or `~/.cache/jaxsched`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsched"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "jaxsched"
 
 
 def data_dirs() -> list[Path]:

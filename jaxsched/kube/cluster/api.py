@@ -153,7 +153,7 @@ def _read_configuration(configuration: Any, kubeconfig: str | None, context: str
     named = kubeconfig or os.environ.get("KUBECONFIG") or ""
     where = named or DEFAULT_CONFIG
     option = f"--kubeconfig {named}" if kubeconfig else f"KUBECONFIG={named}"
-    files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
+    files = [Path(os.path.expanduser(one)) for one in where.split(os.pathsep) if one]
     unusable = ""
     if not any(file.exists() for file in files):
         if named:

@@ -1,0 +1,106 @@
+"""The process of the command line, whatever state its streams, its user's home and its environment are in."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHECK = [sys.executable, "-m", "jaxsched.cli", "check"]
+TRACE = "job_id,submit_time_s,num_gpus,duration_s\na,0,1,60\nb,10,2,60\n"
+# A suite in the background has it ignored.
+UNIGNORED = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); print('begins', flush=True); "
+UNIGNORED += "os.execv(sys.argv[1], sys.argv[1:])"
+SIMULATE = ["simulate", "--policy", "pack", "--cluster", "leaf-spine-2", "--num-jobs", "5"]
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess:
+    """What `jaxsched` in a shell's command does."""
+    whole = f'jaxsched() {{ "{sys.executable}" -m jaxsched.cli "$@"; }}; {command}'
+    return subprocess.run(
+        ["bash", "-c", whole], capture_output=True, cwd=ROOT, env={**os.environ, **environment}, timeout=120
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return path
+
+
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-", "2> >(exec 0<&-)"])
+def test_a_result_is_not_lost_with_standard_error(stream, tmp_path):
+    """Progress goes there; what cannot be written is lost, and nothing else."""
+    done = shell(f"jaxsched {' '.join(SIMULATE)} --json {tmp_path / 'out.json'} {stream}")
+    assert done.returncode == 0 and done.stderr == b"" and b"5 arrived = 5 finished" in done.stdout
+    assert (tmp_path / "out.json").stat().st_size > 100
+
+
+def test_a_closed_standard_output_costs_no_file(trace, tmp_path):
+    done = shell(f"jaxsched check {trace} --json {tmp_path / 'out.json'} >&-")
+    assert done.returncode == 0 and done.stdout == b"" and done.stderr.count(b"\n") == 1
+    assert done.stderr.startswith(b"jaxsched: warning: standard output is closed")
+    assert b"jobs" in (tmp_path / "out.json").read_bytes()
+    assert shell(f"jaxsched check {trace} >&- 2>&- <&-").returncode == 0
+    assert shell("jaxsched check nothing.csv >&- 2>&- <&-").returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_what_has_no_code_is_written_out(encoding, tmp_path):
+    path = tmp_path / "\u2020\u8a9e.csv"
+    path.write_text(TRACE)
+    done = shell(f"jaxsched check '{path}'", PYTHONIOENCODING=encoding)
+    assert done.returncode == 0 and done.stderr == b"" and rb"\u8a9e.csv: a trace" in done.stdout
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    trace, result, page = (os.fsencode(tmp_path) + name for name in (b"/\xff.csv", b"/\xfe.json", b"/page.html"))
+    Path(os.fsdecode(trace)).write_text(TRACE)
+    for words in (
+        [b"check", trace],
+        [b"import", trace, b"-o", result[:-4] + b"csv"],
+        [b"evaluate", b"--workload", trace, b"--cluster", b"leaf-spine-2", b"--policies", b"pack", b"--json", result],
+        [b"report", result, b"-o", page],
+    ):
+        done = subprocess.run([*CHECK[:-1], *words], capture_output=True, cwd=ROOT, timeout=300)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert rb"\udcfe" in Path(os.fsdecode(page)).read_bytes()
+
+
+def test_no_home(trace, tmp_path):
+    """As of a container's user who is in no list of users."""
+    said = "import pwd, sys; pwd.getpwuid = lambda uid: {}[uid]; sys.argv[0] = 'jaxsched'; "
+    said += "from jaxsched.cli.__main__ import run; run()"
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "JAXSCHED_CACHE")}
+    command = [sys.executable, "-c", said]
+    for words in (["check", str(trace)], ["evaluate", "--workload", "philly", "--help"], SIMULATE):
+        done = subprocess.run([*command, *words], capture_output=True, cwd=ROOT, env=environment, timeout=300)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("threads", ["9" * 5000, "0", "-1", "1.5", "\u0663", "many"])
+def test_threads_that_are_no_number(threads):
+    done = shell(f"jaxsched {' '.join(SIMULATE)}", JAXSCHED_THREADS=threads)
+    *_, last = done.stderr.decode().splitlines()
+    assert done.returncode == 2 and last.startswith("jaxsched: error: JAXSCHED_THREADS: ") and len(last) < 200
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3, 0.5, 0.8])
+def test_a_stop_while_modules_are_imported(after_s, trace):
+    running = subprocess.Popen(
+        [sys.executable, "-c", UNIGNORED, *CHECK, *[str(trace)] * 2000],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    assert running.stdout is not None and running.stdout.readline() == "begins\n"
+    time.sleep(after_s)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and said == "jaxsched: interrupted\n"
