@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jax import Array
@@ -35,13 +36,13 @@ def _shown(seen: dict[str, Array]) -> dict[str, np.ndarray]:
 
 
 class GymEnv(gymnasium.Env):
-    """One environment. It ends where the episode ends; `reset` begins the next one."""
+    """One environment. Of an end `step` shows what was reached there; `reset`, and nothing else, begins an episode."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def __init__(self, env: MenuEnv) -> None:
         self.observation_space, self.action_space = _spaces(env)
-        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step_env)
         self._key, self._turn = jax.random.key(0), None
         self._mask = np.zeros(env.observation_space()["mask"].shape, bool)
 
@@ -55,10 +56,11 @@ class GymEnv(gymnasium.Env):
         return self._note_mask(_shown(seen)), {}
 
     def step(self, action: np.ndarray):
-        """One decision round of all schedulers."""
-        assert self._turn is not None, "reset comes first"
-        self._key, key = jax.random.split(self._key)
-        seen, self._turn, reward, terminated, truncated, info = self._step(key, self._turn, jnp.asarray(action))
+        """One decision round of all schedulers. `ResetNeeded` before `reset`, and after the end of an episode."""
+        if self._turn is None:
+            raise ResetNeeded("step: no episode has begun, or it has ended; call reset first")
+        seen, turn, reward, terminated, truncated, info = self._step(self._turn, jnp.asarray(action))
+        self._turn = None if terminated or truncated else turn
         told = {name: np.asarray(value).item() for name, value in info.items()}
         return self._note_mask(_shown(seen)), float(reward.mean()), bool(terminated), bool(truncated), told
 
@@ -72,9 +74,10 @@ class GymEnv(gymnasium.Env):
 
 
 class GymVectorEnv(VectorEnv):
-    """`num_envs` environments in one program. An episode that ends begins anew in the same step.
+    """`num_envs` environments in one program. Where an episode ends, another one begins in the same step.
 
-    Observations of ends are not kept: there is no `final_obs`.
+    What was reached at the end, and what was told there, are then in `info`, as Gymnasium has them: `final_obs`, an
+    observation of each environment that has ended and None of the others, and `final_info`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -84,7 +87,9 @@ class GymVectorEnv(VectorEnv):
         self.single_observation_space, self.single_action_space = _spaces(env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reset, self._step = jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(env.step))
+        self._reset, self._step, self._restart = (
+            jax.jit(jax.vmap(f)) for f in (env.reset, env.step_env, env.restart_if)
+        )
         self._key, self._turns = jax.random.key(0), None
 
     def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None):
@@ -96,12 +101,25 @@ class GymVectorEnv(VectorEnv):
 
     def step(self, actions: np.ndarray):
         """One decision round in each environment."""
-        assert self._turns is not None, "reset comes first"
-        seen, self._turns, reward, terminated, truncated, info = self._step(
-            self._keys(), self._turns, jnp.asarray(actions)
-        )
-        told = {name: np.asarray(value) for name, value in info.items()}
-        return _shown(seen), np.asarray(reward.mean(-1)), np.asarray(terminated), np.asarray(truncated), told
+        if self._turns is None:
+            raise ResetNeeded("step: no episode has begun; call reset first")
+        seen, self._turns, reward, terminated, truncated, info = self._step(self._turns, jnp.asarray(actions))
+        shown, told = _shown(seen), {name: np.asarray(value) for name, value in info.items()}
+        terminated, truncated = np.asarray(terminated), np.asarray(truncated)
+        if (ended := terminated | truncated).any():
+            told |= self._of_ends(shown, told, ended)
+            seen, self._turns = self._restart(self._keys(), self._turns, ended)
+            shown = _shown(seen)
+        return shown, np.asarray(reward.mean(-1)), terminated, truncated, told
+
+    def _of_ends(self, shown: dict[str, np.ndarray], told: dict[str, Any], ended: np.ndarray) -> dict[str, Any]:
+        """`final_obs` and `final_info`, with Gymnasium's masks of who has them."""
+        found: dict[str, Any] = {}
+        for place in np.flatnonzero(ended):
+            seen = {name: part[place] for name, part in shown.items()}
+            info = {name: value[place] for name, value in told.items()}
+            found = self._add_info(found, {"final_obs": seen, "final_info": info}, int(place))
+        return found
 
     def _keys(self) -> Array:
         self._key, key = jax.random.split(self._key)

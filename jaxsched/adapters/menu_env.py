@@ -19,10 +19,11 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation
+from jaxsched.env.pool import start_if
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing, state_of, to_decide
-from jaxsched.env.state import EnvConfig, State
+from jaxsched.env.state import Action, EnvConfig, State
 from jaxsched.policies.menu import build_menu, menu_policy, to_action
 from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
@@ -85,10 +86,28 @@ class MenuEnv:
         An option that is not legal counts as waiting.
         """
         params = self.params if params is None else params
-        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
+        act = _to_action(turn, action)
         observation, played, reward, terminated, truncated, info = self.inner.step(key, turn.played, act, params)
         turn = _shown(params, played, observation)
         return self.seen(turn), turn, reward, terminated, truncated, info
+
+    def step_env(
+        self, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
+    ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        """`step` that does not begin the next episode: of an end it shows what was reached there."""
+        params = self.params if params is None else params
+        played, reward, terminated, truncated, info = self.inner.step_env(turn.played, _to_action(turn, action), params)
+        turn = _shown(params, played, self.inner.observe(played, params))
+        return self.seen(turn), turn, reward, terminated, truncated, info
+
+    def restart_if(
+        self, key: PRNGKeyArray, turn: Turn, ended: Bool[Array, ""], params: Episodes | None = None
+    ) -> tuple[Seen, Turn]:
+        """The turn, or the start of a random episode if the one before has ended."""
+        params = self.params if params is None else params
+        played = start_if(key, turn.played, ended, params.starts)
+        turn = _shown(params, played, self.inner.observe(played, params))
+        return self.seen(turn), turn
 
     def seen(self, turn: Turn) -> Seen:
         """What the schedulers are shown in a turn."""
@@ -131,6 +150,11 @@ class MenuEnv:
 def _shown(params: Episodes, played: State | Playing, observation: Observation) -> Turn:
     menu = build_menu(params.env, to_decide(played), observation)
     return Turn(played=played, observation=observation, menu=menu)
+
+
+def _to_action(turn: Turn, action: Int32[Array, "P"]) -> Action:
+    """What the schedulers do who choose these options."""
+    return to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
 
 
 def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:

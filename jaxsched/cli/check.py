@@ -295,13 +295,16 @@ def gpus_of(cluster: str | None) -> int | None:
 
 def told(log: Any, gpus: int | None, models: str | None) -> tuple[dict[str, Any], list[str]]:
     """What a log was understood as: figures, and lines that say them."""
-    from jaxsched.cluster.gpu_types import GPU_SPEEDS
+    from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
     from jaxsched.workload.catalogue import get_catalogue
+    from jaxsched.workload.jobs import split_types
     from jaxsched.workload.readers.summary import details, headline, understood
     from jaxsched.workload.traces import fill_in
 
     found = understood(log, fill_in(log, catalogue=get_catalogue(models)), gpus)
-    unknown = sorted(set(found["gpu_types"]) - set(GPU_SPEEDS))
+    named = {name for text in found["bound_to_gpu_types"] for name in split_types(text)}
+    strange = {name for name in named if find_gpu_type(name) is None}
+    unknown = sorted((set(found["gpu_types"]) - set(GPU_SPEEDS)) | strange)
     if unknown:
         found["remarks"].append(f"GPU types that only a cluster's gpu_speeds can tell: {', '.join(unknown)}")
     return found, [headline(found), *details(found)]

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,6 +128,13 @@ def find_gpu_type(
     if not 0 < own < total:
         return GpuType(base, speeds[base])
     return GpuType(slice_name(base, own, total), speeds[base] * own / total)
+
+
+def types_named(names: Iterable[str], known: Sequence[str]) -> frozenset[str]:
+    """Those of the `known` types that products' names mean (`find_gpu_type`); a name of another type means none."""
+    speeds = {**GPU_SPEEDS, **dict.fromkeys(known, 1.0)}
+    found = [find_gpu_type(name, speeds) for name in names]
+    return frozenset(one.name for one in found if one is not None) & frozenset(known)
 
 
 def slice_name(base: str, own: int, total: int) -> str:

@@ -23,6 +23,7 @@ class JobSpec(Pytree):
     ps: Int32[Array, "*jobs"]
     model: Int32[Array, "*jobs"]
     milli: Int32[Array, "*jobs"] | None = None  # thousandths of a GPU per worker; None: whole GPUs
+    allowed: Int32[Array, "*jobs"] | None = None  # as in `JobTable`; None: any GPU
 
 
 class Footprint(Pytree):

@@ -131,7 +131,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     gpu, taken, fits = choose_gpus(state, action, job)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= state.running.job[p, slot] < 0
-    legal &= _is_whole(params, action, job) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
+    legal &= _is_whole(params, state, action, job) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
@@ -144,11 +144,14 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     return state, legal
 
 
-def _is_whole(params: EnvParams, action: Action, job: JobSpec) -> Bool[Array, "P"]:
-    """Whether each scheduler places as many workers and parameter servers as its job has, and where servers are."""
+def _is_whole(params: EnvParams, state: State, action: Action, job: JobSpec) -> Bool[Array, "P"]:
+    """Whether each scheduler places as many workers and parameter servers as its job has, and where it may be."""
     whole = (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
     whole &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
-    return whole & ((action.ps == 0) | (params.cluster.group_gpus > 0)).all((1, 2))
+    if job.allowed is None:
+        return whole & ((action.ps == 0) | (params.cluster.group_gpus > 0)).all((1, 2))
+    usable = state.usable[job.allowed, jnp.arange(len(whole))]
+    return whole & ((action.workers + action.ps == 0) | usable).all((1, 2))
 
 
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
@@ -193,7 +196,10 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     p = jnp.arange(partitions)
     row = state.queue[p, action.slot]
     job = job_spec(state.jobs, row)
-    capacity = group_capacity(params.cluster.group_gpus[action.target], job.gpus_per_worker[:, None, None])
+    gpus = params.cluster.group_gpus[action.target]
+    if job.allowed is not None:
+        gpus = jnp.where(state.usable[job.allowed, action.target], gpus, 0)
+    capacity = group_capacity(gpus, job.gpus_per_worker[:, None, None])
     fits = capacity.sum((1, 2)) >= job.workers
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)

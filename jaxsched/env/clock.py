@@ -50,7 +50,7 @@ def intervals_ahead(config: EnvConfig, params: EnvParams, state: State, asked: A
 
 def _something_possible(params: EnvParams, state: State) -> Bool[Array, ""]:
     """Whether some queued job could start, or be forwarded to where it could."""
-    can_start = feasible(state)
+    can_start = feasible(state, params.cluster)
     return can_start.any() | movable(state, params, can_start).any()
 
 

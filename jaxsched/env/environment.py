@@ -19,6 +19,7 @@ from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
 from jaxsched.env.extensions.failures import change_servers, no_faults
+from jaxsched.env.extensions.gpu_sets import usable_groups
 from jaxsched.env.extensions.history import no_history
 from jaxsched.env.extensions.pairs import no_pairs
 from jaxsched.env.extensions.parts import Pairs
@@ -55,8 +56,9 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     With `pairs`, models that share a GPU have factors that the law of sharing does not know.
     """
     (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
+    usable = usable_groups(params.cluster, config.gpu_sets)
     state = State(
-        jobs=assign_homes(params.cluster, with_fractions(config.shared_gpus, jobs)),
+        jobs=assign_homes(params.cluster, with_fractions(config.shared_gpus, jobs), usable),
         clock=jnp.int32(0),
         round=jnp.int32(0),
         waited=jnp.zeros(p, bool),
@@ -78,6 +80,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
         history=no_history(config, params),
         starts=no_starts(config, n * k),
         pairs=pairs or no_pairs(),
+        usable=usable,
         largest_worker=config.largest_worker,
         gpu_speeds=config.gpu_speeds,
     )

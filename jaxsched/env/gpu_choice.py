@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.env.extensions.gpu_sets import of_each_job
 from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State
@@ -28,6 +29,16 @@ def tiers(cluster: Cluster, count: int) -> tuple[Float32[Array, "C"], Int32[Arra
 
 def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[Array, "P Q P"]:
     """Whether a queued job would take the GPUs that it can get now in a partition, rather than wait for faster ones."""
+    return of_each_job(
+        state,
+        params.cluster,
+        jnp.maximum(state.queue, 0),
+        lambda state, cluster: _suits(params.replace(cluster=cluster), state, keys),
+    )
+
+
+def _suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[Array, "P Q P"]:
+    """`suits` of jobs that may use all GPUs that there are."""
     row, jobs = jnp.maximum(state.queue, 0), state.jobs
     speed, _ = tiers(params.cluster, state.gpu_speeds)
     estimate, need = jobs.estimate_s[row], jobs.workers[row] * jobs.gpus_per_worker[row]
@@ -41,7 +52,10 @@ def suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool[
         could = _fits(state, row, everything, jnp.where(everything > 0, WHOLE, 0))
         tier = tier_in(params, state, p, row, free[p], room[p])
         wait_s = jax.vmap(_wait, in_axes=(None, 0, 0, None), out_axes=-1)(
-            end_s[p], _held(state, p, at_tier), jnp.where(at_tier, free[p], 0).sum((1, 2)), need
+            end_s[p],
+            _held(state, p, at_tier & (params.cluster.group_gpus[p] > 0) if state.binds else at_tier),
+            jnp.where(at_tier, free[p], 0).sum((1, 2)),
+            need,
         )
         faster = could & (jnp.arange(len(speed)) < tier[..., None])
         here_s = jnp.take_along_axis(runs_s, tier[..., None], -1)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env import levels
+from jaxsched.env.extensions.gpu_sets import of_each_job
 from jaxsched.env.extensions.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room
@@ -130,42 +131,53 @@ def next_job(
     return slot, can_start[jnp.arange(slot.shape[0]), slot]
 
 
-def feasible(state: State, cluster: Cluster | None = None) -> Bool[Array, "P Q"]:
+def feasible(state: State, cluster: Cluster, *, consolidate: bool = False) -> Bool[Array, "P Q"]:
     """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free.
 
-    With a `cluster`, on as few of its servers as the gang would need if the partition were empty.
+    With `consolidate`, on as few servers as the gang would need if the partition were empty.
     """
     row = jnp.maximum(state.queue, 0)
-    workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
-    room = room_of(state.free, state.shared)
-    fits = fits_gpus(state, row, workers, room.max((1, 2))[:, None])
-    if cluster is not None:
-        fits &= jax.vmap(functools.partial(_consolidated, state))(cluster.group_gpus, state.free, row)
+
+    def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "P Q"]:
+        workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
+        room = room_of(state.free, state.shared)
+        fits = fits_gpus(state, row, workers, room.max((1, 2))[:, None])
+        if consolidate:
+            fits &= jax.vmap(functools.partial(_consolidated, state))(cluster.group_gpus, state.free, row)
+        return fits
+
+    fits = of_each_job(state, cluster, row, fits_seen)
     return fits & (state.running.job < 0).any(-1, keepdims=True) & (state.queue >= 0)
 
 
-def feasible_at(state: State, row: Int32[Array, "*jobs"], cluster: Cluster | None = None) -> Bool[Array, "*jobs P"]:
+def feasible_at(
+    state: State, row: Int32[Array, "*jobs"], cluster: Cluster, *, consolidate: bool = False
+) -> Bool[Array, "*jobs P"]:
     """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
-    workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
-    room = room_of(state.free, state.shared)
-    fits = fits_gpus(state, row[..., None], workers, room.max((1, 2)))
-    if cluster is not None:
-        everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, None), -1)
-        fits &= everywhere(cluster.group_gpus, state.free, row)
-    return fits & (state.running.job < 0).any(-1)
+
+    def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "*jobs P"]:
+        workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
+        room = room_of(state.free, state.shared)
+        fits = fits_gpus(state, row[..., None], workers, room.max((1, 2)))
+        if consolidate:
+            everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, None), -1)
+            fits &= everywhere(cluster.group_gpus, state.free, row)
+        return fits
+
+    return of_each_job(state, cluster, row, fits_seen) & (state.running.job < 0).any(-1)
 
 
 def movable(
-    state: State, params: EnvParams, can_start: Bool[Array, "P Q"], cluster: Cluster | None = None
+    state: State, params: EnvParams, can_start: Bool[Array, "P Q"], *, consolidate: bool = False
 ) -> Bool[Array, "P Q P"]:
     """Whether the queued job could start at this other partition now, but not here (`can_start`).
 
-    It has forwards left, and the other's queue has a free slot. `cluster`: see `feasible`.
+    It has forwards left, and the other's queue has a free slot. `consolidate`: see `feasible`.
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & may_be_forwarded(params, state, row)
     room = queue_room(state) > 0 if state.faults.there else (state.queue < 0).any(-1)
-    open_to = feasible_at(state, row, cluster) & room
+    open_to = feasible_at(state, row, params.cluster, consolidate=consolidate) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
 

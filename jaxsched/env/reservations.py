@@ -5,6 +5,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import only_where
+from jaxsched.env.extensions.gpu_sets import share_no_gpu, usable_by
 from jaxsched.env.extensions.sharing import is_fraction
 from jaxsched.env.gpu_choice import suits
 from jaxsched.env.knowledge import estimated_left_s
@@ -21,10 +22,9 @@ def openings(
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
     `keys`. Where GPUs differ, not where the job should rather wait for faster ones.
     """
-    cluster = params.cluster if queue.consolidate else None
-    can_start = feasible(state, cluster)
+    can_start = feasible(state, params.cluster, consolidate=queue.consolidate)
     if not queue.reserve and state.gpu_speeds == 1:
-        return can_start, movable(state, params, can_start, cluster)
+        return can_start, movable(state, params, can_start, consolidate=queue.consolidate)
     p = jnp.arange(state.queue.shape[0])
     wanted = jnp.ones((*state.queue.shape, len(p)), bool)
     if queue.reserve:
@@ -32,7 +32,7 @@ def openings(
     if state.gpu_speeds > 1:
         wanted &= suits(params, state, keys)
     can_start &= wanted[p, :, p]
-    return can_start, movable(state, params, can_start, cluster) & wanted
+    return can_start, movable(state, params, can_start, consolidate=queue.consolidate) & wanted
 
 
 def passing(
@@ -41,7 +41,8 @@ def passing(
     """Whether the queued job may pass the first gang that is blocked in this partition.
 
     It may if it comes before the gang by `keys`, if its area is no larger, if it would be done before the gang can
-    start, or if it leaves enough for the gang; where no gang is blocked (by `can_start`) all may.
+    start, if it leaves enough for the gang, or if the two may use no GPU both; where no gang is blocked (by
+    `can_start`) all may.
     """
     p, row = jnp.arange(state.queue.shape[0]), jnp.maximum(state.queue, 0)
     gpus, area, estimate = gang_gpus(state, row), area_s(state), state.jobs.estimate_s[row]
@@ -50,24 +51,31 @@ def passing(
     def compared(values: Array) -> tuple[Array, Array]:  # the job's, and that of each partition's gang
         return values[..., None], values[p, slot]
 
-    wait_s, spare = _awaited(state, some, gpus[p, slot])
+    wait_s, spare = _awaited(state, some, row[p, slot])
     (key, gang_key), (turn, gang_turn), (own, gang_area) = compared(keys), compared(row), compared(area)
     earlier = (key < gang_key) | ((key == gang_key) & (turn < gang_turn))
     brief = estimate[..., None] < wait_s * SAME_RATIO
-    return earlier | (own <= gang_area) | brief | (gpus[..., None] <= spare)
+    passing = earlier | (own <= gang_area) | brief | (gpus[..., None] <= spare)
+    return passing | share_no_gpu(state, row, row[p, slot]) if state.binds else passing
 
 
 def _awaited(
-    state: State, some: Bool[Array, "P"], need: Int32[Array, "P"]
+    state: State, some: Bool[Array, "P"], gang: Int32[Array, "P"]
 ) -> tuple[Float32[Array, "P"], Int32[Array, "P"]]:
-    """Seconds until `need` GPUs are free by the estimates, and how many more there are then.
+    """Seconds until each partition's `gang`, a row, fits by the estimates, and how many more GPUs are free then.
 
-    Infinite if that never comes, and where not `some`.
+    GPUs that it may not use do not count. Infinite if that never comes, and where not `some`.
     """
-    free, left = state.free.sum((1, 2)), estimated_left_s(state)
+    free, held_by = state.free.sum((1, 2)), _freed(state, jnp.maximum(state.running.job, 0))
+    left, need = estimated_left_s(state), gang_gpus(state, gang)
+    if state.binds:
+        usable = usable_by(state, gang)
+        workers = jnp.einsum("prnk,pnk->pr", state.running.workers.astype(jnp.int32), usable.astype(jnp.int32))
+        free = jnp.where(usable, state.free, 0).sum((1, 2))
+        held_by = jnp.where(held_by > 0, workers * state.running.gpus_per_worker, 0)
 
     def of_partition(p: Array) -> tuple[Array, Array]:
-        end_s, held = _ends(state, left[p], p)
+        end_s, held = _ends(state, left[p], held_by[p], p)
         in_turn, freed = lax.sort((end_s, held), num_keys=1)
         enough = free[p] + jnp.cumsum(freed) >= need[p]
         wait_s = jnp.where(enough.any(), in_turn[jnp.argmax(enough)], jnp.inf)
@@ -76,10 +84,14 @@ def _awaited(
     return only_where(some, of_partition, lambda p: (jnp.float32(jnp.inf), jnp.int32(0)))
 
 
-def _ends(state: State, left_s: Float32[Array, "R"], p: Array) -> tuple[Float32[Array, "R"], Int32[Array, "R"]]:
-    """Seconds until the jobs of a partition end by the estimates, and the GPUs that are free then; infinite if none."""
-    running = state.running.job[p]
-    held = jnp.where(running >= 0, _freed(state, jnp.maximum(running, 0)), 0)
+def _ends(
+    state: State, left_s: Float32[Array, "R"], held: Int32[Array, "R"], p: Array
+) -> tuple[Float32[Array, "R"], Int32[Array, "R"]]:
+    """Seconds until the jobs of a partition end by the estimates, and the GPUs that are free then; infinite if none.
+
+    Args: `held`, by each running slot; stale in free ones.
+    """
+    held = jnp.where(state.running.job[p] >= 0, held, 0)
     return jnp.where(held > 0, left_s * state.running.slowdown[p], jnp.inf), held
 
 

@@ -65,6 +65,7 @@ class EnvConfig:
     starts: int = 0  # rows of a log of starts; needs preemption and `record_placements`; 0: none
     gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
+    gpu_sets: tuple[str, ...] = ()  # sets of GPU types that jobs may use, of `workload.jobs.gpu_sets`; (): any job any
     knows: str = RUNTIMES  # what policies know of run times, one of `semantics.KNOWLEDGE`
 
 
@@ -205,6 +206,7 @@ class State(Pytree):
     history: History
     starts: Starts  # the log of them
     pairs: Pairs
+    usable: Bool[Array, "A P N K"]  # groups of each of the `EnvConfig.gpu_sets`
     largest_worker: int = static(default=8)  # most GPUs per worker of any job
     gpu_speeds: int = static(default=1)  # as in `EnvConfig`
 
@@ -212,6 +214,17 @@ class State(Pytree):
     def shares(self) -> bool:
         """Jobs may share GPUs."""
         return self.shared.shape[-1] > 0
+
+    @property
+    def binds(self) -> bool:
+        """Some jobs may use GPUs of some types only."""
+        return self.jobs.allowed.shape[-1] > 0
+
+    @property
+    def usable_by_partition(self) -> Bool[Array, "P A NK"]:
+        """`usable`, by partition first."""
+        sets, p, n, k = self.usable.shape
+        return self.usable.swapaxes(0, 1).reshape(p, sets, n * k)
 
     def _repr_html_(self) -> str | None:
         """In a notebook: a square per GPU, in the colour of its job. None where it is batched or traced."""
@@ -263,6 +276,7 @@ def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
         ps=jobs.ps[row],
         model=jobs.model[row],
         milli=jobs.milli[row] if jobs.milli.shape[-1] else None,
+        allowed=jobs.allowed[row] if jobs.allowed.shape[-1] else None,
     )
 
 
@@ -273,17 +287,22 @@ def queue_room(state: State) -> Int32[Array, "P"]:
 
 
 def could_hold(
-    cluster: Cluster, workers: Int32[Array, "*jobs"], gpus_per_worker: Int32[Array, "*jobs"]
+    group_gpus: Int32[Array, "P N K"], workers: Int32[Array, "*jobs"], gpus_per_worker: Int32[Array, "*jobs"]
 ) -> Bool[Array, "*jobs P"]:
     """Whether the gang fits a partition that is empty."""
-    capacity = group_capacity(cluster.group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
+    capacity = group_capacity(group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
     return capacity >= workers[..., None]
 
 
-def assign_homes(cluster: Cluster, jobs: JobTable) -> JobTable:
+def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"]) -> JobTable:
     """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
     # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
-    fits = could_hold(cluster, jobs.workers, lax.optimization_barrier(jobs.gpus_per_worker))
+    wide, gpus = lax.optimization_barrier(jobs.gpus_per_worker), cluster.group_gpus
+    if jobs.allowed.shape[-1]:
+        of_sets = jax.vmap(lambda mine: could_hold(jnp.where(mine, gpus, 0), jobs.workers, wide))(usable)
+        fits = of_sets[jobs.allowed, jnp.arange(wide.shape[0])]
+    else:
+        fits = could_hold(gpus, jobs.workers, wide)
     return jobs.replace(home=next_home(cluster, jobs.home, fits))
 
 

@@ -78,7 +78,7 @@ def decisions_of(
     slots = {"running_slots": room, "queue_slots": result.stats.peak_queue + room + cluster.shape[0]}
     config = dataclasses.replace(config, **slots, starts=0)
     params = env_params(cluster, config, settings, [result.jobs])
-    table = to_table(result.jobs, settings.interval_s)
+    table = to_table(result.jobs, settings.interval_s, sets=config.gpu_sets)
     if policy.spec is not None and policy.spec.beyond_jax is not None:
         turn = order_of_starts(policy, result, config, params, settings.interval_s, pairs_of(settings, 0))
         policy, table = repeat(result.attempts, turn, table, settings.interval_s, config.shared_gpus)

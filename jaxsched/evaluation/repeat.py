@@ -30,7 +30,7 @@ def order_of_starts(
         return np.arange(len(attempts.job))
     room = {"queue_slots": len(result.jobs), "running_slots": result.stats.running_slots}
     config = dataclasses.replace(config, starts=1, **room)
-    table, plain = to_table(result.jobs, interval_s), numba_missing() is not None
+    table, plain = to_table(result.jobs, interval_s, sets=config.gpu_sets), numba_missing() is not None
     run = Run(config, params, table, policy, interval_s, in_python=plain, pairs=pairs)
     run.go_on()
     assert run.log is not None

@@ -59,7 +59,7 @@ class Futures:
         with run.in_rows() as (w, t):
             refresh(w, t)  # else the loop, which does so after a start, would not know when they end
         assert policy.spec is not None
-        self._params, self._order, self._compiled = params, policy.spec.queue.order, compiled
+        self._config, self._params, self._order, self._compiled = config, params, policy.spec.queue.order, compiled
         self._world, self._begin, self._keys = run.world, run.tables, run.world.jobs["key"].copy()
 
     @property
@@ -96,7 +96,7 @@ class Futures:
         world, tables, keys = self._world, copy_tables(self._begin), self._keys.copy()
         if later is not None:
             assert not callable(self._order)
-            last = build_jobs(self._params.cluster, self._params.profiles, later, self._order, self._world.shared_gpus)
+            last = build_jobs(self._params.cluster, self._params.profiles, later, self._order, self._config)
             first = len(world.jobs) - len(last)
             world.jobs[first:], keys[first:] = last, last["key"]
         world.jobs["key"] = keys if priority is None else _rank_by(priority, keys)

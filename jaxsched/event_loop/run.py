@@ -85,13 +85,14 @@ class Run:
         cluster, of, queue = params.cluster, policy.spec, policy.spec.queue
         assert isinstance(of.rule, str) and not callable(queue.order)
         models, history = build_models(params.profiles), config.knows == HISTORY
-        rows = build_jobs(cluster, params.profiles, jobs, queue.order, config.shared_gpus)
+        rows, unlike = build_jobs(cluster, params.profiles, jobs, queue.order, config), distinct_speeds(cluster) > 1
         self.world = World(
-            site=build_site(cluster),
+            site=build_site(cluster, config.gpu_sets),
             models=models,
             speed=build_speeds(cluster, params.profiles),
-            tier_speed=build_tier_speeds(cluster, params.profiles),
-            waits=distinct_speeds(cluster) > 1 and config.knows != NOTHING,
+            tier_speed=build_tier_speeds(cluster, params.profiles, config.gpu_sets),
+            masks=unlike or len(config.gpu_sets) > 0,
+            waits=unlike and config.knows != NOTHING,
             jobs=rows,
             law=_build_law(params),
             interval_s=float(interval_s),
@@ -100,7 +101,7 @@ class Run:
             queue_slots=config.queue_slots,
             running_slots=config.running_slots,
             horizon=int(params.horizon),
-            rule=_build_rule(of, params, distinct_speeds(cluster) > 1),
+            rule=_build_rule(of, params, unlike),
             stops=_build_stops(params),
             history=history,
             past=build_past(jobs, rows["share"], config.tenants, len(models)) if history else build_no_past(),

@@ -32,6 +32,7 @@ def make_views(state: State, params: EnvParams) -> tuple[View, View]:
         total=state.total,
         profiles=params.profiles,
         room=room.reshape(p, -1),
+        usable=state.usable_by_partition,
     )
     axes = jax.tree.map(lambda _: 0, view)
     return view, axes.replace(cluster=partition_axes(params.cluster), profiles=None)

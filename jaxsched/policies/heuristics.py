@@ -11,7 +11,7 @@ from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Act, choose_forward, make_views, place_or_forward
-from jaxsched.policies.rules import RULES, Rule, View, fastest
+from jaxsched.policies.rules import RULES, Rule, View, fastest, of_types
 from jaxsched.policies.spec import STAY
 
 FIFO = Discipline()
@@ -34,6 +34,7 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = make_views(state, params)
         place = _on_fastest(place_workers) if state.gpu_speeds > 1 else place_workers
+        place = _of_types(place) if state.binds else place
         place_all = jax.vmap(place, in_axes=(0, axes, 0))
         keys_of_groups = jax.random.split(group_key, len(p))
         nowhere = jnp.zeros_like(view.free)
@@ -70,3 +71,8 @@ def _check(rule: Rule) -> Rule:
 def _on_fastest(rule: Rule) -> Rule:
     """The rule on the fastest GPUs that the job fits."""
     return lambda key, view, job: rule(key, fastest(view, job), job)
+
+
+def _of_types(rule: Rule) -> Rule:
+    """The rule on the GPUs that the job may use."""
+    return lambda key, view, job: rule(key, of_types(view, job), job)

@@ -22,7 +22,7 @@ from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import list_candidates, list_single_gpus
 from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View, fastest, per_server
+from jaxsched.policies.rules import View, fastest, of_types, per_server
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import MILLI, WHOLE
 
@@ -43,6 +43,7 @@ class Window(Pytree):
     some: Bool[Array, "P W"]  # there is such a job, and its scheduler has not waited yet
     exit_s: Float32[Array, "P N"]  # seconds until the last job of a server ends; 0 without `lifetimes`
     sharing: "SharedGpus | None"  # who shares GPUs; None if nobody can
+    usable: Bool[Array, "P A NK"]  # as in `State`
     now: StepTime | None = None  # of the running jobs, see `with_step_times`; None: each looks for itself
     gpu_speeds: int = static(default=1)  # as in `State`
     lifetimes: bool = static(default=False)  # servers that are longer in use cost more
@@ -109,6 +110,7 @@ def make_window(
         some=found & ~state.waited[:, None],
         exit_s=_find_exits(state, end) if lifetimes else jnp.zeros(state.free.shape[:2]),
         sharing=_find_shared_gpus(state, params) if state.shares else None,
+        usable=state.usable_by_partition,
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
@@ -169,8 +171,16 @@ def appraise(
     cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
     rows, shared = window.footprint, window.sharing
     room = sharing.room_of(window.free, shared.shared) if shared else jnp.zeros_like(window.free)
-    view = View(cluster=cluster, free=window.free, total=window.total, profiles=params.profiles, room=room)
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
+    view = View(
+        cluster=cluster,
+        free=window.free,
+        total=window.total,
+        profiles=params.profiles,
+        room=room,
+        usable=window.usable,
+    )
+    view = of_types(view, job)
     if window.gpu_speeds > 1:
         view = fastest(view, job)
     duration = window.duration_s[w]

@@ -26,6 +26,7 @@ class View(Pytree):
     total: Float32[Array, "M"]  # utilisation of every resource
     profiles: Profiles
     room: Int32[Array, "NK"]  # thousandths that fit one GPU of the group, see `sharing.room_of`
+    usable: Bool[Array, "A NK"]  # as in `State`
 
 
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
@@ -42,6 +43,14 @@ def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
         int32[NK]; of a job that wants a fraction of a GPU one at most.
     """
     return sharing.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
+
+
+def of_types(view: View, job: JobSpec) -> View:
+    """The view without the free GPUs that the job may not use."""
+    if job.allowed is None:
+        return view
+    usable = view.usable[job.allowed]
+    return view.replace(free=jnp.where(usable, view.free, 0), room=jnp.where(usable, view.room, 0))
 
 
 def fastest(view: View, job: JobSpec) -> View:

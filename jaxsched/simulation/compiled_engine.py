@@ -100,7 +100,8 @@ class CompiledPlayer:
     def prepared(self, jobs: JobList, seed: int, *, in_python: bool) -> Run:
         """A run of which nothing has been played, but its machine code is loaded."""
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
-        config, table = dataclasses.replace(self.config, **slots), to_table(jobs, self.settings.interval_s)
+        config = dataclasses.replace(self.config, **slots)
+        table = to_table(jobs, self.settings.interval_s, sets=config.gpu_sets)
         if self.policy.searches:
             drawn = (self.settings.seed, seed)
             run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)

@@ -112,7 +112,7 @@ class _Run:
             initial_state(
                 program.config,
                 player.params,
-                pad_table(to_table(jobs, settings.interval_s), player.size),
+                pad_table(to_table(jobs, settings.interval_s, sets=program.config.gpu_sets), player.size),
                 pairs_of(settings, first_seed + place),
             )
             for place, jobs in enumerate(job_lists)

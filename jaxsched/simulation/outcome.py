@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int8, Int16, Int32, Int64, Shaped
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, State
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.simulation.attempts import Attempts, Log, attempts_of_log, single_attempts
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.catalogue import BUILT_IN
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
 TOO_LARGE = "larger than any partition"
+NO_TYPE = "for which no partition has enough GPUs of {}"
 JOB_COLUMNS = (
     "job_id", "given_submit_s", "submit_s", "start_s", "finish_s", "num_gpus", "model", "gpu_type", "scheduler",
     "forwards", "status", "jct_s", "queueing_s", "ideal_s", "slowed_s", "slowdown", "placement",
@@ -202,8 +205,10 @@ def add_interruptions(result: Outcome, service: Any, settings: Settings, log: Lo
 
 def rejections(result: Outcome) -> dict[str, int]:
     """Rejected jobs by reason."""
-    count = int((result.status == REJECTED).sum())
-    return {TOO_LARGE: count} if count else {}
+    lost = result.status == REJECTED
+    bound = result.jobs.allowed[lost]
+    reasons = Counter(NO_TYPE.format(shorten(text)) if text else TOO_LARGE for text in bound.tolist())
+    return dict(reasons.most_common())
 
 
 def placement(result: Outcome, cluster: Cluster, job: int) -> str:

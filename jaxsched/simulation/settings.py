@@ -13,15 +13,17 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.extensions.failures import failures_of
+from jaxsched.env.extensions.gpu_sets import types_of_sets
 from jaxsched.env.extensions.pairs import draw_pairs
 from jaxsched.env.extensions.parts import Pairs, no_failures
 from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, params_of_world
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.jobs import WHOLE, JobList
+from jaxsched.workload.jobs import WHOLE, JobList, gpu_sets
 
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
@@ -72,10 +74,15 @@ class Settings(EvaluatedWorld, RunOptions):
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
     """Some partition could hold the gang when it is empty; the others are rejected."""
-    gpus = np.asarray(cluster.group_gpus).reshape(cluster.shape[0], -1)
+    partitions, kinds = cluster.shape[0], np.asarray(cluster.group_gpu_type)
     sizes, index = np.unique(jobs.gpus_per_worker, return_inverse=True)
-    most = (gpus[None] // sizes[:, None, None]).sum(-1).max(-1)  # workers of each size on the roomiest partition
-    return most[index] >= jobs.workers
+    sets, chosen = np.unique(jobs.allowed, return_inverse=True)
+    most = np.zeros((len(sets), len(sizes)), np.int64)  # workers of each size on the roomiest partition
+    for row, types in enumerate(types_of_sets(cluster.gpu_types, sets.tolist())):
+        usable = types[np.maximum(kinds, 0)]
+        gpus = np.where(usable, np.asarray(cluster.group_gpus), 0).reshape(partitions, -1)
+        most[row] = (gpus[None] // sizes[:, None, None]).sum(-1).max(-1)
+    return most[chosen, index] >= jobs.workers
 
 
 def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> EnvConfig:
@@ -88,6 +95,13 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
         smallest = min(int(jobs.num_gpus.min()) for jobs in job_lists)
         worker, group = min(int(jobs.gpus_per_worker.min()) for jobs in job_lists), int(cluster.group_gpus.max())
+        bound = sorted(set().union(*(np.unique(jobs.allowed).tolist() for jobs in job_lists)))
+        if "" not in bound:
+            types = ", ".join(cluster.gpu_types[kind] for kind in np.unique(cluster.group_gpu_type) if kind >= 0)
+            raise UserError(
+                f"no job fits the cluster: jobs may use {', '.join(map(shorten, bound[:5]))}, the cluster has {types}, "
+                "or too few of these in every partition; take a cluster with such GPUs, or fewer schedulers"
+            )
         if worker > group:
             raise UserError(
                 f"no job fits the cluster: the smallest worker has {worker} GPUs, the largest GPU group {group}, and a "
@@ -125,6 +139,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         starts=max(STARTS, cluster.shape[0]) if settings.record_placements and settings.stops else 0,
         gpu_speeds=distinct_speeds(cluster),
         shared_gpus=shared_gpus(cluster, job_lists),
+        gpu_sets=gpu_sets(job_lists),
         knows=settings.knows,
     )
 

@@ -5,7 +5,7 @@ is the boundary at which the scheduler first sees it and the lead, the seconds i
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +44,7 @@ class JobList:
     given_s: Float64[np.ndarray, "J"]  # when the input says it was submitted, whatever `submit_s` was made of it
     tenant_name: Shaped[np.ndarray, "J"]  # strings, as the input has them; else the number
     user: Shaped[np.ndarray, "J"]  # strings; "" = the input names none
+    allowed: Shaped[np.ndarray, "J"]  # strings: the GPU types that it may use, `A100|H100`; "" = any
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -79,6 +80,8 @@ class JobTable(Pytree):
     home: Int32[Array, "J"]  # partition of first arrival; -1: rejected, fits nowhere
     milli: Int32[Array, "Js"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
     """Thousandths of a GPU per worker; of size 0 where all jobs have whole GPUs."""
+    allowed: Int32[Array, "Jb"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
+    """The set of GPU types that it may use, an index of `EnvConfig.gpu_sets`; of size 0 where all may use any."""
 
 
 NEVER = np.int32(2**31 - 1)
@@ -101,6 +104,7 @@ def make_job_list(
     estimate_s: ArrayLike | None = None,
     tenant_name: Sequence[str] | np.ndarray | None = None,
     user: str | Sequence[str] | np.ndarray = "",
+    allowed: str | Sequence[str] | np.ndarray = "",
     models: int = len(MODEL_NAMES),
     job_id: Sequence[str] | np.ndarray | None = None,
 ) -> JobList:
@@ -108,7 +112,8 @@ def make_job_list(
 
     Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order;
     without `given_s` it is `submit_s`; tenants without `tenant_name` are called by their numbers. Without `estimate_s`,
-    or where it is NaN, policies see the run time itself.
+    or where it is NaN, policies see the run time itself. `allowed` are the GPU types that a job may use, such as `A100`
+    or `A100|H100`; without it, any.
     UserError names the field, the first bad job (its position in the arguments) and what would be right.
     """
     submit = np.atleast_1d(np.asarray(submit_s, np.float64))
@@ -131,8 +136,9 @@ def make_job_list(
         given = np.broadcast_to(np.asarray(estimate_s, np.float64), (size,))
         columns["estimate_ratio"] = np.where(np.isfinite(given), given / columns["duration_s"], 1.0)
     named = columns["tenant"] if tenant_name is None else tenant_name
-    for name, texts in {"gpu_type": gpu_type, "tenant_name": named, "user": user}.items():
+    for name, texts in {"gpu_type": gpu_type, "tenant_name": named, "user": user, "allowed": allowed}.items():
         columns[name] = np.broadcast_to(np.asarray(texts).astype(str), (size,))
+    columns["allowed"] = _gpu_types(columns["allowed"])
     order = np.argsort(submit, kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     columns["home"] = (
@@ -140,6 +146,25 @@ def make_job_list(
     )
     columns["job_id"] = np.arange(size).astype(str) if job_id is None else _job_ids(job_id, size)[order]
     return JobList(**columns)
+
+
+def split_types(text: str) -> tuple[str, ...]:
+    """The GPU types of a list with bars between them: `A100|H100`; none where it is empty."""
+    return tuple(filter(None, (name.strip() for name in text.split("|"))))
+
+
+def join_types(names: Iterable[str]) -> str:
+    """As `split_types` reads it: in alphabetical order, each once."""
+    return "|".join(sorted(set(names)))
+
+
+def _gpu_types(texts: Shaped[np.ndarray, "J"]) -> Shaped[np.ndarray, "J"]:
+    """The lists in one way of writing. UserError on one that is not empty and names no type."""
+    different, place = np.unique(texts, return_inverse=True)
+    for text in different.tolist():
+        if text and not split_types(text):
+            raise UserError(f"allowed: {text!r} should be GPU types such as A100|H100, or empty for any")
+    return np.array([join_types(split_types(text)) for text in different.tolist()], str)[place]
 
 
 def _column(
@@ -250,11 +275,19 @@ def first_boundary(submit_s: Float64[np.ndarray, "J"], interval_s: float) -> Flo
     return np.where((boundary - 1) * interval_s >= submit_s, boundary - 1, boundary)  # or up
 
 
-def to_table(jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None = None) -> JobTable:
+def gpu_sets(job_lists: Iterable[JobList]) -> tuple[str, ...]:
+    """The different `allowed` of all jobs, "" first; none where every job may use any GPU."""
+    sets = set().union(*(np.unique(jobs.allowed).tolist() for jobs in job_lists)) - {""}
+    return ("", *sorted(sets)) if sets else ()
+
+
+def to_table(
+    jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None = None, sets: Sequence[str] = ()
+) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
     Run times must be on the cluster's reference GPU type: see `dynamics.reference.on_reference`. `home` replaces the
-    jobs' own. UserError if `interval_s` is not positive or a boundary exceeds int32.
+    jobs' own. `sets`: as of `gpu_sets`. UserError if `interval_s` is not positive or a boundary exceeds int32.
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
@@ -278,6 +311,7 @@ def to_table(jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None
         tenant=on_device(jobs.tenant, np.int32),
         home=on_device(homes, np.int32),
         milli=on_device(jobs.milli, np.int32),
+        allowed=on_device([sets.index(text) for text in jobs.allowed.tolist()] if sets else [], np.int32),
     )
 
 

@@ -164,6 +164,7 @@ def fill_in(
         home=np.where(jobs["home"] < 0, np.arange(size), jobs["home"]),
         milli=jobs["milli"],
         gpu_type=jobs["gpu_type"],
+        allowed=jobs["allowed"],
         ended=jobs["ended"],
         estimate_s=jobs["estimate_s"],
         given_s=submit,
@@ -266,6 +267,7 @@ def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_I
             **({"user": jobs.user} if (jobs.user != "").any() else {}),
             **({"gpu_milli": jobs.milli} if (jobs.milli < WHOLE).any() else {}),
             **({"gpu_type": jobs.gpu_type} if (jobs.gpu_type != "").any() else {}),
+            **({"allowed_gpu_types": jobs.allowed} if (jobs.allowed != "").any() else {}),
             **({"ended": np.array(ENDS)[jobs.ended]} if jobs.ended.any() else {}),
             **({"estimate_s": jobs.estimate_s} if (jobs.estimate_ratio != 1).any() else {}),
         },
@@ -288,6 +290,7 @@ def write_log(path: str | Path, log: Log) -> None:
         "home": ((jobs["home"] >= 0).any(), np.where(jobs["home"] < 0, "", jobs["home"].astype(str))),
         "gpu_milli": ((jobs["milli"] < WHOLE).any(), jobs["milli"]),
         "gpu_type": ((jobs["gpu_type"] != "").any(), jobs["gpu_type"]),
+        "allowed_gpu_types": ((jobs["allowed"] != "").any(), jobs["allowed"]),
         "ended": (jobs["ended"].any(), np.array(ENDS)[jobs["ended"]]),
         "estimate_s": (np.isfinite(jobs["estimate_s"]).any(), jobs["estimate_s"]),
     }

@@ -71,6 +71,7 @@ def make_jobs(*rows) -> JobList:
         given_s=column("submit", 0, float),
         tenant_name=column("tenant", 0, str),
         user=column("user", "", str),
+        allowed=column("allowed", "", str),
     )
 
 

@@ -22,6 +22,7 @@ class Hardware:
         self.gpus = gpus.reshape(flat)
         self.server_id = np.asarray(cluster.server_id)
         self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
+        self.gpu_types = tuple(cluster.gpu_types)
         self.speed = np.asarray(cluster.group_speed, np.float64).reshape(flat)
         self.cores = np.asarray(cluster.group_cores, np.float64).reshape(flat)
         self.pcie = np.asarray(cluster.pcie_bytes_s, np.float64).reshape(flat)
@@ -54,6 +55,17 @@ class Hardware:
             return here / there
         return 1 / (job.sens_cpu + (1 - job.sens_cpu) / self.speed[p, a])
 
+    def usable(self, p: int, job: "Job") -> np.ndarray:
+        """Which groups of a partition have GPUs that the job may use (section 2)."""
+        real = self.gpus[p] > 0
+        if job.types is None:
+            return real
+        return real & np.array([self.gpu_types[kind] in job.types for kind in self.gpu_type[p]])
+
+    def gpus_for(self, p: int, job: "Job") -> np.ndarray:
+        """GPUs of each group of a partition as the job counts them: 0 where it may use none."""
+        return np.where(self.usable(p, job), self.gpus[p], 0)
+
     def groups_of(self, server: int) -> range:
         """The groups of a server."""
         return range(server * self.K, (server + 1) * self.K)
@@ -81,6 +93,7 @@ class Job:
     sens_pcie: float
     milli: int = WHOLE
     speeds: dict[int, float] = dataclasses.field(default_factory=dict)  # measured: GPU type -> speed
+    types: frozenset[str] | None = None  # GPU types that it may use; None: any
 
     @property
     def fraction(self) -> bool:
@@ -124,6 +137,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
                 sens_pcie=prof["sens_pcie"][m],
                 milli=int(jobs.milli[j]),
                 speeds={t: float(x) for t, x in enumerate(measured[m]) if x > 0},
+                types=frozenset(str(jobs.allowed[j]).split("|")) if jobs.allowed[j] else None,
             )
         )
     if any(a.submit_s > b.submit_s for a, b in itertools.pairwise(out)):

@@ -7,27 +7,28 @@ from jaxsched.semantics import GRID, GRID_OFFSET
 from tests.oracle.state import State
 
 
-def tiers(state: State) -> list[float]:
-    """The different speeds of the cluster's GPUs, fastest first."""
-    hw = state.hw
-    return sorted({float(v) for v in hw.speed[hw.gpus > 0]}, reverse=True)
+def tiers(state: State, j: int) -> list[float]:
+    """The different speeds of the cluster's GPUs that a job may use, fastest first."""
+    hw, job = state.hw, state.jobs[j]
+    return sorted({float(v) for p in range(hw.P) for v in hw.speed[p][hw.usable(p, job)]}, reverse=True)
 
 
-def groups_at(state: State, p: int, tier: float) -> list[int]:
-    """The groups of a partition that are at least that fast."""
-    return [a for a in range(state.hw.N * state.hw.K) if state.hw.speed[p, a] >= tier and state.hw.gpus[p, a] > 0]
+def groups_at(state: State, p: int, j: int, tier: float) -> list[int]:
+    """The groups of a partition that a job may use and that are at least that fast."""
+    usable = state.hw.usable(p, state.jobs[j])
+    return [a for a in range(state.hw.N * state.hw.K) if state.hw.speed[p, a] >= tier and usable[a]]
 
 
 def tier_of(state: State, p: int, j: int, without: Collection[int] = ()) -> float | None:
     """The highest tier at which a job fits the free GPUs of a partition now, or would without some jobs."""
     cap = state.capacity(p, j, without)
-    return next((v for v in tiers(state) if sum(cap[a] for a in groups_at(state, p, v)) >= state.jobs[j].W), None)
+    return next((v for v in tiers(state, j) if sum(cap[a] for a in groups_at(state, p, j, v)) >= state.jobs[j].W), None)
 
 
 def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
     """Free GPUs and capacities as rules see them: none below the job's tier."""
     tier = tier_of(state, p, j)
-    at = set() if tier is None else set(groups_at(state, p, tier))
+    at = set() if tier is None else set(groups_at(state, p, j, tier))
     free, cap = [int(x) for x in state.free(p)], state.capacity(p, j)
     return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]
 
@@ -35,7 +36,7 @@ def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
 def speed_at(state: State, j: int, tier: float) -> float:
     """Speed of a job's model on the GPUs of a tier."""
     hw, job = state.hw, state.jobs[j]
-    at = [(int(hw.gpu_type[p, a]), p, a) for p in range(hw.P) for a in range(hw.N * hw.K) if hw.gpus[p, a] > 0]
+    at = [(int(hw.gpu_type[p, a]), p, int(a)) for p in range(hw.P) for a in hw.usable(p, job).nonzero()[0]]
     _, p, a = min(place for place in at if hw.speed[place[1], place[2]] == tier)
     return hw.speed_of(p, a, job)
 
@@ -50,10 +51,10 @@ def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool
     job, own = state.jobs[j], tier_of(state, p, j)
     if own is None:
         return False
-    for tier in tiers(state):
+    for tier in tiers(state, j):
         if tier <= own:
             break
-        at = groups_at(state, p, tier)
+        at = groups_at(state, p, j, tier)
         if sum(int(state.hw.gpus[p, a]) // job.g for a in at) < job.W:
             continue
         free = sum(int(state.free(p)[a]) for a in at)

@@ -69,10 +69,10 @@ def make_policy(
             if (
                 held(state, j)
                 or not state.feasible(t, j)
-                or not (gang is None or may_pass(state, order, j, *gang, levels=levels))
+                or not (gang is None or may_pass(state, order, t, j, *gang, levels=levels))
             ):
                 return False
-            return len(tiers(state)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
+            return len(tiers(state, j)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 
         seeks = None
         if seek is not None:
@@ -150,9 +150,9 @@ def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] |
     if j is None:
         return None
     need, now = state.jobs[j].W * state.jobs[j].g, state.slowdowns()
-    whole = [r for r in state.running[p] if not state.jobs[r.job].fraction]
-    ends = sorted((state.estimated_left_s(r) * now[r.job], state.jobs[r.job].W * state.jobs[r.job].g) for r in whole)
-    free = int(state.free(p).sum())
+    whole = [r for r in state.running[p] if not state.jobs[r.job].fraction and state.held_for(r, j) > 0]
+    ends = sorted((state.estimated_left_s(r) * now[r.job], state.held_for(r, j)) for r in whole)
+    free = state.free_for(p, j)
     for wait, _ in ends:
         if free + sum(gpus for end, gpus in ends if end <= wait) >= need:
             return j, wait, free + sum(gpus for end, gpus in ends if q(end / wait) <= GRID) - need
@@ -162,14 +162,17 @@ def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] |
 def may_pass(
     state: State,
     order: str,
+    p: int,
     j: int,
     gang: int,
     wait: float,
     spare: int,
     levels: preemption.Rule | None = None,
 ) -> bool:
-    """Whether the job may start although GPUs are kept for a gang."""
+    """Whether the job may start in a partition although GPUs are kept there for a gang."""
     job = state.jobs[j]
+    if not (state.hw.usable(p, job) & state.hw.usable(p, state.jobs[gang])).any():
+        return True
     if (order_key(state, order, j, levels), j) < (order_key(state, order, gang, levels), gang):
         return True
     smaller = order_key(state, "area", j) <= order_key(state, "area", gang)

@@ -41,9 +41,10 @@ def wait_s(state: State, view: View, t: int, j: int, ahead: int) -> float:
     """Seconds until a job could start in a partition where so many GPUs are wanted before it."""
     if view.may_start(t, j):
         return 0.0
-    whole = [r for r in state.running[t] if not state.jobs[r.job].fraction]
-    ends = [(state.estimated_left_s(r) * view.slowdowns()[r.job], gpus(state, r.job)) for r in whole]
-    free, wanted = int(state.free(t).sum()), min(gpus(state, j) + ahead, int(state.hw.gpus[t].sum()))
+    whole = [r for r in state.running[t] if not state.jobs[r.job].fraction and state.held_for(r, j) > 0]
+    ends = [(state.estimated_left_s(r) * view.slowdowns()[r.job], state.held_for(r, j)) for r in whole]
+    total = int(state.hw.gpus_for(t, state.jobs[j]).sum())
+    free, wanted = state.free_for(t, j), min(gpus(state, j) + ahead, total)
     enough = [end for end, _ in ends if free + sum(n for other, n in ends if other <= end) >= wanted]
     return min([*enough, SEEK_LONGEST_S])
 

@@ -265,7 +265,7 @@ def _legal(state: State, p: int, action) -> bool:
         and sum(w.values()) == job.W
         and sum(u.values()) == job.U
         and all(0 <= x <= cap[a] for a, x in w.items())
-        and all(0 <= x and state.hw.gpus[p, a] > 0 and not state.out[p, a // state.hw.K] for a, x in u.items() if x)
+        and all(0 <= x and state.hw.usable(p, job)[a] and not state.out[p, a // state.hw.K] for a, x in u.items() if x)
     )
 
 

@@ -98,7 +98,13 @@ class State:
 
     def capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
         """`cap_a` of section 7 for every group."""
-        job, free = self.jobs[j], [int(x) for x in self.free(p, without)]
+        job, usable = self.jobs[j], self.hw.usable(p, self.jobs[j])
+        free = [int(x) for x in self.free(p, without)]
+        cap = self._capacity(p, job, free, without)
+        return [x if usable[a] else 0 for a, x in enumerate(cap)]
+
+    def _capacity(self, p: int, job: Job, free: list[int], without: Collection[int]) -> list[int]:
+        """The same of a job that may use all GPUs."""
         if not job.fraction:
             return [x // job.g for x in free]
         return [
@@ -209,16 +215,25 @@ class State:
 
     def could_hold(self, p: int, j: int) -> bool:
         """Whether the gang fits the empty partition."""
-        return sum(int(x) // self.jobs[j].g for x in self.hw.gpus[p]) >= self.jobs[j].W
+        return sum(int(x) // self.jobs[j].g for x in self.hw.gpus_for(p, self.jobs[j])) >= self.jobs[j].W
 
     def feasible(self, p: int, j: int, without: Collection[int] = ()) -> bool:
         """Whether the gang fits the partition now (section 7), or would without some running jobs."""
         fits = sum(self.capacity(p, j, without)) >= self.jobs[j].W
         if self.consolidate and fits and not self.jobs[j].fraction:
-            empty = self.roomiest(p, [int(x) // self.jobs[j].g for x in self.hw.gpus[p]])
+            empty = self.roomiest(p, [int(x) // self.jobs[j].g for x in self.hw.gpus_for(p, self.jobs[j])])
             servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
             fits = sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
         return fits and len(self.running[p]) - len(without) < self.running_slots
+
+    def free_for(self, p: int, j: int) -> int:
+        """Free GPUs of a partition that a job may use."""
+        return int(self.free(p)[self.hw.usable(p, self.jobs[j])].sum())
+
+    def held_for(self, r: Running, j: int) -> int:
+        """GPUs that job `j` may use of those that a running one holds."""
+        usable = self.hw.usable(r.partition, self.jobs[j])
+        return sum(x * self.jobs[r.job].g for a, x in r.w.items() if usable[a])
 
     def roomiest(self, p: int, capacity: list[int]) -> list[int]:
         """`cap_s` of all servers, the largest first."""

@@ -272,7 +272,7 @@ def test_reservation_holds_back_what_would_delay_the_gang():
     pack = functools.partial(make_policy, "pack", "sjf", True)
     assert pack()(state, 0)[:2] == ("place", 3)
     assert pack(reserve=True)(state, 0) == ("wait",)
-    pass_gang = functools.partial(may_pass, state)
+    pass_gang = lambda order, *jobs, **gang: may_pass(state, order, 0, *jobs, **gang)
     assert not pass_gang("sjf", 3, 2, wait=119.8, spare=2)
     assert pass_gang("sjf", 3, 2, wait=120, spare=2)
     assert pass_gang("sjf", 3, 2, wait=119.8, spare=3)

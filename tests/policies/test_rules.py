@@ -21,6 +21,7 @@ CLUSTER = build([Server()] * 6, leaf_spine(6, servers_per_rack=2), 1)
 ONE = one_partition(CLUSTER, 0)
 LAYOUT = layout_of(CLUSTER)
 FULL = [4] * 12
+NO_SETS = jnp.zeros((0, len(FULL)), bool)
 
 
 def view(free=None, **use) -> View:
@@ -36,6 +37,7 @@ def view(free=None, **use) -> View:
         total=jnp.asarray(total),
         profiles=profiles(),
         room=jnp.zeros(len(FULL), jnp.int32),
+        usable=NO_SETS,
     )
 
 
@@ -249,7 +251,8 @@ def test_small_partitions_have_fewer_anchors():
     one = one_partition(small, 0)
     size = layout_of(small).size
     free, full = jnp.array([4, 4, 4, 4]), jnp.zeros(4, jnp.int32)
-    seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full)
+    sets = jnp.zeros((0, 4), bool)
+    seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full, usable=sets)
     workers, valid = map(np.asarray, jax.jit(list_candidates)(seen, job(2)))
     expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
     assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected

@@ -189,6 +189,7 @@ class Case:
     history: bool = False  # policies know that of finished jobs, and no run times
     sharing: SharingTable | None = None  # the law of sharing a GPU
     pairs: Pairs | None = None  # factors of models that share one
+    sets: tuple[str, ...] = ()  # of GPU types, if jobs are bound to some
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -218,7 +219,7 @@ class Case:
     def config(self, **changes) -> EnvConfig:
         """The static configuration of the shape, with what policies know."""
         knows = {"knows": HISTORY} if self.history else {}
-        return self.shape.config(**(knows | changes))
+        return self.shape.config(**(knows | {"gpu_sets": self.sets} | changes))
 
     @property
     def failures(self) -> Failures:
@@ -234,7 +235,7 @@ class Case:
     @property
     def table(self) -> JobTable:
         """The jobs on the device, padded."""
-        return pad_table(to_table(self.jobs, self.interval_s), self.shape.jobs)
+        return pad_table(to_table(self.jobs, self.interval_s, sets=self.sets), self.shape.jobs)
 
 
 MOST_CHANGES = 17  # of servers in a case: eight outages each at most
@@ -252,6 +253,20 @@ def random_outages(rng: np.random.Generator, case: Case, mtbf_s: float, mttr_s: 
             found.append(Outage(int(row), max(float(at), 0.0), max(float(at), 0.0) + float(out)))
             at += out * rng.choice([0.5, 1.0, 1.0])
     return tuple(found)
+
+
+# The sets of GPU types of all cases in which jobs are bound: programs know them. No server has an H100.
+SETS = ("", "A100", "A100|V100", "H100", "H100|P100|T4", "T4", "V100")
+
+
+def bound_case(case: Case, seed: int, part: float) -> Case:
+    """The case, but about `part` of the jobs may use some GPU types only."""
+    rng = np.random.default_rng([seed, 2])
+    chosen = rng.choice([text for text in SETS if text and text != "H100"], len(case.jobs))
+    chosen[rng.random(len(chosen)) < 0.03] = "H100"
+    allowed = np.where(rng.random(len(chosen)) < part, chosen, "")
+    jobs = dataclasses.replace(case.jobs, allowed=allowed)
+    return dataclasses.replace(case, origin=f"bound_case({case.origin}, {seed}, {part})", jobs=jobs, sets=SETS)
 
 
 INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)

@@ -1,6 +1,6 @@
 """The tables of a run from a cluster, jobs and parameters as the environment takes them, without a JAX program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,10 +11,12 @@ from jaxsched.cluster.hardware import Cluster, distinct_speeds
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.sharing import LARGEST
+from jaxsched.env.extensions.gpu_sets import usable_groups
 from jaxsched.env.extensions.history import BIN_EDGES, GRID, SECONDS, class_counts, classes_of
 from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
+from jaxsched.env.state import EnvConfig
 from jaxsched.event_loop._kernel.records import (
     COUNT,
     GROUP,
@@ -61,8 +63,8 @@ def fill_table(dtype: np.dtype, columns: Mapping[str, ArrayLike]) -> Records:
     return out
 
 
-def build_site(cluster: Cluster) -> Site:
-    """The cluster."""
+def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
+    """The cluster, of which jobs may use these sets of GPU types (`EnvConfig.gpu_sets`)."""
     p, n, k = cluster.shape
     groups = {"gpus": cluster.group_gpus, "cores": cluster.group_cores, "pcie_bytes_s": cluster.pcie_bytes_s}
     servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
@@ -81,7 +83,13 @@ def build_site(cluster: Cluster) -> Site:
         reach=pairs[:, 1].copy(),
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
         group_tier=_build_group_tiers(cluster),
+        usable=_usable(cluster, gpu_sets).reshape(-1, p, n * k).astype(np.int8),
     )
+
+
+def _usable(cluster: Cluster, gpu_sets: Sequence[str]) -> Bool[np.ndarray, "A P N K"]:
+    """The groups of each set; without sets, all."""
+    return np.asarray(usable_groups(cluster, gpu_sets)) if gpu_sets else np.ones((1, *cluster.shape), bool)
 
 
 def build_models(profiles: Profiles) -> Records:
@@ -89,10 +97,10 @@ def build_models(profiles: Profiles) -> Records:
     return fill_table(MODEL, {name: getattr(profiles, name) for name in MODEL.names or ()})
 
 
-def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, shared_gpus: int) -> Records:
-    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; without `shared_gpus` fractions are whole GPUs."""
+def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Order, config: EnvConfig) -> Records:
+    """JOB[J]. Keys as of `env.queues.order_keys`, ties by row; without shared GPUs fractions are whole GPUs."""
     estimate, wide = np.asarray(jobs.estimate_s), np.asarray(jobs.gpus_per_worker)
-    milli = np.asarray(jobs.milli) if shared_gpus and np.size(jobs.milli) else WHOLE
+    milli = np.asarray(jobs.milli) if config.shared_gpus and np.size(jobs.milli) else WHOLE
     size, share = np.where(milli < WHOLE, -milli, wide), np.asarray(milli * np.float32(MILLI), np.float32)
     area = (np.asarray(jobs.workers) * wide).astype(np.float32) * share * estimate
     compute_s, comm_s = compute_ideal_s(cluster, profiles, jobs)
@@ -109,7 +117,8 @@ def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Orde
             "ideal_comm_s": comm_s,
             "key": estimate if order == "sjf" else area if order == "area" else np.zeros_like(estimate),
             "area": area,
-            "home": find_homes(cluster, jobs),
+            "home": find_homes(cluster, jobs, config.gpu_sets),
+            "allowed": _sets_of(jobs),
         },
     )
 
@@ -144,8 +153,8 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         numbers=numbers,
         now_s=np.zeros(1),
         free=free,
-        fits=np.full((p, widest + 1), -1),
-        most=np.full((p, widest + 1, n), -1),
+        fits=np.full((p, len(w.site.usable) * (widest + 1)), -1),
+        most=np.full((p, len(w.site.usable) * (widest + 1), n), -1),
         most_empty=_count_empty(w, widest),
         queue=np.zeros((p, w.queue_slots), np.int64),
         partitions=partitions,
@@ -238,17 +247,17 @@ def build_sharing(cluster: Cluster, interference: Interference, pairs: Pairs | N
     )
 
 
-def _count_empty(w: World, widest: int) -> Int64[np.ndarray, "P G N"]:
-    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions."""
+def _count_empty(w: World, widest: int) -> Int64[np.ndarray, "P A*G N"]:
+    """Workers of 0, 1, ... GPUs that fit the 1, 2, ... roomiest servers of empty partitions, for each set."""
     (p, nk), n = w.site.groups.shape, w.site.servers.shape[1]
-    sizes = np.maximum(np.arange(widest + 1), 1)
-    fits = (w.site.groups["gpus"].reshape(p, 1, n, nk // n) // sizes[:, None, None]).sum(-1)
+    sizes, gpus = np.maximum(np.arange(widest + 1), 1), w.site.groups["gpus"] * w.site.usable.astype(np.int64)
+    fits = (gpus.swapaxes(0, 1).reshape(p, -1, 1, n, nk // n) // sizes[:, None, None]).sum(-1).reshape(p, -1, n)
     return np.cumsum(-np.sort(-fits, axis=-1), axis=-1)
 
 
-def find_homes(cluster: Cluster, jobs: JobTable) -> Int64[np.ndarray, "J"]:
+def find_homes(cluster: Cluster, jobs: JobTable, gpu_sets: Sequence[str] = ()) -> Int64[np.ndarray, "J"]:
     """As `env.state.assign_homes`: the next partition from the job's own on that could hold it, -1 if there is none."""
-    fits = _could_hold(cluster, jobs)
+    fits = _could_hold(_usable(cluster, gpu_sets) * np.asarray(cluster.group_gpus), jobs)
     p = fits.shape[1]
     real = np.flatnonzero((np.asarray(cluster.server_id) >= 0).any(-1)).max(initial=0) + 1
     first = np.asarray(jobs.home, np.int64) % real
@@ -256,11 +265,17 @@ def find_homes(cluster: Cluster, jobs: JobTable) -> Int64[np.ndarray, "J"]:
     return np.where(fits.any(-1), distance.argmin(-1), -1)
 
 
-def _could_hold(cluster: Cluster, jobs: JobTable) -> Bool[np.ndarray, "J P"]:
+def _could_hold(gpus: Int64[np.ndarray, "A P N K"], jobs: JobTable) -> Bool[np.ndarray, "J P"]:
     """Whether the gang fits a partition that is empty. Of many jobs few sizes of workers differ."""
     sizes, size = np.unique(np.maximum(jobs.gpus_per_worker, 1), return_inverse=True)
-    capacity = (np.asarray(cluster.group_gpus) // sizes[:, None, None, None]).sum((-1, -2))
-    return capacity[size] >= np.asarray(jobs.workers)[:, None]
+    capacity = (gpus // sizes[:, None, None, None, None]).sum((-1, -2))
+    return capacity[size, _sets_of(jobs)] >= np.asarray(jobs.workers)[:, None]
+
+
+def _sets_of(jobs: JobTable) -> Int64[np.ndarray, "J"]:
+    """The set of GPU types that each job may use."""
+    allowed = np.asarray(jobs.allowed, np.int64)
+    return allowed if len(allowed) else np.zeros(jobs.arrival.shape[-1], np.int64)
 
 
 def compute_ideal_s(
@@ -307,14 +322,22 @@ def build_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "m
     return np.asarray(speed, np.float64).reshape(len(model), cluster.shape[0], -1)
 
 
-def build_tier_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models tiers"]:
-    """How fast models run on the GPUs of each tier, fastest first."""
-    count = distinct_speeds(cluster)
+def build_tier_speeds(
+    cluster: Cluster, profiles: Profiles, gpu_sets: Sequence[str] = ()
+) -> Float64[np.ndarray, "A models tiers"]:
+    """How fast models run on the GPUs of each tier, fastest first; 0 where a set has none."""
+    count, model = distinct_speeds(cluster), jnp.arange(profiles.compute_s.shape[0])[:, None]
     if count == 1:
-        return np.ones((profiles.compute_s.shape[0], 1))
-    tier, kind = tiers(cluster, count)
-    model = jnp.arange(profiles.compute_s.shape[0])[:, None]
-    return np.asarray(relative_speed(profiles, model, kind, tier, cluster.reference), np.float64)
+        return np.ones((len(gpu_sets) or 1, len(model), 1))
+    every, _ = tiers(cluster, count)
+    found = np.zeros((len(gpu_sets) or 1, len(model), count))
+    for speeds, usable in zip(found, _usable(cluster, gpu_sets)):
+        tier, kind = tiers(cluster.replace(group_gpus=jnp.where(usable, cluster.group_gpus, 0)), count)
+        own = np.asarray(tier) > 0
+        at = np.searchsorted(-np.asarray(every), -np.asarray(tier)[own])
+        fast = relative_speed(profiles, model, kind[own], tier[own], cluster.reference)
+        speeds[:, at] = np.asarray(fast, np.float64)
+    return found
 
 
 def _build_group_tiers(cluster: Cluster) -> Int64[np.ndarray, "P NK"]:

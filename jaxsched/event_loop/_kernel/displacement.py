@@ -60,7 +60,8 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
     or may not, and others neither.
     """
     partition, highest = t.partitions[p], _fill_levels_above(w, t, p, t.queue[p, 0])
-    known, size, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that size
+    known, size, freed = LOWEST, 0, MANY_GPUS  # `without` is for that level, `most_without` for that size and set
+    allowed = 0
     for place in range(partition.queued if w.rule.backfill else min(partition.queued, 1)):
         j = t.queue[p, place]
         above = t.service[j].level + w.rule.margin
@@ -73,9 +74,9 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
             known, size, freed = above, 0, _fill_without_all(w, t, p, above)
             if whole and freed < count_gang_gpus(w, j):
                 continue
-        if whole and size != w.jobs[j].size:
-            size = w.jobs[j].size
-            fill_roomiest(t.scratch.without, size, t.scratch.most_without)
+        if whole and (size != w.jobs[j].size or allowed != w.jobs[j].allowed):
+            size, allowed = w.jobs[j].size, w.jobs[j].allowed
+            fill_roomiest(t.scratch.without, size, t.scratch.most_without, w.site.usable[allowed, p])
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -181,7 +182,8 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Scratch.without`."""
     if w.jobs[j].size > 0:
-        fill_roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without)
+        usable = w.site.usable[w.jobs[j].allowed, p]
+        fill_roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without, usable)
     return _fits_most(w, t, p, j)
 
 
@@ -189,8 +191,9 @@ def _fits(w: World, t: Tables, p: int, j: int) -> bool:
 def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits what `Scratch.most_without` says, or a fraction fits `Scratch.without`."""
     if w.jobs[j].size < 0:
-        for a in range(len(t.scratch.without)):  # noqa: SIM110 (Numba compiles no generators)
-            if count_capacity_without(t, a, w.jobs[j].size) > 0:
+        usable = w.site.usable[w.jobs[j].allowed, p]
+        for a in range(len(t.scratch.without)):
+            if usable[a] > 0 and count_capacity_without(t, a, w.jobs[j].size) > 0:
                 return True
         return False
     servers = count_fewest_servers(w, t, p, j) if w.rule.consolidate else len(t.scratch.most_without)

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.displacement import FOREVER, NONE, SOME, count_quiet_intervals, mark_displaced
 from jaxsched.event_loop._kernel.faster import count_intervals_until_moved, find_faster_partition, mark_moved
-from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
+from jaxsched.event_loop._kernel.gpu_tiers import hide_others, show_others
 from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
 from jaxsched.event_loop._kernel.looking import accept, match, take_candidate
 from jaxsched.event_loop._kernel.occupancy import end_until, has_room_in_log, refresh, start
@@ -81,7 +81,7 @@ def _decide(w: World, t: Tables) -> bool:
 @inlined
 def play_round(w: World, t: Tables) -> bool:
     """One round of all schedulers; whether somebody did something."""
-    if w.rule.reserve or len(w.rule.seek) > 0 or w.rule.preempts or w.rule.looks or w.tier_speed.shape[1] > 1:
+    if w.rule.reserve or len(w.rule.seek) > 0 or w.rule.preempts or w.rule.looks or w.tier_speed.shape[2] > 1:
         refresh(w, t)
     if w.rule.reserve:
         for p in range(len(t.partitions)):
@@ -158,12 +158,11 @@ def _act(w: World, t: Tables) -> bool:
             continue
         if target == p:
             j = dequeue(t, p, partition.chosen)
-            unlike = w.tier_speed.shape[1] > 1
-            if unlike:
-                hide_slow(w, t, p, j)
+            if w.masks:
+                hide_others(w, t, p, j)
             used = take_candidate(w, t, p, j) if w.rule.looks else place(w, t, p, j)
-            if unlike:
-                show_slow(t, p)
+            if w.masks:
+                show_others(t, p)
             start(w, t, p, j, used, partition.gpu if w.rule.looks else -1)
             acted = True
         elif target >= 0 and t.partitions[target].room > 0:

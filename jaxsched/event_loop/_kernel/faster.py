@@ -77,17 +77,17 @@ def _may_move(w: World, t: Tables, j: int) -> bool:
 @compiled
 def _measure_gain(w: World, j: int, there: int, here: int) -> int:
     """How fast a job is at one tier, in thousandths of its speed at another."""
-    model = w.jobs[j].model
-    return quantise(w.tier_speed[model, there] / w.tier_speed[model, here])
+    speeds = w.tier_speed[w.jobs[j].allowed, w.jobs[j].model]
+    return quantise(speeds[there] / speeds[here])
 
 
 @compiled
 def _find_largest_gain(w: World, t: Tables, p: int, i: int) -> int:
     """Of a running job over all places where it could go on; 0: less than FASTER."""
     j, here = t.running[p, i].job, _find_slowest_tier(w, t, p, i)
-    fastest = here
-    for tier in range(w.tier_speed.shape[1]):
-        if w.tier_speed[w.jobs[j].model, tier] > w.tier_speed[w.jobs[j].model, fastest]:
+    fastest, speeds = here, w.tier_speed[w.jobs[j].allowed, w.jobs[j].model]
+    for tier in range(len(speeds)):
+        if speeds[tier] > speeds[fastest]:
             fastest = tier
     if _measure_gain(w, j, fastest, here) < FASTER:
         return 0

@@ -1,6 +1,7 @@
 """GPUs of different speeds (docs/semantics.md, section 7, "GPU types"): the tier of a job, and who waits for faster.
 
-`World.tier_speed` are the speeds, fastest first; there is one where all GPUs are alike, and then nothing here is asked.
+`World.tier_speed` are the speeds, fastest first; there is one where all GPUs are alike. Where that is so, and no job is
+bound to GPU types either, nothing here is asked.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxsched.semantics import GRID
 def find_tier(w: World, t: Tables, p: int, j: int) -> int:
     """The highest tier at which a job fits the free GPUs of a partition; it must fit at some."""
     job, tier = w.jobs[j], 0
-    while _fits_now(w, t, p, job.size, tier) < job.workers:
+    while _fits_now(w, t, p, j, tier) < job.workers:
         tier += 1
     return tier
 
@@ -29,7 +30,7 @@ def find_tier_without(w: World, t: Tables, p: int, j: int) -> int:
     while True:
         fits = 0
         for a in range(len(t.scratch.without)):
-            if w.site.group_tier[p, a] <= tier:
+            if is_at_tier(w, p, a, j, tier):
                 fits += count_capacity_without(t, a, job.size)
         if fits >= job.workers:
             return tier
@@ -37,22 +38,28 @@ def find_tier_without(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def _fits_now(w: World, t: Tables, p: int, size: int, tier: int) -> int:
+def is_at_tier(w: World, p: int, a: int, j: int, tier: int) -> bool:
+    """Whether a group's GPUs are fast enough for a tier, and a job may use them."""
+    return w.site.group_tier[p, a] <= tier and w.site.usable[w.jobs[j].allowed, p, a] > 0
+
+
+@compiled
+def _fits_now(w: World, t: Tables, p: int, j: int, tier: int) -> int:
     """Workers that fit the groups at a tier now."""
     fits = 0
     for a in range(t.free.shape[1]):
-        if w.site.group_tier[p, a] <= tier:
-            fits += count_capacity(t, p, a, size)
+        if is_at_tier(w, p, a, j, tier):
+            fits += count_capacity(t, p, a, w.jobs[j].size)
     return fits
 
 
 @compiled
-def _fits_empty(w: World, p: int, wide: int, tier: int) -> int:
+def _fits_empty(w: World, p: int, j: int, tier: int) -> int:
     """Workers that fit the groups at a tier when they are empty."""
     fits = 0
     for a in range(w.site.groups.shape[1]):
-        if w.site.group_tier[p, a] <= tier:
-            fits += count_fitting(w.site.groups[p, a].gpus, wide)
+        if is_at_tier(w, p, a, j, tier):
+            fits += count_fitting(w.site.groups[p, a].gpus, w.jobs[j].wide)
     return fits
 
 
@@ -63,66 +70,68 @@ def waits_for_faster(w: World, t: Tables, p: int, j: int, turn: int) -> bool:
     if own == 0:
         return False
     estimate_ends(w, t, p)
-    here_s = job.estimate_s / w.tier_speed[job.model, own]
+    speeds = w.tier_speed[job.allowed, job.model]
+    here_s = job.estimate_s / speeds[own]
     for tier in range(own):
-        if _fits_empty(w, p, job.wide, tier) >= job.workers:
-            wait_s = _estimate_tier_wait(w, t, p, tier, job.workers * job.wide)
-            there_s = turn * wait_s + job.estimate_s / w.tier_speed[job.model, tier]
+        if speeds[tier] > 0.0 and _fits_empty(w, p, j, tier) >= job.workers:
+            wait_s = _estimate_tier_wait(w, t, p, tier, j)
+            there_s = turn * wait_s + job.estimate_s / speeds[tier]
             if quantise(here_s / there_s) > GRID:
                 return True
     return False
 
 
 @compiled
-def _estimate_tier_wait(w: World, t: Tables, p: int, tier: int, need: int) -> float:
-    """Seconds until so many GPUs at a tier are free, at the end of a job that has some; inf = never."""
-    free = 0
+def _estimate_tier_wait(w: World, t: Tables, p: int, tier: int, j: int) -> float:
+    """Seconds until a tier has as many free GPUs as a job takes, at the end of one that has some; inf = never."""
+    free, need = 0, w.jobs[j].workers * w.jobs[j].wide
     for a in range(t.free.shape[1]):
-        if w.site.group_tier[p, a] <= tier:
+        if is_at_tier(w, p, a, j, tier):
             free += t.free[p, a]
     wait_s = -1.0
     while True:
         next_s = np.inf
         for i in range(t.partitions[p].running):
-            if wait_s < t.scratch.end_s[i] < next_s and _count_held(w, t, p, i, tier) > 0:
+            if wait_s < t.scratch.end_s[i] < next_s and _count_held(w, t, p, i, tier, j) > 0:
                 next_s = t.scratch.end_s[i]
         if next_s == np.inf:
             return next_s
         for i in range(t.partitions[p].running):
             if t.scratch.end_s[i] == next_s:
-                free += _count_held(w, t, p, i, tier)
+                free += _count_held(w, t, p, i, tier, j)
         wait_s = next_s
         if free >= need:
             return wait_s
 
 
 @compiled
-def _count_held(w: World, t: Tables, p: int, i: int, tier: int) -> int:
-    """Whole GPUs at a tier that a running job of a partition has."""
+def _count_held(w: World, t: Tables, p: int, i: int, tier: int, j: int) -> int:
+    """Whole GPUs at a tier that a running job of a partition has, and job `j` may use."""
     run, gpus = t.running[p, i], 0
     if w.jobs[run.job].size < 0:
         return 0
     for g in range(t.slots[p, run.slot].groups):
         group = t.groups[p, run.slot, g]
-        if w.site.group_tier[p, group.group] <= tier:
+        if is_at_tier(w, p, group.group, j, tier):
             gpus += group.workers * w.jobs[run.job].wide
     return gpus
 
 
 @compiled
-def hide_slow(w: World, t: Tables, p: int, j: int) -> None:
-    """Take away the free GPUs below a job's tier, for as long as it is placed."""
+def hide_others(w: World, t: Tables, p: int, j: int) -> None:
+    """Take away the free GPUs below a job's tier, and those that it may not use, for as long as it is placed."""
     tier = find_tier(w, t, p, j)
     for a in range(t.free.shape[1]):
-        t.scratch.hidden[a] = t.free[p, a] if w.site.group_tier[p, a] > tier else 0
+        seen = is_at_tier(w, p, a, j, tier)
+        t.scratch.hidden[a] = 0 if seen else t.free[p, a]
         t.free[p, a] -= t.scratch.hidden[a]
-        t.shared.hidden[a] = t.shared.room[p, a] if w.site.group_tier[p, a] > tier else 0
+        t.shared.hidden[a] = 0 if seen else t.shared.room[p, a]
         t.shared.room[p, a] -= t.shared.hidden[a]
 
 
 @compiled
-def show_slow(t: Tables, p: int) -> None:
-    """Put back what `hide_slow` took."""
+def show_others(t: Tables, p: int) -> None:
+    """Put back what `hide_others` took."""
     for a in range(t.free.shape[1]):
         t.free[p, a] += t.scratch.hidden[a]
         t.shared.room[p, a] += t.shared.hidden[a]

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
 from jaxsched.event_loop._kernel.estimates import estimate_ends
-from jaxsched.event_loop._kernel.gpu_tiers import hide_slow, show_slow
+from jaxsched.event_loop._kernel.gpu_tiers import hide_others, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
@@ -87,12 +87,11 @@ def _prepare(w: World, t: Tables, p: int) -> float:
 @compiled
 def _appraise_visible(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
     """Cost and `loss` of a job's best candidate, which the partition notes."""
-    unlike = w.tier_speed.shape[1] > 1
-    if unlike:
-        hide_slow(w, t, p, j)
+    if w.masks:
+        hide_others(w, t, p, j)
     cost, loss = find_best_candidate(w, t, p, j)
-    if unlike:
-        show_slow(t, p)
+    if w.masks:
+        show_others(t, p)
     return cost, loss
 
 

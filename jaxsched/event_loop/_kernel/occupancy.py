@@ -1,7 +1,7 @@
 """Jobs come and go: free GPUs, totals of use, and whose slowdown is another for it."""
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int8, Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.event_loop._kernel.estimates import note_finished
@@ -15,7 +15,14 @@ from jaxsched.event_loop._kernel.records import (
     Tables,
     World,
 )
-from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_fitting, find_most_room, index_gpu, share_gpu
+from jaxsched.event_loop._kernel.shared_gpus import (
+    choose_gpu,
+    count_capacity,
+    count_fitting,
+    find_most_room,
+    index_gpu,
+    share_gpu,
+)
 from jaxsched.event_loop._kernel.speed import compute_slowdown, write_footprint
 from jaxsched.semantics import WORK_TOLERANCE
 
@@ -23,45 +30,68 @@ CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or
 
 
 @inlined
-def count_workers_that_fit(t: Tables, p: int, size: int) -> int:
-    """Workers of that size that fit a partition now; of a fraction 1 at most."""
+def count_workers_that_fit(w: World, t: Tables, p: int, j: int) -> int:
+    """Workers of a job that fit a partition now; of a fraction 1 at most."""
+    size, allowed = w.jobs[j].size, w.jobs[j].allowed
     if size < 0:
+        if allowed > 0:
+            return count_fraction_of_set(w, t, p, size, allowed)
         return 1 if t.partitions[p].free_gpus > 0 or find_most_room(t, p) >= -size else 0
-    if t.fits[p, size] < 0:
+    place = index_size(w, t, j)
+    if t.fits[p, place] < 0:
         fits = 0
         for a in range(t.free.shape[1]):
-            fits += count_fitting(t.free[p, a], size)
-        t.fits[p, size] = fits
-    return t.fits[p, size]
+            if allowed == 0 or w.site.usable[allowed, p, a] > 0:
+                fits += count_fitting(t.free[p, a], size)
+        t.fits[p, place] = fits
+    return t.fits[p, place]
+
+
+@compiled
+def count_fraction_of_set(w: World, t: Tables, p: int, size: int, allowed: int) -> int:
+    """1 if a fraction fits some GPU of its set in a partition now, else 0."""
+    for a in range(t.free.shape[1]):
+        if w.site.usable[allowed, p, a] > 0 and count_capacity(t, p, a, size) > 0:
+            return 1
+    return 0
+
+
+@compiled
+def index_size(w: World, t: Tables, j: int) -> int:
+    """Where `Tables.fits`, `most` and `most_empty` have what a gang asks about."""
+    return w.jobs[j].allowed * (t.fits.shape[1] // len(w.site.usable)) + w.jobs[j].wide
 
 
 @compiled
 def fits_fewest_servers(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits as few servers of a partition as it ever needs."""
-    job = w.jobs[j]
-    if t.most[p, job.wide, 0] < 0:
-        fill_roomiest(t.free[p], job.wide, t.most[p, job.wide])
-    return t.most[p, job.wide, count_fewest_servers(w, t, p, j) - 1] >= job.workers
+    job, place = w.jobs[j], index_size(w, t, j)
+    if t.most[p, place, 0] < 0:
+        fill_roomiest(t.free[p], job.wide, t.most[p, place], w.site.usable[job.allowed, p])
+    return t.most[p, place, count_fewest_servers(w, t, p, j) - 1] >= job.workers
 
 
 @compiled
 def count_fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
     """That a gang needs in an empty partition, which can hold it."""
-    count, job = 1, w.jobs[j]
-    while t.most_empty[p, job.wide, count - 1] < job.workers:
+    count, job, place = 1, w.jobs[j], index_size(w, t, j)
+    while t.most_empty[p, place, count - 1] < job.workers:
         count += 1
     return count
 
 
 @compiled
-def fill_roomiest(free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"]) -> None:
-    """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers."""
+def fill_roomiest(
+    free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"], usable: Int8[np.ndarray, "NK"]
+) -> None:
+    """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers, in the `usable` groups."""
     servers = len(most)
     k = len(free) // servers
     for s in range(servers):
         fits = 0
         for a in range(s * k, (s + 1) * k):
-            fits += count_fitting(free[a], wide)
+            if usable[a] > 0:
+                fits += count_fitting(free[a], wide)
         at = s
         while at > 0 and most[at - 1] < fits:
             most[at] = most[at - 1]

@@ -19,7 +19,7 @@ STAY, TO_IDLE, TO_ANY = range(3)
 def is_feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
-    if t.partitions[p].running >= w.running_slots or count_workers_that_fit(t, p, job.size) < job.workers:
+    if t.partitions[p].running >= w.running_slots or count_workers_that_fit(w, t, p, j) < job.workers:
         return False
     return not w.rule.consolidate or job.size < 0 or fits_fewest_servers(w, t, p, j)
 
@@ -99,27 +99,30 @@ def reserve_gpus(w: World, t: Tables, p: int) -> None:
     for place in range(partition.queued):
         j = t.queue[p, place]
         if count_gang_gpus(w, j) > 1 and not is_feasible(w, t, p, j):
-            partition.wait_s, partition.spare = estimate_wait(w, t, p, count_gang_gpus(w, j))
+            partition.wait_s, partition.spare = estimate_wait(w, t, p, count_gang_gpus(w, j), w.jobs[j].allowed)
             if partition.wait_s < np.inf:
                 partition.gang = j
             return
 
 
 @inlined
-def estimate_wait(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
+def estimate_wait(w: World, t: Tables, p: int, need: int, allowed: int) -> tuple[float, int]:
     """Seconds until a partition has so many free GPUs by the estimates, inf = never, and how many more there are then.
 
-    That is at the end of some job with whole GPUs: GPUs may be free that the gang cannot use.
+    That is at the end of some job with whole GPUs: GPUs may be free that the gang cannot use. Those of the set
+    `allowed` count.
     """
     running, free, wait_s = t.partitions[p].running, t.partitions[p].free_gpus, estimate_ends(w, t, p)
-    if w.shared_gpus > 0:
-        wait_s = _find_whole_end(w, t, p)
+    if allowed > 0:
+        free = count_free_of_set(w, t, p, allowed)
+    if w.shared_gpus > 0 or allowed > 0:
+        wait_s = _find_whole_end(w, t, p, allowed)
     freed, before_s = 0, -1.0
     while wait_s < np.inf:
         next_s = np.inf
         for i in range(running):
             if before_s < t.scratch.end_s[i] <= wait_s:
-                freed += count_gang_gpus(w, t.running[p, i].job)
+                freed += count_held_of_set(w, t, p, i, allowed)
             elif t.scratch.end_s[i] > wait_s:
                 next_s = min(next_s, t.scratch.end_s[i])
         if free + freed >= need:
@@ -127,16 +130,39 @@ def estimate_wait(w: World, t: Tables, p: int, need: int) -> tuple[float, int]:
         wait_s, before_s = next_s, wait_s
     for i in range(running):
         if wait_s < t.scratch.end_s[i] and quantise(t.scratch.end_s[i] / wait_s) <= GRID:
-            freed += count_gang_gpus(w, t.running[p, i].job)
+            freed += count_held_of_set(w, t, p, i, allowed)
     return wait_s, free + freed - need
 
 
 @compiled
-def _find_whole_end(w: World, t: Tables, p: int) -> float:
-    """The earliest in `Scratch.end_s` of the jobs with whole GPUs; the ends of the others become infinite there."""
+def count_free_of_set(w: World, t: Tables, p: int, allowed: int) -> int:
+    """Free GPUs of a partition that jobs of a set may use."""
+    free = 0
+    for a in range(t.free.shape[1]):
+        if w.site.usable[allowed, p, a] > 0:
+            free += t.free[p, a]
+    return free
+
+
+@compiled
+def count_held_of_set(w: World, t: Tables, p: int, i: int, allowed: int) -> int:
+    """GPUs that jobs of a set may use, of those that a running job of a partition has."""
+    run, gpus = t.running[p, i], 0
+    if allowed == 0:
+        return count_gang_gpus(w, run.job)
+    for g in range(t.slots[p, run.slot].groups):
+        group = t.groups[p, run.slot, g]
+        if w.site.usable[allowed, p, group.group] > 0:
+            gpus += group.workers * w.jobs[run.job].wide
+    return gpus
+
+
+@compiled
+def _find_whole_end(w: World, t: Tables, p: int, allowed: int) -> float:
+    """The earliest in `Scratch.end_s` of jobs with whole GPUs of a set; the ends of others become infinite there."""
     earliest_s = np.inf
     for i in range(t.partitions[p].running):
-        if w.jobs[t.running[p, i].job].size < 0:
+        if w.jobs[t.running[p, i].job].size < 0 or count_held_of_set(w, t, p, i, allowed) == 0:
             t.scratch.end_s[i] = np.inf
         earliest_s = min(earliest_s, t.scratch.end_s[i])
     return earliest_s
@@ -146,6 +172,17 @@ def _find_whole_end(w: World, t: Tables, p: int) -> float:
 def _may_pass(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a job may start although a partition keeps GPUs for its gang."""
     partition, job = t.partitions[p], w.jobs[j]
+    if w.masks and _share_no_gpu(w, p, job.allowed, w.jobs[partition.gang].allowed):
+        return True
     if comes_before(w, t, j, partition.gang) or job.area <= w.jobs[partition.gang].area:
         return True
     return quantise(job.estimate_s / partition.wait_s) <= GRID or count_gang_gpus(w, j) <= partition.spare
+
+
+@compiled
+def _share_no_gpu(w: World, p: int, allowed: int, other: int) -> bool:
+    """Whether a partition has no GPU of both sets."""
+    for a in range(w.site.usable.shape[2]):
+        if w.site.usable[allowed, p, a] > 0 and w.site.usable[other, p, a] > 0:
+            return False
+    return True

@@ -25,10 +25,10 @@ MODEL = _record(
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected; `held`: it does not start
 # before that boundary, for a search holds it back. Where policies know the history, and no more, `estimate_s`, `key`
 # and `area` are those of the present boundary. `size`: as `wide`, but minus the thousandths of a fraction of a GPU;
-# `share` is that fraction, 1 for whole ones.
+# `share` is that fraction, 1 for whole ones; `allowed`: its set of GPUs, see `Site.usable`.
 JOB = _record(
     arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
-    wide="i8", size="i8", share="f8", ps="i8", model="i8", tenant="i8", home="i8", held="i8",
+    wide="i8", size="i8", share="f8", ps="i8", model="i8", tenant="i8", home="i8", held="i8", allowed="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
@@ -118,6 +118,7 @@ class Site(NamedTuple):
     reach: Int64[np.ndarray, "pairs"]
     partition_gpus: Int64[np.ndarray, "P"]
     group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
+    usable: Int8[np.ndarray, "A P NK"]  # 1 for the groups that jobs of a set of GPU types may use; set 0: all
 
 
 class Rule(NamedTuple):
@@ -163,7 +164,8 @@ class World(NamedTuple):
     site: Site
     models: Records  # MODEL[models]
     speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
-    tier_speed: Float64[np.ndarray, "models tiers"]  # as `speed`, on GPUs of each tier; one tier: all are alike
+    tier_speed: Float64[np.ndarray, "A models tiers"]  # as `speed`, on a set's GPUs of each tier, 0: there are none
+    masks: bool  # rules do not see all free GPUs: some are slower, or not for all jobs
     waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
     jobs: Records  # JOB[J], in order of submission
     law: Records  # LAW[channels], of stretches
@@ -225,9 +227,9 @@ class Tables(NamedTuple):
     numbers: Int64[np.ndarray, "numbers"]
     now_s: Float64[np.ndarray, "1"]
     free: Int64[np.ndarray, "P NK"]
-    fits: Int64[np.ndarray, "P G"]  # workers of so many GPUs that fit; -1 = not counted since `free` changed
-    most: Int64[np.ndarray, "P G N"]  # workers of so many GPUs that fit the 1, 2, ... roomiest servers; see `fits`
-    most_empty: Int64[np.ndarray, "P G N"]  # the same of the empty cluster
+    fits: Int64[np.ndarray, "P A*G"]  # workers of so many GPUs that fit a set's GPUs; -1 = not since `free` changed
+    most: Int64[np.ndarray, "P A*G N"]  # workers of so many GPUs that fit its 1, 2, ... roomiest servers; see `fits`
+    most_empty: Int64[np.ndarray, "P A*G N"]  # the same of the empty cluster
     queue: Int64[np.ndarray, "P Q"]  # jobs in the policy's order
     partitions: Records  # PARTITION[P]
     running: Records  # RUNNING[P, R], dense; behind the running jobs `slot` says which are free

@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, remaining_s
 from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.occupancy import index_size
 from jaxsched.event_loop._kernel.openings import estimate_wait, is_feasible, may_start
 from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
@@ -77,16 +78,22 @@ def _may_start(w: World, t: Tables, q: int, j: int, place: int) -> bool:
 
 
 @compiled
-def _estimate_wait_s(w: World, t: Tables, q: int, need: int) -> float:
-    """Seconds until a partition has so many free GPUs by the estimates."""
-    wait_s, _ = estimate_wait(w, t, q, need)
+def _estimate_wait_s(w: World, t: Tables, q: int, need: int, allowed: int) -> float:
+    """Seconds until a partition has so many free GPUs of a set by the estimates, or all that there are."""
+    total = w.site.partition_gpus[q]
+    if allowed > 0:
+        total = 0
+        for a in range(t.free.shape[1]):
+            if w.site.usable[allowed, q, a] > 0:
+                total += w.site.groups[q, a].gpus
+    wait_s, _ = estimate_wait(w, t, q, min(need, total), allowed)
     return wait_s
 
 
 @compiled
 def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
     """Whether the gang fits the empty partition."""
-    return t.most_empty[q, w.jobs[j].wide, t.most_empty.shape[2] - 1] >= w.jobs[j].workers
+    return t.most_empty[q, index_size(w, t, j), t.most_empty.shape[2] - 1] >= w.jobs[j].workers
 
 
 @compiled
@@ -113,7 +120,7 @@ def _fill_inputs(w: World, t: Tables, p: int, q: int, j: int, starts: bool) -> N
         queued += count_gang_gpus(w, i)
         if comes_before(w, t, i, j):
             ahead += count_gang_gpus(w, i)
-    wait_s = 0.0 if starts else _estimate_wait_s(w, t, q, min(gpus + ahead, total))
+    wait_s = 0.0 if starts else _estimate_wait_s(w, t, q, gpus + ahead, w.jobs[j].allowed)
     x[0] = np.log((min(wait_s, SEEK_LONGEST_S) + SEEK_S) / (w.jobs[j].estimate_s + SEEK_S))
     x[1] = min(queued / total, SEEK_MOST)
     x[2] = 1.0 if q == p else 0.0

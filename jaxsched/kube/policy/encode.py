@@ -131,6 +131,7 @@ def blank_jobs(size: int) -> JobTable:
     columns: dict[str, Any] = {name: np.zeros(size, np.int32) for name in ("ps", "model", "tenant", "home")}
     columns |= {name: np.ones(size, np.int32) for name in ("workers", "gpus_per_worker")}
     columns["arrival"], columns["milli"] = np.full(size, NEVER, np.int32), np.zeros(0, np.int32)
+    columns["allowed"] = np.zeros(0, np.int32)
     columns["lead_s"] = np.zeros(size, np.float32)
     columns["duration_s"] = columns["estimate_s"] = np.ones(size, np.float32)
     return JobTable(**columns)

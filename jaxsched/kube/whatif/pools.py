@@ -1,15 +1,16 @@
 """Pools: sets of nodes whose gangs compete for them alone, so that each can be simulated by itself.
 
-The simulator knows GPUs and no node rights. Gangs that may use the same nodes share a pool; pools that overlap are one,
-and then some of its gangs may use a part of it only. They are simulated as if they could use all of it, for the sake
-of the others, and nothing is said of themselves.
+The simulator knows GPUs and their types, and no node rights. Gangs that may use the same nodes share a pool; pools
+that overlap are one, and then some of its gangs may use a part of it only. If that is all nodes with some GPU types,
+they are bound to these. Else they are simulated as if they could use all of it, for the sake of the others, and nothing
+is said of themselves.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
@@ -17,6 +18,7 @@ from jaxsched.kube.capacity.running import RunningPart
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.whatif.history import History
 from jaxsched.pytree import on_device
+from jaxsched.workload.jobs import join_types
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,11 +26,22 @@ class Pool:
     """Some nodes, the gangs that wait for them, and what runs there."""
 
     gangs: tuple[Gang, ...]  # higher priority first, then the oldest
-    restricted: frozenset[str]  # keys of those that may use a part of the nodes only
+    restricted: frozenset[str]  # keys of those that may use a part of the nodes only, which no GPU types tell
+    allowed: Mapping[str, str]  # of the others, and of later gangs, that may use some GPU types only: key -> those
     cluster: Cluster  # nodes of other pools have no GPUs here
     merged: bool  # the GPU groups of a node count as one
     parts: tuple[RunningPart, ...]  # whose workers of other pools are left out; in the view of `cluster`
     later: History | None = None  # what may come for these nodes; None: nobody
+
+    @property
+    def gpu_sets(self) -> tuple[str, ...]:
+        """As of `EnvConfig`."""
+        return ("", *sorted(set(self.allowed.values()))) if self.allowed else ()
+
+    def sets_of(self, gangs: Sequence[Gang]) -> Int32[np.ndarray, "gangs"]:
+        """`JobTable.allowed` of some gangs."""
+        places = [self.gpu_sets.index(self.allowed.get(gang.key, "")) for gang in gangs] if self.allowed else []
+        return np.array(places, np.int32)
 
 
 def pools_of(
@@ -54,17 +67,27 @@ def pools_of(
                 apart.append((others, members))
         found = [*apart, (nodes, alike)]
     later = _by_pool(capacity, [nodes for nodes, _ in found], history)
-    return [
-        _pool(
-            capacity,
-            members,
-            {one.key for one in members if (legal[one.key] != nodes).any()},
-            nodes,
-            running,
-            come,
-        )
-        for (nodes, members), come in zip(found, later)
-    ]
+    return [_pool(capacity, members, nodes, running, come) for (nodes, members), come in zip(found, later)]
+
+
+def _bound(
+    capacity: FreeCapacity, gangs: Iterable[Gang], nodes: Bool[np.ndarray, "S"]
+) -> tuple[dict[str, str], set[str]]:
+    """Of gangs that may use only some of the nodes: the GPU types that these have, and the gangs that none tell."""
+    fleet = capacity.fleet
+    kind = np.asarray(fleet.split.group_gpu_type)[fleet.place[:, 0], fleet.place[:, 1], 0]
+    allowed: dict[str, str] = {}
+    others: set[str] = set()
+    for gang in gangs:
+        own = _legal(capacity, gang) & nodes
+        kinds = np.unique(kind[own])
+        if (own == nodes).all():
+            continue
+        if (own == (nodes & np.isin(kind, kinds))).all():
+            allowed[gang.key] = join_types(fleet.split.gpu_types[one] for one in kinds.tolist())
+        else:
+            others.add(gang.key)
+    return allowed, others
 
 
 def _by_pool(
@@ -85,7 +108,6 @@ def _legal(capacity: FreeCapacity, gang: Gang) -> Bool[np.ndarray, "S"]:
 def _pool(
     capacity: FreeCapacity,
     gangs: Sequence[Gang],
-    restricted: set[str],
     nodes: Bool[np.ndarray, "S"],
     running: Sequence[RunningPart],
     later: History | None,
@@ -108,9 +130,11 @@ def _pool(
     for part in parts:  # what runs there has room there
         most[part.partition] = np.maximum(most[part.partition], part.workers)
     gpus = np.where(inside > 0, np.minimum(np.asarray(cluster.group_gpus), most), 0)
+    allowed, restricted = _bound(capacity, (*gangs, *come), nodes)
     return Pool(
         gangs=tuple(sorted(gangs, key=lambda gang: (-gang.priority, gang.submit_s, gang.key))),
         restricted=frozenset(restricted),
+        allowed=allowed,
         cluster=cluster.replace(group_gpus=on_device(gpus, np.int32)),
         merged=merged,
         parts=tuple(parts),

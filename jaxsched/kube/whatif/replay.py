@@ -9,7 +9,8 @@ from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
-from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet, warn_of_products
+from jaxsched.kube.capacity.filters import rights_reason
+from jaxsched.kube.capacity.fleet import gpu_nodes, gpu_types, read_fleet, warn_of_products
 from jaxsched.kube.plan.planner import Planner
 from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import gang_key, natural, profile_of
@@ -18,7 +19,7 @@ from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import read_volume, read_volume_claim
-from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.jobs import JobList, join_types, make_job_list
 
 RESOLUTION_S = 1.0  # of times in the API's objects
 _READERS = {
@@ -100,10 +101,37 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
     warn_of_products(own, settings)
-    return _day(gangs, read_fleet(own, settings).split, settings)
+    return _day(gangs, read_fleet(own, settings).split, _TypesOfNodes(own, settings), settings)
 
 
-def _day(gangs: dict[str, _RecordedGang], cluster: Cluster, settings: PlanSettings) -> RecordedDay:
+class _TypesOfNodes:
+    """Which GPU types the nodes have to which a gang may go."""
+
+    def __init__(self, nodes: list[Node], settings: PlanSettings) -> None:
+        self._nodes, self._settings = nodes, settings
+        self._types = [gpu_type.name for gpu_type in gpu_types(nodes, settings)]
+        self._by_node = {node.name: name for node, name in zip(nodes, self._types)}
+        self._known: dict[str, frozenset[str]] = {}
+
+    def of(self, gang: _RecordedGang) -> str:
+        """As `JobList.allowed`: those of nodes where all its workers may be, and where they were; "" if that is all."""
+        allowed = set(self._types)
+        for pod in _workers(gang, self._settings):
+            allowed &= self._of_pod(pod)
+        allowed |= {self._by_node[pod.node] for pod in gang.pods.values() if pod.node in self._by_node}
+        return "" if allowed == set(self._types) else join_types(allowed)
+
+    def _of_pod(self, pod: Pod) -> frozenset[str]:
+        asks = repr((dict(pod.selector), pod.affinity, pod.tolerations))
+        if asks not in self._known:
+            pairs = zip(self._nodes, self._types)
+            self._known[asks] = frozenset(name for node, name in pairs if not rights_reason(pod, node))
+        return self._known[asks]
+
+
+def _day(
+    gangs: dict[str, _RecordedGang], cluster: Cluster, types: _TypesOfNodes, settings: PlanSettings
+) -> RecordedDay:
     largest = int(np.asarray(cluster.group_gpus).max())
     tenants = sorted({pod.namespace for gang in gangs.values() for pod in gang.pods.values()})
     jobs, jct, wait, skipped = [], [], [], {}
@@ -112,7 +140,7 @@ def _day(gangs: dict[str, _RecordedGang], cluster: Cluster, settings: PlanSettin
         if why_not:
             skipped[why_not] = skipped.get(why_not, 0) + 1
             continue
-        job = _job(gang, largest, settings)
+        job = _job(gang, largest, settings) | {"allowed": types.of(gang)}
         end = max(gang.ended_s.values())
         jobs.append(job | {"tenant": tenants.index(next(iter(gang.pods.values())).namespace), "job_id": key})
         jct.append(end - job["submit_s"])

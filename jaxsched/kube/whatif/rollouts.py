@@ -39,7 +39,7 @@ class LaterJobs:
     def __init__(self, pool: Pool, question: Question, tenants: dict[str, int], now_s: float) -> None:
         self.pool, self.question = pool, question
         self.gangs = () if pool.later is None else pool.later.gangs
-        self.shapes = blank_jobs(len(self.gangs))
+        self.shapes = blank_jobs(len(self.gangs)).replace(allowed=pool.sets_of(self.gangs))
         for row, gang in enumerate(self.gangs):
             jobs = self.shapes
             jobs.workers[row], jobs.gpus_per_worker[row] = len(gang.workers), gang.gpus_per_worker
@@ -186,12 +186,15 @@ def _config(pool: Pool, settings: PlanSettings, waiting: int) -> EnvConfig:
         rounds=settings.max_decisions,
         tenants=settings.tenants,
         record_placements=True,
+        gpu_sets=pool.gpu_sets,
     )
 
 
 def _table(pool: Pool, tenants: dict[str, int]) -> JobTable:
     """The running parts, a worker for each GPU, then the gangs; all are there from the beginning."""
     jobs, seated = blank_jobs(len(pool.parts) + len(pool.gangs)), len(pool.parts)
+    if pool.allowed:
+        jobs = jobs.replace(allowed=np.concatenate([np.zeros(seated, np.int32), pool.sets_of(pool.gangs)]))
     jobs.arrival[:] = 0
     for row, part in enumerate(pool.parts):
         jobs.workers[row], jobs.model[row], jobs.tenant[row] = part.gpus, part.model, tenants[part.namespace]

@@ -242,6 +242,14 @@ class Cells:
         )
         return column
 
+    def gpu_types(self, field: str) -> Sequence[str]:
+        """GPU types with bars between them, such as A100|H100; '' where any will do."""
+        absent = self.absent(field)
+        bad = self.where(field, lambda cell: bool(cell) and not all(name.strip() for name in cell.split("|")))
+        self.wrong(bad & ~absent, field, "GPU types such as A100 or A100|H100")
+        column = self.labels(field)
+        return ["" if none else cell for cell, none in zip(column, absent.tolist())] if absent.any() else column
+
     def ends(self, field: str, *, strictly: bool = True) -> Int64[np.ndarray, "N"]:
         """How jobs ended, as places in `ENDS`; an empty cell is a completed one. Jobs that did not are left out.
 

@@ -36,6 +36,7 @@ def _read(cells: Cells) -> Columns:
         "home": cells.given("home", minimum=0),
         "milli": milli,
         "gpu_type": cells.labels("gpu_type"),
+        "allowed": cells.gpu_types("allowed_gpu_types"),
         "ended": ended,
         "estimate_s": estimate_s,
     }
@@ -57,7 +58,7 @@ NATIVE = Source(
     _read,
     uses=(
         *("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "user", "home", "gpu_milli", "gpu_type"),
-        *("ended", "estimate_s"),
+        *("ended", "estimate_s", "allowed_gpu_types"),
     ),
     closed=True,
     from_start=False,

@@ -1,7 +1,8 @@
 """Alibaba's openb pods of 2023.
 
 Schema: hkust-adsl/kubernetes-scheduler-simulator, 8f3d6417, data/csv/openb_pod_list_*.csv; alibaba/clusterdata,
-cluster-trace-gpu-v2023, README.md. Times are seconds. A pod of one GPU may ask for a share of it.
+cluster-trace-gpu-v2023, README.md. Times are seconds. A pod of one GPU may ask for a share of it. `gpu_spec` names the
+types of GPUs that it may run on, as the list of nodes names them in `model`; G1, G2 and G3 are such types, too.
 """
 
 import numpy as np
@@ -31,6 +32,7 @@ def _read(cells: Cells) -> Columns:
         "duration_s": np.maximum(np.where(took > 0, took, 1.0), SHORTEST_S),
         "workers": gpus,
         "milli": milli,
+        "allowed": cells.gpu_types("gpu_spec"),
         "ended": cells.ends("pod_phase", strictly=False),
     }
 
@@ -40,8 +42,8 @@ OPENB = Source(
     "Alibaba's pods of 2023",
     ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"),
     _read,
-    uses=("pod_phase",),
-    passes=("cpu_milli", "memory_mib", "gpu_spec", "qos"),
+    uses=("pod_phase", "gpu_spec"),
+    passes=("cpu_milli", "memory_mib", "qos"),
     names="name",
-    remark="a pod runs on GPUs of any type here, also where gpu_spec names some, and CPUs and memory have no end",
+    remark="CPUs and memory have no end here, whatever a pod asks for",
 )

@@ -23,6 +23,7 @@ COLUMNS: dict[str, Any] = {
     "home": -1,
     "milli": WHOLE,  # thousandths of a GPU, below `WHOLE` for a job that shares its only one
     "gpu_type": "",  # that run times are on
+    "allowed": "",  # GPU types that it may use, with bars between them
     "ended": 0,
     "estimate_s": float("nan"),  # what its user said it would take
 }

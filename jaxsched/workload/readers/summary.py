@@ -1,6 +1,7 @@
 """What a log was understood as, for a person who has to trust the results: figures, and the lines that tell them."""
 
 import datetime
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from jaxsched.io.inputs import shorten
 from jaxsched.workload.jobs import ENDS, JobList, offered_load
 from jaxsched.workload.traces import Log, left_out, note_texts
 
-_TOP = 3  # tenants that are named
+_TOP = 3  # tenants, and sets of GPU types, that are named
 
 
 def understood(log: Log, jobs: JobList, gpus: int | None = None) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def understood(log: Log, jobs: JobList, gpus: int | None = None) -> dict[str, An
         "tenants": tenants,
         "users": len(np.unique(jobs.user[jobs.user != ""])),
         "gpu_types": sorted(set(jobs.gpu_type.tolist()) - {""}),
+        "bound_to_gpu_types": dict(Counter(jobs.allowed[jobs.allowed != ""].tolist()).most_common()),
         "jobs_with_estimates": int(np.isfinite(log.jobs["estimate_s"]).sum()),
         "jobs_without_model": int((log.jobs["model"] == "").sum()),
     }
@@ -79,6 +81,7 @@ def details(found: Mapping[str, Any]) -> list[str]:
         f"{_span(run['median'])}; {ends}",
         "tenants": _tenants(found["tenants"], found["users"]),
         "GPU types": ", ".join(found["gpu_types"]) and f"run times are on {', '.join(found['gpu_types'])}",
+        "bound": _bound(found["bound_to_gpu_types"]),
         "estimates": f"policies see what users asked for, of {found['jobs_with_estimates']:,} jobs"
         if found["jobs_with_estimates"]
         else "",
@@ -102,6 +105,13 @@ def _tenants(shares: Mapping[str, float], users: int) -> str:
     more = [f"{len(shares) - _TOP:,} more"] if len(shares) > _TOP else []
     told = [f"{len(shares):,} ({', '.join([*named, *more])} of the GPU time)"] if shares else []
     return "; ".join([*told, *([f"{users:,} users"] if users else [])])
+
+
+def _bound(jobs: Mapping[str, int]) -> str:
+    """How many jobs may use some GPU types only, and which."""
+    named = [f"{shorten(name)} {count:,}" for name, count in list(jobs.items())[:_TOP]]
+    more = [f"{len(jobs) - _TOP:,} more sets"] if len(jobs) > _TOP else []
+    return f"{sum(jobs.values()):,} jobs to GPU types ({', '.join([*named, *more])})" if jobs else ""
 
 
 def _listed(names: list[str]) -> str:

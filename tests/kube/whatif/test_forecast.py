@@ -118,6 +118,23 @@ def test_pools_of_nodes_are_apart_and_overlapping_ones_say_so() -> None:
     assert reason is not None and reason.reason == "NotSimulated"
 
 
+def test_a_gang_that_may_use_some_gpu_types_only_waits_for_these() -> None:
+    """The others wait for all nodes; before, nothing was said of it."""
+    label, types = "nvidia.com/gpu.product", ["Tesla-T4", "Tesla-T4", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB"]
+    mixed = [make_node(f"n{i}", labels={label: product}) for i, product in enumerate(types)]
+    here = lambda product: {"spec": {"nodeSelector": {label: product}}}
+    pods = [
+        *running("r", 1000, 400, first=2, count=2),
+        *gang("any", 1, 8, age_s=50.0, **lasting(100)),
+        *gang("fast", 2, 8, age_s=40.0, **lasting(100, **here(types[2]))),
+        *gang("slow", 1, 8, age_s=30.0, **lasting(100, **here(types[0]))),
+    ]
+    found = ask(snapshot(mixed, pods), "pack:backfill")
+    assert of(found, "slow").nodes in (("n0",), ("n1",)) and of(found, "slow").median_s == 0.0
+    assert of(found, "fast").nodes == ("n2", "n3") and 0.0 < of(found, "fast").median_s < np.inf
+    assert of(found, "any").reason is None
+
+
 def test_draws_are_those_of_the_law_and_the_same_beside_other_gangs_and_policies() -> None:
     drawn = draw_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1)
     assert np.array_equal(drawn, draw_durations("one", 1000.0, 0.0, 0.5, 4000, seed=1))

@@ -49,6 +49,30 @@ def test_gangs_become_jobs(tmp_path: Path) -> None:
     assert day.jobs.num_gpus.tolist() == [8] * 5 and int(day.cluster.group_gpus.sum()) == 32
 
 
+def test_gangs_are_bound_to_the_gpu_types_of_nodes_that_they_may_use(tmp_path: Path) -> None:
+    """By node selector, or by node affinity; one that may use all is not."""
+    label, lines = "nvidia.com/gpu.product", [json.loads(x) for x in write(tmp_path / "r").read_text().splitlines()]
+    products = {"n0": "NVIDIA-A100-SXM4-80GB", "n1": "NVIDIA-H100-80GB-HBM3", "n2": "Tesla-T4", "n3": "Tesla-T4"}
+
+    def affinity(*names: str) -> dict:
+        term = {"matchExpressions": [{"key": label, "operator": "In", "values": [*names]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        return {"affinity": {"nodeAffinity": required}}
+
+    asks = {"g0": {"nodeSelector": {label: products["n0"]}}, "g1": affinity(products["n1"], products["n2"])}
+    asks["g2"], asks["g3"] = affinity(*products.values()), {"nodeSelector": {label: "Tesla-T4"}}
+    for line in lines:
+        meta = line.get("object", {}).get("metadata", {})
+        if line["kind"] == "nodes":
+            meta["labels"][label] = products[meta["name"]]
+        elif gang := meta.get("labels", {}).get("scheduling.x-k8s.io/pod-group"):
+            line["object"]["spec"] |= asks.get(gang, {})
+    path = tmp_path / "bound.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    day = read_day(read_recording(path), PlanSettings())
+    assert day.jobs.allowed.tolist() == ["A100", "H100|T4", "", "T4", ""]
+
+
 def test_only_gangs_of_one_scheduler(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no gang from its start"):
         read_day(read_recording(write(tmp_path / "r")), PlanSettings(), "default-scheduler")

@@ -1,0 +1,60 @@
+"""Jobs that may use some GPU types only: the environment against the oracle."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsched.workload.jobs import split_types
+from tests.env.test_oracle import assert_same
+from tests.support import strategies
+from tests.support.cases import cases
+from tests.support.random_cases import bound_case
+
+POLICIES = {
+    "two": (
+        "pack:sjf+backfill+reserve+spread",
+        "tetris:tenants+backfill+consolidate",
+        "greedy-wait:area+forward+lifetime",
+        "match:sjf+reserve+spread",
+        "first-fit:fifo+forward",
+    ),
+    "three": (
+        "load-balance:area+backfill+spread",
+        "greedy-wait:sjf+spread+t1.3+p0.5+reserve",
+        "least-interference:fifo+backfill+reserve+consolidate",
+        "contention-aware:sjf+forward",
+    ),
+}
+
+
+def run_on_types(case, spec, config, specs):
+    """As `strategies.run`; no job is off its types."""
+    state = strategies.run(case, spec, config, specs)
+    kinds = np.array([*case.cluster.gpu_types, ""])[np.asarray(case.cluster.group_gpu_type)]
+    for j in np.flatnonzero(np.asarray(state.records.start)[: len(case.jobs)] >= 0):
+        types, places = split_types(str(case.jobs.allowed[j])), kinds[int(state.records.partition[j])].reshape(-1)
+        for counts in (state.records.workers[j], state.records.ps[j]):
+            assert not types or set(places[np.asarray(counts) > 0]) <= set(types)
+    return state
+
+
+def same(data: st.DataObject, shape: str) -> None:
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(POLICIES[shape]))
+    seed, part = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from((0.3, 0.7, 1.0)))
+    assert_same(bound_case(case, seed, part), spec, POLICIES[shape], "analytic", run_on_types)
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(data=st.data())
+def test_some_policies(data):
+    same(data, "two")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", POLICIES)
+@cases(30)
+@given(data=st.data())
+def test_more_policies(shape, data):
+    same(data, shape)
