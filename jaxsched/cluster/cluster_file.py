@@ -4,12 +4,14 @@
       - {count: 32, groups: [4, 4], gpu_type: V100, cores: 64, pcie_gbytes_s: 12, qpi_gbytes_s: 20, nic_gbits_s: 25}
       - {count: 8, groups: [2], gpu_type: L40S}
     topology: {kind: leaf-spine, servers_per_rack: 8, oversubscription: 2.0}
-    schedulers: 4               # optional
+    schedulers: 4               # optional, one for each of so many blocks of servers; or
+    partitions: {vision: 24, speech: [server3, server4], others: 14}  # names, how many servers each has, or which
     gpu_speeds: {L40S: 1.4}     # optional: further GPU types, in units of a V100 (assumption of the file's author)
 
-Only `servers` is required; every key of a server and of the topology has the default of `Server` and of the builder.
-A topology's kind is a name of `topologies.registry`, its other keys are those of that builder. Its NIC speed is the
-fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line `UserError` with the file, the
+Servers are called server0, server1, ... in the order of the file. Jobs go to the partition that is called as their
+tenant is. Only `servers` is required; every key of a server and of the topology has the default of `Server` and of the
+builder. A topology's kind is a name of `topologies.registry`, its other keys are those of that builder. Its NIC speed
+is the fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line `UserError` with the file, the
 field (or line, for YAML's own syntax), what is wrong and what would be right.
 """
 
@@ -24,7 +26,7 @@ from msgspec import Meta
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed
 from jaxsched.cluster.inventory import Inventory
-from jaxsched.cluster.partitions import default_schedulers, partition_rows
+from jaxsched.cluster.partitions import default_schedulers, named_rows, partition_rows
 from jaxsched.cluster.servers import MAX_SERVERS, Server
 from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.cluster.topology import Topology
@@ -48,6 +50,7 @@ class File(msgspec.Struct):
     servers: Annotated[list[Any], Meta(min_length=1, max_length=MAX_SERVERS)]
     topology: dict[Text, Text | int | float | None] = {}
     schedulers: Size | None = None
+    partitions: dict[Text, Annotated[int, Meta(ge=1, le=MAX_SERVERS)] | Annotated[list[Text], Meta(min_length=1)]] = {}
     gpu_speeds: dict[Text, Positive] = {}
 
 
@@ -57,13 +60,17 @@ def read_cluster_file(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SP
     speeds = {**gpu_speeds, **content.gpu_speeds}
     servers = _servers(content.servers, f"{path}: servers", speeds)
     topology = _topology(content.topology, f"{path}: topology", servers)
-    schedulers = default_schedulers(len(servers)) if content.schedulers is None else content.schedulers
+    names = tuple(f"server{row}" for row in range(len(servers)))
+    if content.partitions and content.schedulers is not None:
+        raise UserError(f"{path}: has schedulers and partitions; leave one of the two out")
+    partitions = named_rows(content.partitions, names, f"{path}: partitions") if content.partitions else {}
+    schedulers = len(partitions) or content.schedulers or default_schedulers(len(servers))
     try:
-        partition_rows(len(servers), schedulers)
+        if not partitions:
+            partition_rows(len(servers), schedulers)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    names = tuple(f"server{row}" for row in range(len(servers)))
-    return Inventory(servers, names, topology, schedulers, speeds)
+    return Inventory(servers, names, topology, schedulers, speeds, partitions)
 
 
 def _load(path: str | Path) -> File:

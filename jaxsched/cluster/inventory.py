@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
-from jaxsched.cluster.partitions import default_schedulers
+from jaxsched.cluster.partitions import default_schedulers, pad_rows
 from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import NotRead, UserError
@@ -44,11 +44,20 @@ class Inventory:
     topology: Topology
     schedulers: int  # unless the caller says otherwise
     gpu_speeds: Mapping[str, float] = dataclasses.field(default_factory=lambda: GPU_SPEEDS)
+    partitions: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    """Rows of the servers of each partition that has a name, a virtual cluster; none: blocks of almost equal size."""
 
     def build(self, schedulers: int | None = None) -> "Cluster":
         """The padded arrays; see `jaxsched.cluster.build.build`."""
-        from jaxsched.cluster.build import build  # imports JAX, which takes a second
+        from jaxsched.cluster.build import build, build_rows  # imports JAX, which takes a second
 
+        if self.partitions:
+            if schedulers not in (None, len(self.partitions)):
+                names = ", ".join(map(shorten, self.partitions))
+                raise UserError(
+                    f"schedulers is {schedulers}, but the cluster's partitions have names ({names}); leave it out"
+                )
+            return build_rows(self.servers, self.topology, pad_rows([*self.partitions.values()]), self.gpu_speeds)
         schedulers = self.schedulers if schedulers is None else schedulers
         return build(self.servers, self.topology, schedulers, self.gpu_speeds)
 

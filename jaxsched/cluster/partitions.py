@@ -1,5 +1,7 @@
 """Which servers a partition has. Without JAX: what only reads about clusters does not wait for it."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from jaxtyping import Int
 
@@ -28,3 +30,41 @@ def partition_rows(num_servers: int, schedulers: int) -> Int[np.ndarray, "P N"]:
         )
     rows = np.arange(schedulers * block)
     return np.where(rows < num_servers, rows, -1).reshape(schedulers, block)
+
+
+def named_rows(wanted: Mapping[str, int | Sequence[str]], names: Sequence[str], where: str) -> dict[str, list[int]]:
+    """The servers of partitions that have names, in the order of `wanted`.
+
+    Args:
+        wanted: of each partition how many servers it has, or their names; those that are named nowhere are counted off
+            in their order.
+        names: of all servers.
+        where: begins the message of a mistake.
+
+    Raises:
+        UserError: unless every server is in exactly one partition, and every partition has some.
+    """
+    row_of, owner = {name: row for row, name in enumerate(names)}, dict[int, str]()
+    for partition, servers in wanted.items():
+        for name in [] if isinstance(servers, int) else servers:
+            if name not in row_of:
+                raise UserError(f"{where}: {partition}: unknown server {name!r}; they are {names[0]} to {names[-1]}")
+            if row_of[name] in owner:
+                raise UserError(f"{where}: {partition}: {name} is in {owner[row_of[name]]} already")
+            owner[row_of[name]] = partition
+    left = [row for row in range(len(names)) if row not in owner]
+    counts = {partition: servers for partition, servers in wanted.items() if isinstance(servers, int)}
+    if sum(counts.values()) != len(left):
+        named = f" that no partition names, of {len(names)}" if owner else ""
+        total = sum(counts.values())
+        raise UserError(f"{where}: the counts sum to {total}; they must sum to {len(left)}, the servers{named}")
+    for partition, count in counts.items():
+        owner |= dict.fromkeys(left[:count], partition)
+        left = left[count:]
+    return {partition: [row for row in range(len(names)) if owner[row] == partition] for partition in wanted}
+
+
+def pad_rows(partitions: Sequence[Sequence[int]]) -> Int[np.ndarray, "P N"]:
+    """As `partition_rows`, of partitions of any sizes."""
+    size = max(map(len, partitions))
+    return np.array([[*rows, *[-1] * (size - len(rows))] for rows in partitions])

@@ -30,6 +30,7 @@ from jaxsched.evaluation.timelines import link_use, spans_of
 from jaxsched.io.files import write_text
 from jaxsched.simulation.attempts import DONE, Attempts
 from jaxsched.simulation.settings import Settings, params_for
+from jaxsched.workload.jobs import JobList
 
 PAGE = Path(__file__).with_name("report_page.html")
 ADDED = ("placement", "sharing", "server", "network", "restarts", "lost")  # of `Parts`: what comes on top
@@ -87,9 +88,16 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
             "user": pack_column(jobs.tenant, np.uint16),
         },
         "models": list(first.models),
+        "tenants": _tenant_names(jobs),
         "servers": servers,
         "gpus": len(gpus),
     }
+
+
+def _tenant_names(jobs: JobList) -> list[str]:
+    """By the numbers that jobs have; "" for one that nobody has."""
+    names = dict(zip(jobs.tenant.tolist(), jobs.tenant_name.tolist()))
+    return [names.get(number, "") for number in range(max(names, default=-1) + 1)]
 
 
 def check_number(policies: int) -> None:

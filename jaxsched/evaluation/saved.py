@@ -130,6 +130,7 @@ class SavedRuns:
     models: list[Text]
     servers: list[Count]
     gpus: Count
+    tenants: list[Text] = dataclasses.field(default_factory=list)  # by their numbers; results of old have none
 
 
 def read_result(path: str | Path) -> Saved:

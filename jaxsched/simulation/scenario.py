@@ -1,13 +1,16 @@
 """A cluster and the jobs it is to run, from names: what the shared options of the command line stand for."""
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
-from jaxsched.cluster.presets import get_cluster
+from jaxsched.cluster.presets import get_inventory
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.options import MOST_JOBS, ClusterOptions, JobOptions, list_names
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import JobList, offered_load, rescale_to_load
@@ -15,6 +18,7 @@ from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, add_estimates, ge
 
 MOST_SEEDS = 10_000
 SAID_OTHERWISE = ("num_jobs", "trace_gpu", "duration_error", "seed")  # in the report
+_STREAM = 44  # sets the homes of made-up jobs apart from the other draws of the same seed
 DEFAULT_SEEDS = 5  # of a synthetic workload; a trace's jobs are always the same
 
 
@@ -61,18 +65,23 @@ def make_scenario(
         raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")
     if of.num_jobs is not None and count * of.num_jobs > MOST_JOBS:
         raise UserError(f"num_jobs: {count} seeds of {of.num_jobs} should be {MOST_JOBS:,} jobs at most in all")
-    cluster, catalogue = get_cluster(on.cluster, on.schedulers, on.gpu_speeds), get_catalogue(models)
+    inventory, catalogue = get_inventory(on.cluster, on.gpu_speeds), get_catalogue(models)
+    cluster = inventory.build(on.schedulers)
     gpus, partitions = total_gpus(cluster), cluster.shape[0]
     lists, skipped, numbers = [], {}, list(range(of.seed, of.seed + count))
     for number in numbers:
         made = WorkloadOptions.taken_from(of, seed=number, total_gpus=gpus, schedulers=partitions, catalogue=catalogue)
         jobs, skipped = get_workload(workload, made)
+        if inventory.partitions:
+            named = list(inventory.partitions)
+            jobs = _dealt(jobs, cluster, named, number) if workload in SYNTHETIC else _sent_home(jobs, named, workload)
         jobs = _convert_times(cluster, jobs, catalogue, of.trace_gpu, of.load)
         lists.append(add_estimates(jobs, of.duration_error, number))
     config = {
         "cluster": on.cluster,
         "gpus": gpus,
         "schedulers": partitions,
+        **({"partitions": list(inventory.partitions)} if inventory.partitions else {}),
         "workload": workload,
         "jobs_per_seed": len(lists[0]),
         "seeds": numbers,
@@ -84,6 +93,28 @@ def make_scenario(
         "skipped_rows": skipped,
     }
     return Scenario(cluster, lists, numbers, skipped, config)
+
+
+def _sent_home(jobs: JobList, partitions: Sequence[str], workload: str) -> JobList:
+    """The jobs, each in the partition that is called as its tenant is. UserError on a tenant without one."""
+    strange = ~np.isin(jobs.tenant_name, partitions)
+    if strange.any():
+        first, names = int(strange.argmax()), list(dict.fromkeys(jobs.tenant_name[strange].tolist()))
+        more = f" ({len(names):,} tenants of {int(strange.sum()):,} jobs have none)" if len(names) > 1 else ""
+        raise UserError(
+            f"{workload}: job {str(jobs.job_id[first])!r}, tenant: {shorten(names[0])!r} should be a partition of the "
+            f"cluster: {', '.join(map(shorten, partitions))}{more}"
+        )
+    place = {name: number for number, name in enumerate(partitions)}
+    home = np.array([place[name] for name in jobs.tenant_name.tolist()], np.int32)
+    return dataclasses.replace(jobs, home=home)
+
+
+def _dealt(jobs: JobList, cluster: Cluster, partitions: Sequence[str], seed: int) -> JobList:
+    """Made-up jobs, which come to partitions in proportion to their GPUs, and are of tenants that are called so."""
+    gpus = np.asarray(cluster.group_gpus).sum((1, 2))
+    home = np.random.default_rng((_STREAM, seed)).choice(len(gpus), len(jobs), p=gpus / gpus.sum()).astype(np.int32)
+    return dataclasses.replace(jobs, home=home, tenant=home, tenant_name=np.array(partitions)[home])
 
 
 def check_options(who: str, given: Iterable[str], further: Iterable[str] = (), but: Collection[str] = ()) -> None:

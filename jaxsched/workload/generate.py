@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
@@ -62,6 +62,7 @@ class SyntheticJobs(JobDistribution):
     gpu_share: float = 1.0  # of a GPU that jobs of one GPU ask for, rounded to thousandths
     schedulers: int = 1
     tenants: int = NUM_TENANTS
+    allowed: Mapping[str, float] | None = None  # weights of GPU types that jobs may use: {"": 3, "A100|H100": 1}
     catalogue: Catalogue = BUILT_IN
     acme: Marginals | None = None  # sizes and run times of a cluster of Acme instead (`workload.acme`)
     llm_from: int | None = None  # gangs of at least so many GPUs train language models (`workload.llm`), where one fits
@@ -99,6 +100,7 @@ def synthetic(
     wide = np.ones(num_jobs, np.int64)
     if kind.llm_from is not None:
         models, ps, wide = _language_models(rng, gpus, kind.llm_from, models, ps, kind.catalogue)
+    tenant = rng.integers(kind.tenants, size=num_jobs)
     jobs = make_job_list(
         submit_s,
         run_s,
@@ -106,11 +108,20 @@ def synthetic(
         gpus_per_worker=wide,
         ps=ps,
         model=models,
-        tenant=rng.integers(kind.tenants, size=num_jobs),
+        tenant=tenant,
         home=home,
+        allowed="" if kind.allowed is None else _draw_allowed(rng, num_jobs, kind.allowed),
         models=len(kind.catalogue.models),
     )
     return rescale_to_load(sharing(jobs, kind.gpu_share), total_gpus, load)  # takes away what rounding left
+
+
+def _draw_allowed(rng: np.random.Generator, num_jobs: int, weights: Mapping[str, float]) -> Shaped[np.ndarray, "J"]:
+    """The GPU types that jobs may use."""
+    given = np.array(list(weights.values()), np.float64)
+    if not (len(given) and np.isfinite(given).all() and (given >= 0).all() and given.sum() > 0):
+        raise UserError(f'allowed: {dict(weights)} should give weights to GPU types, such as {{"": 3, "A100|H100": 1}}')
+    return rng.choice(list(weights), size=num_jobs, p=given / given.sum())
 
 
 def _draw_sizes(

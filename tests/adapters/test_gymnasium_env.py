@@ -57,7 +57,7 @@ def test_the_last_observation_is_that_of_the_end_and_only_reset_begins_anew():
         seen, _, terminated, truncated, info = env.step(placed if len(shown) == 1 else np.array([waits]))
         assert not terminated
         shown.append(seen)
-    assert info["boundary"] == 4 and info["finished"] == 0, "told of the interval that has passed"
+    assert info["boundary"] == 5 and info["finished"] == 0
     assert not np.array_equal(shown[-1]["features"], begun["features"]), "a job runs at the end, at the start none does"
     with pytest.raises(ResetNeeded):
         env.step(np.array([waits]))
@@ -78,5 +78,5 @@ def test_the_last_observation_is_that_of_the_end_and_only_reset_begins_anew():
         assert many.single_observation_space.contains(final)
         assert not np.array_equal(final["features"], seen["features"][place]), "jobs wait at the end, not at the start"
         assert final["features"].shape == last[place].shape
-    np.testing.assert_array_equal(told["final_info"]["boundary"], [4, 4])
+    np.testing.assert_array_equal(told["final_info"]["boundary"], [5, 5])
     assert (many.step(np.array([[waits], [waits]]))[4]["boundary"] <= 1).all(), "the next episodes have begun"

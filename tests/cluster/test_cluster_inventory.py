@@ -12,6 +12,8 @@ from jaxsched.errors import UserError
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\nn2,32000,1,0,\n"
 HOSTS = "ip,DSW,PSW,ASW\na,G6,P10,S2\nb,G6,P8,S10\nc,G6,P8,S2\nd,G6,P8,S2\n"
 
+NAMED = "{servers: [{count: 6, groups: [4, 4]}], partitions: "
+
 
 def test_openb_nodes(cluster_data):
     inventory = read_csv(cluster_data / "openb_nodes.csv")
@@ -155,6 +157,14 @@ def test_a_cluster_file_needs_only_servers(write):
     assert len(inventory.topology.rack_names) == 4
 
 
+def test_partitions_with_names_have_so_many_servers_or_those_that_are_named(write):
+    inventory = read_cluster_file(write("c.yaml", NAMED + "{vision: 3, speech: [server4, server1], others: 1}}"))
+    assert inventory.schedulers == 3 and list(inventory.partitions) == ["vision", "speech", "others"]
+    assert inventory.build().server_id.tolist() == [[0, 2, 3], [1, 4, -1], [5, -1, -1]]
+    with pytest.raises(UserError, match=r"schedulers is 2, but the cluster's partitions have names \(vision, speech"):
+        inventory.build(2)
+
+
 def test_a_cluster_file_can_ask_for_a_fat_tree(write):
     text = "{servers: [{count: 8}], topology: {kind: fat-tree, servers_per_rack: 2, racks_per_pod: 2, nic_gbits_s: 10}}"
     topology = read_cluster_file(write("c.yaml", text)).topology
@@ -167,7 +177,7 @@ def test_a_cluster_file_can_ask_for_a_fat_tree(write):
         ("", ["{path}: the file is empty", "servers"]),
         ("servers: [\n  {count: 3\n", ["{path}:3: not YAML"]),
         ("- 3", ["{path}: found [3]", "servers, topology"]),
-        ("server: []", ["{path}: unknown key 'server'", "valid keys: servers, topology, schedulers, gpu_speeds"]),
+        ("server: []", ["{path}: unknown key 'server'", "valid keys: servers, topology, schedulers, partitions,"]),
         ("topology: {}", ["{path}: ", "missing required field `servers`"]),
         ("servers: []", ["{path}: servers: [] should be", "length >= 1"]),
         ("servers: [{count: 1}, {gpus: 8}]", ["servers[1]: unknown key 'gpus'", "groups, gpu_type, cores"]),
@@ -195,6 +205,16 @@ def test_a_cluster_file_can_ask_for_a_fat_tree(write):
         ("{servers: [{}], topology: 3}", ["{path}: topology: 3 should be of type mapping"]),
         ("{servers: [{}], schedulers: 2}", ["{path}: schedulers is 2", "from 1 to 1"]),
         ("{servers: [{}], schedulers: two}", ["{path}: schedulers: 'two' should be of type int or None"]),
+        (NAMED + "{a: 3, b: 4}}", ["{path}: partitions: the counts sum to 7", "must sum to 6, the servers"]),
+        (
+            NAMED + "{a: [server1], b: 6}}",
+            ["sum to 6", "sum to 5, the servers that no partition names, of 6"],
+        ),
+        (NAMED + "{a: [server9], b: 5}}", ["partitions: a: unknown server 'server9'", "server0 to server5"]),
+        (NAMED + "{a: [server1], b: [server1], c: 4}}", ["partitions: b: server1 is in a already"]),
+        (NAMED + "{a: 0, b: 6}}", ["{path}: partitions: {'a': 0, 'b': 6} should be of type int >= 1"]),
+        (NAMED + "[a, b]}", ["{path}: partitions: ['a', 'b'] should be of type mapping"]),
+        (NAMED + "{a: 6}, schedulers: 1}", ["{path}: has schedulers and partitions"]),
     ],
 )
 def test_cluster_file_mistakes_name_file_and_field(write, text, says):
