@@ -9,10 +9,10 @@
     gpu_speeds: {L40S: 1.4}     # optional: further GPU types, in units of a V100 (assumption of the file's author)
 
 Servers are called server0, server1, ... in the order of the file. Jobs go to the partition that is called as their
-tenant is. Only `servers` is required; every key of a server and of the topology has the default of `Server` and of the
-builder. A topology's kind is a name of `topologies.registry`, its other keys are those of that builder. Its NIC speed
-is the fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line `UserError` with the file, the
-field (or line, for YAML's own syntax), what is wrong and what would be right.
+tenant is. Only `servers` is required; every key of a server and of the topology has the default of `Server` and of
+the builder. A topology's kind is a name of `topologies.registry`, its other keys are those of that builder. Its NIC
+speed is the fastest of the servers unless `nic_gbits_s` says otherwise. Every fault is a one-line `UserError` with
+the file, the field (or line, for YAML's own syntax), what is wrong and what would be right.
 """
 
 import dataclasses

@@ -100,7 +100,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
             types = ", ".join(cluster.gpu_types[kind] for kind in np.unique(cluster.group_gpu_type) if kind >= 0)
             raise UserError(
                 f"no job fits the cluster: jobs may use {', '.join(map(shorten, bound[:5]))}, the cluster has {types}, "
-                "or too few of these in every partition; take a cluster with such GPUs, or fewer schedulers"
+                "or too few of these in every partition; take a cluster with such GPUs, or leave the types out"
             )
         if worker > group:
             raise UserError(

@@ -10,7 +10,10 @@ from jaxsched.workload import datasets
 ROOT = Path(__file__).parents[2]
 ROWS = 60  # of a real file, its header apart
 
-NATIVE = "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli\n"
+NATIVE = (
+    "job_id,submit_time_s,num_gpus,duration_s,model,num_workers,num_ps,gpus_per_worker,tenant,home,gpu_milli,"
+    "allowed_gpu_types\n"
+)
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 MURI = (
     "job_id,num_gpu,submit_time,iterations,model_name,duration,batch_size,interval,iteration_time,resource_time_0,"
@@ -24,6 +27,7 @@ ACME = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,e
 SPOT = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
 POLLUX = "name,time,application,num_replicas,batch_size\n"
 OPENB = "name,cpu_milli,num_gpu,gpu_milli,gpu_spec,pod_phase,creation_time,deletion_time,scheduled_time\n"
+SPECS = ("", "V100M32", "A10|T4")
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 HOSTS = "ip,DSW,PSW,ASW\n"
 GPU = "gpu_type,model_a,model_b,solo_a,solo_b,shared_a,shared_b\n"
@@ -52,11 +56,13 @@ def made(rng: random.Random) -> dict[str, bytes]:
     line = {"t": 1.5, "kind": "pods", "type": "ADDED", "object": {"metadata": {"uid": "a"}}}
     chunk = {"chunk": 1, "chunks": 9, "loss": 0.5}
     return {
-        "native.csv": rows(NATIVE, lambda i: f"j{i},{number()},8,{number()},vgg16,4,{i % 3},2,{i % 3},{i},\n"),
+        "native.csv": rows(
+            NATIVE, lambda i: f"j{i},{number()},8,{number()},vgg16,4,{i % 3},2,{i % 3},{i},,{SPECS[i % 3]}\n"
+        ),
         "philly-made.csv": rows(PHILLY, lambda i: f"2017-10-03 00:0{i % 10}:00,{number()},8,1,vc{i % 2}\n"),
         "muri.csv": rows(MURI, lambda i: f"{i},{i + 1},{i * 1000},10,bert,{rng.randrange(1, 10**7)},8,0,1,1,1,1,1\n"),
         **logs(rng, rows),
-        "openb.csv": rows(OPENB, lambda i: f"p{i},1,{i % 2},460,,Running,{i},{i + 60},{i + 1}\n"),
+        "openb.csv": rows(OPENB, lambda i: f"p{i},1,{i % 2},460,{SPECS[i % 3]},Running,{i},{i + 60},{i + 1}\n"),
         "nodes.csv": rows(NODES, lambda i: f"n{i},64000,1,{(i + 1) % 3},V100\n"),
         "hosts.csv": rows(HOSTS, lambda i: f"h{i},D{i % 2},P{i % 3},S{i}\n"),
         "gpu.csv": rows(GPU, lambda i: f"v100,A (batch size {2**i}),B,{number()},2,1.5,1\n"),
@@ -64,6 +70,7 @@ def made(rng: random.Random) -> dict[str, bytes]:
         "placements.csv": rows(PLACEMENTS, lambda i: f"m,{i % 9 + 1}4,8,0.5,0.1\n"),
         "scalability.csv": rows(SCALABILITY, lambda i: f"m,{i + 1},{i + 4},8,0.5,0.1\n"),
         "cluster.yaml": CLUSTER.encode(),
+        "partitions.yaml": CLUSTER.replace("schedulers: 2", "partitions: {a: 2, b: [server1], c: 1}").encode(),
         "gavel.json": json.dumps({"k80": gavel}, indent=1).encode(),
         "recording.jsonl": "".join(json.dumps(line | {"t": i}) + "\n" for i in range(5)).encode(),
         "metrics.jsonl": "".join(json.dumps(chunk | {"chunk": i}) + "\n" for i in range(5)).encode(),

@@ -1,7 +1,8 @@
 """Alibaba's spot GPUs of 2026, `job_info_df.csv`.
 
-Schema: alibaba/clusterdata, cluster-trace-v2026-spot-gpu, README.md, 7deb28c8. `gpu_request` is per instance: a job has
-`gpu_request * worker_num` GPUs, for `duration` seconds. docs/howto/your-log.md says what load that makes.
+Schema: alibaba/clusterdata, cluster-trace-v2026-spot-gpu, README.md, 7deb28c8. `gpu_request` is per instance: a job
+has `gpu_request * worker_num` GPUs, for `duration` seconds, of the type `gpu_model` that it asked for.
+docs/howto/your-log.md says what load that makes.
 """
 
 import numpy as np
@@ -27,6 +28,7 @@ def _read(cells: Cells) -> Columns:
         "workers": np.clip(gpus, 1, 2**31 - 1),
         "milli": np.where(shares, np.rint(each * WHOLE), WHOLE).astype(np.int64),
         "tenant": cells.labels("organization"),
+        "allowed": cells.gpu_types("gpu_model"),
     }
 
 
@@ -35,8 +37,9 @@ SPOT = Source(
     "Alibaba's spot GPUs of 2026",
     ("job_name", "organization", "gpu_request", "worker_num", "submit_time", "duration"),
     _read,
-    passes=("gpu_model", "cpu_request", "job_type"),
+    uses=("gpu_model",),
+    passes=("cpu_request", "job_type"),
     marks=("job_type",),
     names="job_name",
-    remark="a job runs on GPUs of any model; spot jobs are treated as the others",
+    remark="CPUs have no end here, whatever a job asks for; spot jobs are treated as the others",
 )

@@ -201,7 +201,7 @@ CASES = {
         OPENB,
         [Job("a", 0, 3595, 1), Job("b", 20, 3600, 1, "failed")],
         {"no GPU": 1},
-        "cpu_milli gpu_spec memory_mib qos",
+        "cpu_milli memory_mib qos",
     ),
     "pai": Case(
         PAI,
@@ -217,7 +217,7 @@ CASES = {
             Job("437261", 9589664, 100, 16, "completed", "57"),
         ],
         {"no GPU": 1},
-        "cpu_request gpu_model job_type",
+        "cpu_request job_type",
     ),
     "tiresias": Case(
         TIRESIAS,

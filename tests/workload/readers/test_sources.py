@@ -11,8 +11,9 @@ import pytest
 from jaxsched.errors import NotRead
 from jaxsched.workload.jobs import ENDS
 from jaxsched.workload.readers.pollux import RUN_S
+from jaxsched.workload.readers.summary import details, understood
 from jaxsched.workload.traces import FORMATS, fill_in, read_log, read_trace, write_log, write_native
-from tests.workload.readers.cases import CASES, HEAD, NATIVE, OPENB, PAI, SACCT, SWF, write_case, written
+from tests.workload.readers.cases import CASES, HEAD, NATIVE, OPENB, PAI, SACCT, SPOT, SWF, write_case, written
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -110,6 +111,20 @@ def test_inputs_that_failed(name):
     assert jobs.job_id.tolist() == names and jobs.num_gpus.tolist() == gpus
     assert jobs.duration_s.tolist() == run_s and jobs.submit_s.tolist() == submit_s
     assert sum(log.skipped.values()) == left_out
+
+
+def test_sources_that_name_gpu_types_bind_jobs_to_them(tmp_path):
+    openb, spot = tmp_path / "openb.csv", tmp_path / "spot.csv"
+    openb.write_text(OPENB)
+    spot.write_text(SPOT)
+    assert fill_in(read_log(openb)).allowed.tolist() == ["V100M32", "A10|T4"]
+    log = read_log(spot)
+    assert fill_in(log).allowed.tolist() == ["A10", "A100-SXM4-80GB", "A100-SXM4-80GB"]
+    found = understood(log, fill_in(log))
+    assert found["bound_to_gpu_types"] == {"A100-SXM4-80GB": 2, "A10": 1}
+    assert any("3 jobs to GPU types (A100-SXM4-80GB 2, A10 1)" in line for line in details(found))
+    write_log(tmp_path / "trace.csv", log)
+    assert read_log(tmp_path / "trace.csv").jobs["allowed"].tolist() == log.jobs["allowed"].tolist()
 
 
 def counted(path: Path) -> int:
