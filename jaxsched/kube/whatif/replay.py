@@ -140,7 +140,7 @@ def _day(
         if why_not:
             skipped[why_not] = skipped.get(why_not, 0) + 1
             continue
-        job = _job(gang, largest, settings) | {"allowed": types.of(gang)}
+        job: dict[str, Any] = _job(gang, largest, settings) | {"allowed": types.of(gang)}
         end = max(gang.ended_s.values())
         jobs.append(job | {"tenant": tenants.index(next(iter(gang.pods.values())).namespace), "job_id": key})
         jct.append(end - job["submit_s"])
