@@ -326,16 +326,17 @@ def build_tier_speeds(
     cluster: Cluster, profiles: Profiles, gpu_sets: Sequence[str] = ()
 ) -> Float64[np.ndarray, "A models tiers"]:
     """How fast models run on the GPUs of each tier, fastest first; 0 where a set has none."""
-    count, model = distinct_speeds(cluster), jnp.arange(profiles.compute_s.shape[0])[:, None]
+    count, models, sets = distinct_speeds(cluster), profiles.compute_s.shape[0], len(gpu_sets) or 1
     if count == 1:
-        return np.ones((len(gpu_sets) or 1, len(model), 1))
+        return np.ones((sets, models, 1))
     every, _ = tiers(cluster, count)
-    found = np.zeros((len(gpu_sets) or 1, len(model), count))
+    model, found = jnp.arange(models)[:, None], np.zeros((sets, models, count))
     for speeds, usable in zip(found, _usable(cluster, gpu_sets)):
-        tier, kind = tiers(cluster.replace(group_gpus=jnp.where(usable, cluster.group_gpus, 0)), count)
+        tier, kind = tiers(cluster.replace(group_gpus=np.where(usable, cluster.group_gpus, 0)), count)
         own = np.asarray(tier) > 0
-        at = np.searchsorted(-np.asarray(every), -np.asarray(tier)[own])
-        fast = relative_speed(profiles, model, kind[own], tier[own], cluster.reference)
+        tier, kind = np.asarray(tier)[own], np.asarray(kind)[own]
+        at = np.searchsorted(-np.asarray(every), -tier)
+        fast = relative_speed(profiles, model, kind, tier, cluster.reference)
         speeds[:, at] = np.asarray(fast, np.float64)
     return found
 
