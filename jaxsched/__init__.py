@@ -1,9 +1,9 @@
 """jaxsched: GPU cluster scheduling as a pure JAX function.
 
 Names: `ClusterEnv`, `Comparison`, `Discipline`, `Policy`, `PolicySpec`, `Settings`, `UserError`, `WorkloadOptions`,
-`capacity`, `compare`, `fill_in_order`, `get_cluster`, `get_workload`, `make`, `make_job_list` and `policy`. Each is
-found when it is first used, so that `import jaxsched` opens nothing and answers at once; `help(jaxsched.compare)`
-explains one.
+`capacity`, `compare`, `compare_worlds`, `fill_in_order`, `get_cluster`, `get_workload`, `make`, `make_job_list` and
+`policy`. Each is found when it is first used, so that `import jaxsched` opens nothing and answers at once;
+`help(jaxsched.compare)` explains one.
 """
 
 import importlib
@@ -21,6 +21,7 @@ _HOMES = {
     "WorkloadOptions": "jaxsched.workload.load",
     "capacity": "jaxsched.policies.rules",
     "compare": "jaxsched.evaluation.compare",
+    "compare_worlds": "jaxsched.evaluation.worlds",
     "fill_in_order": "jaxsched.policies.filling",
     "get_cluster": "jaxsched.cluster.presets",
     "get_workload": "jaxsched.workload.load",

@@ -5,6 +5,7 @@ from jaxsched.env.queues import Discipline as Discipline
 from jaxsched.errors import UserError as UserError
 from jaxsched.evaluation.compare import compare as compare
 from jaxsched.evaluation.tables import Comparison as Comparison
+from jaxsched.evaluation.worlds import compare_worlds as compare_worlds
 from jaxsched.policies.filling import fill_in_order as fill_in_order
 from jaxsched.policies.policy import Policy as Policy
 from jaxsched.policies.registry import policy as policy

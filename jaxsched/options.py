@@ -307,7 +307,7 @@ class EvaluatedWorld(World):
         number(0.0, MOST_SIGMA, f"from 0 to {MOST_SIGMA:g}"),
     )
     pairs_known: bool = option(False, "Policies see these factors.", flag())
-    models: str | None = option(
+    models: object = option(
         None,
         "Models of your own beside the catalogue's, YAML: name, compute_s, gradient_bytes and more "
         "(jaxsched/workload/catalogue.py has an example).",

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import ExecutorOptions, Output, ScenarioOptions, file_of, optional
+from jaxsched.cli.evaluate_worlds import WorldsOptions, evaluate_worlds
+from jaxsched.cli.options import JOBS_FOLDER, Output, file_of, optional
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
@@ -58,6 +59,7 @@ Examples:
   jaxsched evaluate --preemption on --knows nothing --policies pack:backfill pack:las+backfill+preempt+h0.5
   jaxsched evaluate --cluster leaf-spine-64 --seeds 20 --policies pack quickstart --on ray:head:6379
   jaxsched evaluate --gpu-share 0.5 --pair-factors 0.7 --policies pack:sjf+backfill match:sjf match:sjf+observe
+  jaxsched evaluate --worlds contended:20 --policies greedy-wait --figure profile.png --worst worst
   jaxsched evaluate --preemption on --knows history --policies qssf tiresias-gittins pack:srsf+backfill+preempt
 """
 
@@ -67,31 +69,16 @@ HOW = ("record", "debug_checks", "keep_runs", "explain", "on", "ask", "device") 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(ScenarioOptions, ExecutorOptions):
+class Evaluate(WorldsOptions):
     """Run policies and checkpoints on the same jobs and compare them."""
 
-    policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = (
-        "pack",
-        "load-balance",
-        "tetris",
-        "least-interference",
-        "contention-aware",
-        "greedy-wait",
-    )
-    """Names of policies and folders of checkpoints."""
     seeds: Annotated[int | None, optional("N")] = None
     """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces)."""
-    json: Output = None
-    """Also write the results as JSON."""
     keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep every job of the first job list in --json, for `jaxsched report`."""
     explain: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """In --report, and of runs that are kept: what else was on offer when they started, for the N jobs that lost most
     after that (plays every run once more)."""
-    markdown: Output = None
-    """Also write the table as Markdown."""
-    figure: Output = None
-    """Also draw the distribution of job completion times (.png, .pdf or .svg)."""
     report: Output = None
     """Also write a page with all figures, the cluster over time and every job (.html; the first job list)."""
     picture: Output = None
@@ -109,6 +96,10 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.policies.registry import parse_all
 
         self.choose_device()
+        if self.worlds is not None:
+            return evaluate_worlds(self, self.worlds)
+        if self.worst is not None:
+            raise UserError("--worst: is for --worlds; give both, or leave it out")
         files = {f"--{option}": getattr(self, option) for option in OUTPUTS}
         check_outputs(files, [*self.inputs, *map(file_of, self.policies)])
         check_ending(self.report, ".html", option="--report")
@@ -199,7 +190,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         placed = bool(self.picture or self.report or self.keep_runs)
         settings = self.settings(record_placements=placed)
         with (
-            choose_executor(self.on, self.ask, Path(".jaxsched-jobs")) as executor,
+            choose_executor(self.on, self.ask, JOBS_FOLDER) as executor,
             RunDisplay([policy.name for policy in policies], sum(map(len, scenario.jobs))) as display,
         ):
             play = simulate if self.on == LOCAL else Elsewhere(executor, self.policies)

@@ -59,6 +59,7 @@ def plan_settings(gpu_speeds: Path | None = None, **fields: Any) -> "PlanSetting
         raise UserError(f"--{field.replace('_', '-')}:{wrong}") from None
 
 
+JOBS_FOLDER = Path(".jaxsched-jobs")  # where Slurm's jobs keep their files
 Output = Annotated[Path | None, optional("FILE")]
 
 
@@ -122,7 +123,7 @@ class ScenarioOptions(flatten("_Scenario", ClusterOptions, _NAMED, JobOptions, E
     def inputs(self) -> list[str]:
         """Names that may be those of files and folders that are read."""
         named = (self.cluster, self.workload, self.interference, self.models, self.outages, self.gpu_speeds)
-        return [name for name in named if name is not None]
+        return [str(name) for name in named if name is not None]
 
     def hardware(self) -> "Cluster":
         """The cluster alone: a trace takes long to read."""

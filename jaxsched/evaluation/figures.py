@@ -99,6 +99,20 @@ def jct_distribution(comparison: Comparison, path: str | Path) -> None:
     _save(figure, path)
 
 
+def performance_profile(
+    shares: Mapping[str, Float[np.ndarray, "F"]], factors: Float[np.ndarray, "F"], path: str | Path
+) -> None:
+    """A line per policy: the share of worlds in which it is within a factor of the best (Dolan & Moré, 2002)."""
+    figure, axes = _axes()
+    for i, (name, share) in enumerate(shares.items()):
+        axes.plot(factors, share, label=name, drawstyle="steps-post", **_look(i))
+    axes.set(xscale="log", xlabel="mean JCT over the best policy's in the same world", ylabel="share of worlds")
+    axes.set(ylim=(0, 1.02), xlim=(1, float(factors[-1])))
+    _name_lines(axes)
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
 def intervals(places: Sequence[tuple[str, float, Interval]], xlabel: str, path: str | Path) -> None:
     """Names from top to bottom, each with its mean and interval; those without a mean keep an empty line."""
     figure, axes = _axes()

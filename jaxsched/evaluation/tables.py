@@ -79,7 +79,7 @@ class Comparison:
             }
             for row in self.rows
         }
-        return _make_plain(
+        return make_plain(
             {
                 "jobs": dataclasses.asdict(self.jobs),
                 "bound_s": self.bound_s,
@@ -240,7 +240,7 @@ def markdown_table(names: list[str], lines: list[list[str]], notes: list[str]) -
 def _figures(row: PolicyResult) -> dict[str, Any]:
     """By name, the interval after the figure that it is of."""
     found = dataclasses.asdict(row.figures)
-    return {"jct_mean_s": found.pop("jct_mean_s"), "jct_ci95_s": _known(row.jct_ci95_s), **found}
+    return {"jct_mean_s": found.pop("jct_mean_s"), "jct_ci95_s": known_interval(row.jct_ci95_s), **found}
 
 
 def _runs(row: PolicyResult) -> dict[str, Any]:
@@ -248,26 +248,26 @@ def _runs(row: PolicyResult) -> dict[str, Any]:
     stats = [dataclasses.asdict(result.stats) for result in row.outcomes]
     return {
         "hand_written": row.baseline,
-        "ratio_ci95": _known(row.ratio_ci95),
+        "ratio_ci95": known_interval(row.ratio_ci95),
         "rejected_because": row.rejections,
         "notes": row.notes,
         "seeds": stats,
     }
 
 
-def _known(interval: Interval) -> list[float] | None:
+def known_interval(interval: Interval) -> list[float] | None:
     """[low, high], or None where there is no interval."""
     return None if math.isnan(interval[0]) else list(interval)
 
 
-def _make_plain(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
     """The same with NaN and infinities as None, which JSON has."""
     if isinstance(value, dict):
-        return {str(key): _make_plain(item) for key, item in value.items()}
+        return {str(key): make_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_make_plain(item) for item in value]
+        return [make_plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _make_plain(value.item())
+        return make_plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

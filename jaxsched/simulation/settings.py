@@ -22,7 +22,7 @@ from jaxsched.io.inputs import shorten
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator
-from jaxsched.workload.catalogue import get_catalogue
+from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList, gpu_sets
 
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
@@ -40,6 +40,7 @@ class Settings(EvaluatedWorld, RunOptions):
     """
 
     outages: Outages | None = None  # docs/semantics.md, section 11
+    models: str | Catalogue | None = None  # a file's name, or the models themselves
     seed: int = 0  # of the policies that draw
     wall_limit_s: float | None = option(None, "Cut every run off after this time on the wall.", LIMIT_S)
     record_placements: bool = False  # keep every job's placement
@@ -69,7 +70,8 @@ class Settings(EvaluatedWorld, RunOptions):
     def described(self) -> dict[str, Any]:
         """All values, as a report has them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"outages": None if self.outages is None else repr(self.outages)}
+        models = list(self.models.names) if isinstance(self.models, Catalogue) else self.models
+        return values | {"outages": None if self.outages is None else repr(self.outages), "models": models}
 
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:

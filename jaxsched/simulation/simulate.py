@@ -17,7 +17,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.device import bring_here, check_device, play_on, uses_accelerator
-from jaxsched.simulation.engine import Engine, Report
+from jaxsched.simulation.engine import Engine, Player, Report
 from jaxsched.simulation.jax_run import JaxEngine
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import PlayedWorld, Settings
@@ -76,6 +76,17 @@ def check_world(policy: Policy, settings: Settings) -> None:
         )
 
 
+def prepare_players(
+    policies: Sequence[Policy], cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
+) -> dict[str, Player]:
+    """Who plays each policy, by its name. UserError for the first that cannot be played here."""
+    for policy in policies:
+        check_world(policy, settings)
+    with play_on(settings.device):
+        world, engines = PlayedWorld(bring_here(cluster), job_lists, settings), (CompiledEngine(), JaxEngine())
+        return {one.name: engine_for(one, world, *engines).prepare(one, world) for one in policies}
+
+
 def simulate(
     policies: Sequence[Policy],
     cluster: Cluster,
@@ -106,12 +117,8 @@ def simulate(
     lists = range(len(job_lists))
     whole = only is None and settings.seeds_in_a_batch(len(job_lists))
     parts = [lists] if whole else [range(seed, seed + 1) for seed in (lists if only is None else only)]
-    for policy in policies:
-        check_world(policy, settings)
     names = get_catalogue(settings.models).names
-    with play_on(settings.device):
-        world, engines = PlayedWorld(bring_here(cluster), job_lists, settings), (CompiledEngine(), JaxEngine())
-        players = {one.name: engine_for(one, world, *engines).prepare(one, world) for one in policies}
+    players = prepare_players(policies, cluster, job_lists, settings)
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:

@@ -66,10 +66,13 @@ MEASURED = Catalogue()  # what mixes draw from, unless they name others
 BUILT_IN = Catalogue((*CATALOGUE, *LLM))
 
 
-def get_catalogue(path: str | Path | None = None) -> Catalogue:
-    """The project's models and those of a file. UserError for whatever is wrong with it, with what would be right."""
-    if path is None:
-        return BUILT_IN
+def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
+    """The project's models and those of a file. UserError for whatever is wrong with it, with what would be right.
+
+    A catalogue is returned as it is.
+    """
+    if path is None or isinstance(path, Catalogue):
+        return path or BUILT_IN
     entries = check_mapping(read_yaml(path, __name__), str(path), ("models",)).get("models")
     if not isinstance(entries, list) or not entries:
         raise bad_field(str(path), "models", entries, "a list of models, each with a name")

@@ -1,0 +1,169 @@
+"""Policies on random worlds: the one function behind `jaxsched evaluate --worlds`, and what became of each world."""
+
+import dataclasses
+import math
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxsched.cluster.hardware import total_gpus
+from jaxsched.errors import UserError
+from jaxsched.evaluation.compare import compare
+from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison, worst_text, worst_worlds
+from jaxsched.executors.executor import Executor, LocalExecutor, Task, Tell
+from jaxsched.io.files import write_text
+from jaxsched.options import EvaluatedWorld, RunOptions, describe, list_names
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.registry import parse, parse_all
+from jaxsched.policies.rules import Rule
+from jaxsched.simulation.engine import Report
+from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import prepare_players
+from jaxsched.versions import versions
+from jaxsched.workload.jobs import offered_load
+from jaxsched.worlds.draw import PLAIN, draw_world
+from jaxsched.worlds.families import Choice, parse_worlds
+from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World
+
+COMMAND, README = "command.txt", "README.md"  # of the worst worlds
+Named = str | Path | Rule | Policy
+Drawn = Callable[[int, int], None]  # how many worlds are drawn, and how many there will be
+
+
+def compare_worlds(
+    worlds: str | Choice,
+    policies: str | Sequence[Named],
+    settings: Settings | None = None,
+    *,
+    first: int = 0,
+    num_jobs: int | None = None,
+    report: Report | None = None,
+    drawn: Drawn | None = None,
+    executor: Executor | None = None,
+) -> WorldsComparison:
+    """Run every policy, and the plain rules, on random worlds. Print the result to see tables.
+
+    Args:
+        worlds: NAME[:COUNT[:training]], see `worlds.families`; test worlds unless it says otherwise.
+        policies: as in `compare`. Other machines need names.
+        settings: what all policies play under; its models are the worlds' own. None: the defaults.
+        first: number of the first world; the others follow.
+        num_jobs: of each world; None: as many as the family says.
+        report: called with the progress of a run; `seed` is the world's place.
+        drawn: called as worlds are drawn.
+        executor: who plays the worlds, a task each; None: this process.
+
+    Raises:
+        UserError: on an unknown family or policy, or a policy that cannot play one of the worlds, which is named.
+    """
+    choice = parse_worlds(worlds) if isinstance(worlds, str) else worlds
+    settings = settings or Settings()
+    if settings.models is not None or settings.outages is not None:
+        raise UserError("compare_worlds: models, outages: worlds have models and servers of their own; leave these out")
+    asked = [policies] if isinstance(policies, str) else list(policies)
+    policies = parse_all(asked)
+    plain = [name for name in PLAIN if name not in {policy.name for policy in policies}]
+    made = _draw_all(choice, first, num_jobs, drawn)
+    _check(made, policies, "", settings)
+    _check(made, [parse(name) for name in plain], ", where the plain rules are always played", settings)
+    tasks = [Task(f"world {world.name}", play_world, world) for world in made]
+    tell = None if report is None else lambda i, progress: report(dataclasses.replace(progress, seed=i))
+    results: dict[int, WorldResult] = {}
+    for number, result in (executor or LocalExecutor()).run(Common((*asked, *plain), settings), tasks, tell):
+        results[number] = result
+    return WorldsComparison(choice, made, [results[i] for i in range(len(made))], settings, versions())
+
+
+def _draw_all(choice: Choice, first: int, num_jobs: int | None, drawn: Drawn | None) -> list[World]:
+    if num_jobs is not None and num_jobs < 2:
+        raise UserError(f"num_jobs: {num_jobs} should be at least 2, so that a world has a load")
+    found = []
+    for number in range(first, first + choice.worlds):
+        found.append(draw_world(choice, number, num_jobs))
+        if drawn is not None:
+            drawn(len(found), choice.worlds)
+    return found
+
+
+def _check(worlds: Sequence[World], policies: Sequence[Policy], what: str, settings: Settings) -> None:
+    """UserError if one of the policies cannot play a world: before the long run, and not in silence."""
+    for world in worlds:
+        try:
+            own = dataclasses.replace(settings, models=world.catalogue)
+            prepare_players(policies, world.cluster, [world.jobs], own)
+        except UserError as error:
+            raise UserError(f"world {world.name}{what}: {error}") from None
+
+
+class Common(NamedTuple):
+    """What all worlds share. Policies may be names, which other machines make anew."""
+
+    policies: tuple[Named, ...]
+    settings: Settings
+
+
+def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
+    """The work of a task: every policy on one world. UserError names the world."""
+    settings = dataclasses.replace(common.settings, models=world.catalogue)
+    try:
+        found = compare(world.cluster, world.jobs, common.policies, settings, report=tell)
+    except UserError as error:
+        raise UserError(f"world {world.name}: {error}") from None
+    jobs, played = len(world.jobs), {}
+    for row in found.rows:
+        complete = row.jobs.finished == jobs
+        jct_s = row.figures.jct_mean_s if complete else math.nan
+        unstable = any(note.startswith("unstable") for note in row.notes)
+        played[row.name] = Played(jct_s, complete, unstable, row.outcomes[0].stats.wall_s)
+    gpus = total_gpus(world.cluster)
+    about = {
+        "servers": sum(count for count, _ in world.servers),
+        "gpus": gpus,
+        "schedulers": world.schedulers,
+        "topology": world.topology["kind"],
+        "jobs": jobs,
+        "load": offered_load(world.jobs, gpus),
+    }
+    return WorldResult(world.name, about, found.bound_s, played)
+
+
+def write_worst(comparison: WorldsComparison, folder: str | Path) -> None:
+    """Writes the worst worlds of every policy, a folder each with the command that plays it again, and a list."""
+    folder = Path(folder)
+    lines = [f"# The worst worlds of each policy, of {comparison.choice.spelt}", ""]
+    lines += [f"In the folder of a world: `sh {COMMAND}` plays it again.", ""]
+    places = set()
+    for policy in comparison.policies:
+        places |= set(worst_worlds(comparison, policy))
+        lines.append(f"- {policy}: {worst_text(comparison, policy)}")
+    for place in sorted(places):
+        world = comparison.worlds[place]
+        own = folder / world.name
+        own.mkdir(parents=True, exist_ok=True)
+        world.write(own)
+        write_text(own / COMMAND, shlex.join(command(comparison)) + "\n")
+    write_text(folder / README, "\n".join(lines) + "\n")
+
+
+def command(comparison: WorldsComparison) -> list[str]:
+    """What plays a world of the comparison again, in its folder."""
+    files = ["--cluster", CLUSTER, "--workload", TRACE, "--models", MODELS]
+    policies = [os.path.abspath(name) if "/" in name or ".py:" in name else name for name in comparison.policies]
+    return ["jaxsched", "evaluate", *files, *_options(comparison.settings), "--policies", *policies]
+
+
+def _options(settings: Settings) -> list[str]:
+    """Settings that are not the defaults, as the command line has them."""
+    words = ["--seed", str(settings.seed)] if settings.seed else []
+    names = dict.fromkeys(name for kind in (EvaluatedWorld, RunOptions) for name in list_names(kind))
+    known, usual = describe(Settings), Settings()
+    for name in names:
+        value = getattr(settings, name)
+        if name not in known or value == getattr(usual, name):
+            continue
+        spelt = {said: word for word, said in (known[name].values.words or {}).items()}
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True and not spelt else [str(spelt.get(value, value))]
+    return words

@@ -1,0 +1,1 @@
+"""Random worlds: families of clusters with jobs, drawn by seed."""

@@ -1,0 +1,125 @@
+"""Policies on random worlds: figures by hand, files, and worlds that are played again to the bit."""
+
+import dataclasses
+import json
+import math
+import pickle
+import shlex
+
+import numpy as np
+import pytest
+
+from jaxsched.cli.main import main
+from jaxsched.errors import UserError
+from jaxsched.evaluation import world_tables
+from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison
+from jaxsched.evaluation.worlds import COMMAND, compare_worlds, write_worst
+from jaxsched.executors.executor import LocalExecutor
+from jaxsched.simulation.settings import Settings
+from jaxsched.worlds.draw import PLAIN, draw_world
+from jaxsched.worlds.families import Choice
+from tests.support.commands import refused
+
+JOBS = 60
+
+
+@pytest.fixture(scope="module")
+def found() -> WorldsComparison:
+    return compare_worlds("wide:3", ["pack", "greedy-wait"], num_jobs=JOBS)
+
+
+def made(jct_s: dict[str, list[float]], unstable: bool = False) -> WorldsComparison:
+    """A comparison of these mean JCTs; NaN where a policy did not finish."""
+    count = len(next(iter(jct_s.values())))
+    worlds = [draw_world(Choice("any"), i, jobs=2) for i in range(count)]
+    rows = [
+        {name: Played(times[i], not math.isnan(times[i]), unstable, 1.0) for name, times in jct_s.items()}
+        for i in range(count)
+    ]
+    results = [WorldResult(world.name, {}, 50.0, row) for world, row in zip(worlds, rows)]
+    return WorldsComparison(Choice("any", count), worlds, results, Settings(), {})
+
+
+def test_figures_by_hand():
+    plain = dict(zip(PLAIN, [[100.0, 100.0, 200.0], [200.0, 50.0, 100.0], [400.0, 90.0, 150.0], [300.0, 70.0, 140.0]]))
+    table = made({"mine": [50.0, 100.0, math.nan], "level": [102.0, 51.0, 102.0], **plain})
+    mine, level = (world_tables.summarise(table, name) for name in ("mine", "level"))
+    assert mine.ratio == pytest.approx(1.0)  # of 1/2 and 2
+    assert mine.worst == 2.0 and mine.near == pytest.approx(1 / 3) and mine.complete == pytest.approx(2 / 3)
+    assert mine.to_bound == pytest.approx(2**0.5)
+    assert level.ratio == level.worst == pytest.approx(1.02) and level.near == level.complete == 1.0
+    low, high = mine.ratio_ci95
+    assert math.log(high) == pytest.approx(-math.log(low)) == pytest.approx(12.7062 * math.log(2))  # t of 1 degree
+    shares = world_tables.within(table, np.array([1.0, 1.02, 2.0, 2.05]))
+    # The least of each world: 50 (mine), 50 (plain with reserve), 100 (the same).
+    assert shares[:2] == pytest.approx(np.array([[1 / 3, 1 / 3, 2 / 3, 2 / 3], [0, 2 / 3, 2 / 3, 1]]))
+    assert world_tables.worst_worlds(table, "mine") == [2, 1, 0]
+    text = world_tables.report_text(table)
+    assert "mine †" in text and "worst of mine: any-2 –, any-1 2.000, any-0 0.500" in text
+
+
+def test_a_world_that_no_plain_rule_finishes_gives_no_ratio():
+    table = made({"mine": [50.0, 100.0], **{name: [math.nan, 100.0] for name in PLAIN}})
+    assert math.isnan(table.ratio[0, 0]) and table.ratio[0, 1] == 1.0
+    assert "unstable under every policy" not in world_tables.report_text(table)
+    growing = made({name: [1.0] for name in PLAIN}, unstable=True)
+    assert "unstable under every policy" in world_tables.report_text(growing)
+
+
+def test_plain_rules_are_always_played_and_every_job_is_accounted_for(found):
+    assert found.policies == ("pack", "greedy-wait", *PLAIN)
+    assert found.complete.all() and (found.jct_s > found.bound_s).all()
+    plain = [found.policies.index(name) for name in PLAIN]
+    assert found.ratio[plain].min(0) == pytest.approx(np.ones(3))
+    report = json.loads(world_tables.dumps(found))
+    assert [world["name"] for world in report["worlds"]] == ["wide-0", "wide-1", "wide-2"]
+    assert report["policies"]["pack"]["within"]["1.0"] <= 1.0 and repr(found).count("worst of") == 6
+
+
+class Sent(LocalExecutor):
+    """As another machine: what a task gets and gives is sent."""
+
+    def run(self, common, tasks, report=None):
+        common, tasks = pickle.loads(pickle.dumps((common, tasks)))
+        for number, result in super().run(common, tasks, report):
+            yield number, pickle.loads(pickle.dumps(result))
+
+
+def test_other_machines_find_the_same(found):
+    told = []
+    other = compare_worlds("wide:1", ["pack", "greedy-wait"], num_jobs=JOBS, executor=Sent(), report=told.append)
+    assert np.array_equal(other.jct_s, found.jct_s[:, :1]) and {one.policy for one in told} == set(found.policies)
+
+
+def test_the_worst_worlds_are_played_again_to_the_bit(tmp_path, monkeypatch, capsys):
+    settings = Settings(preemption=True, restart_s=30.0)
+    table = compare_worlds("mixed:2", ["pack:las+backfill+preempt"], settings, first=4, num_jobs=JOBS)
+    write_worst(table, tmp_path)
+    assert (tmp_path / "README.md").read_text().count("mixed-5") == 5
+    for i, world in enumerate(table.worlds):
+        monkeypatch.chdir(tmp_path / world.name)
+        words = shlex.split((tmp_path / world.name / COMMAND).read_text())
+        main([*words[1:], "--json", "again.json"])
+        again = json.loads((tmp_path / world.name / "again.json").read_text())
+        assert [again["policies"][name]["jct_mean_s"] for name in table.policies] == table.jct_s[:, i].tolist()
+        assert again["bound_s"] == table.bound_s[i]
+
+
+def test_a_policy_that_cannot_play_a_world_is_named_with_the_world(capsys, tmp_path):
+    jax_only = "engine compiled: cannot play 'random'"
+    said = refused(capsys, "evaluate", "--worlds", "any:2", "--policies", "random", "--engine", "compiled")
+    assert said.startswith("world any-0: ") and jax_only in said
+    with pytest.raises(UserError, match=r"world any-0: policy 'tiresias-las'.*preemption"):
+        compare_worlds("any:1", "tiresias-las", num_jobs=JOBS)
+    with pytest.raises(UserError, match="models, outages"):
+        compare_worlds("any:1", "pack", dataclasses.replace(Settings(), models=draw_world(Choice("any"), 0).catalogue))
+
+
+def test_the_command_writes_what_it_shows(tmp_path, capsys):
+    figure, page, worst = tmp_path / "profile.svg", tmp_path / "table.md", tmp_path / "worst"
+    files = ["--figure", figure, "--markdown", page, "--worst", worst]
+    main(["evaluate", "--worlds", "any:1", "--num-jobs", str(JOBS), "--policies", "pack", *map(str, files)])
+    shown = capsys.readouterr().out
+    assert "worst of pack: any-0" in shown and "within a factor" in page.read_text()
+    assert figure.stat().st_size > 1000 and (worst / "any-0" / "cluster.yaml").exists()
+    assert "is not empty" in refused(capsys, "evaluate", "--worlds", "any:1", "--worst", worst)
