@@ -168,7 +168,7 @@ def appraise(
         beside: workers of one more candidate, the last, and its GPU as in `Action`.
     """
     now = window.now or step_time(params.interference, window.footprint, window.total[:, None])
-    cluster, layout = one_partition(params.cluster, p), layout_of(params.cluster)
+    cluster = one_partition(params.cluster, p)
     rows, shared = window.footprint, window.sharing
     room = sharing.room_of(window.free, shared.shared) if shared else jnp.zeros_like(window.free)
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
@@ -184,17 +184,7 @@ def appraise(
     if window.gpu_speeds > 1:
         view = fastest(view, job)
     duration = window.duration_s[w]
-    workers, valid = list_candidates(view, job)
-    gpu = jnp.full(valid.shape, -1)
-    if window.every_gpu:
-        assert shared and job.milli is not None
-        lone, index, fits = list_single_gpus(view, shared.shared, job.milli)
-        gpu = jnp.concatenate([gpu, index])
-        workers = jnp.concatenate([workers, lone])
-        valid = jnp.concatenate([valid & (job.milli >= WHOLE), fits & (job.milli < WHOLE)])
-    if beside:
-        gpu = jnp.append(gpu, beside[1])
-        workers, valid = jnp.concatenate([workers, beside[0][None]]), jnp.append(valid, True)
+    (workers, gpu), valid = _list_options(window, view, job, beside)
     best = best_hardware(params.cluster)
 
     def predict(chosen: Chosen) -> tuple[Array, ...]:
@@ -209,10 +199,6 @@ def appraise(
     effective = loss = own + added / jnp.maximum(duration, 1e-9)
     if least:
         loss = own / least[0] + added / jnp.maximum(duration, 1e-9)
-    later = jnp.zeros_like(own)
-    if window.lifetimes:
-        used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
-        later = jnp.where(used, jnp.maximum((own * duration)[:, None] - window.exit_s, 0.0), 0.0).sum(-1)
     stake = (loss - 1.0) * duration / window.wait_s
     return Offers(
         view=view,
@@ -223,10 +209,39 @@ def appraise(
         added_s=added,
         effective=effective,
         loss=loss,
-        later=later / jnp.maximum(duration, 1e-9),
+        later=_find_delays_s(window, view, workers, own * duration) / jnp.maximum(duration, 1e-9),
         stake=stake,
         gpu=gpu,
     )
+
+
+def _list_options(
+    window: Window, view: View, job: JobSpec, beside: tuple[Int32[Array, "NK"], Int32[Array, ""]] | None
+) -> tuple[Chosen, Bool[Array, "C"]]:
+    """The candidates of a job, the one `beside` them last, and which of them are valid."""
+    workers, valid = list_candidates(view, job)
+    gpu = jnp.full(valid.shape, -1)
+    if window.every_gpu:
+        assert window.sharing and job.milli is not None
+        lone, index, fits = list_single_gpus(view, window.sharing.shared, job.milli)
+        gpu = jnp.concatenate([gpu, index])
+        workers = jnp.concatenate([workers, lone])
+        valid = jnp.concatenate([valid & (job.milli >= WHOLE), fits & (job.milli < WHOLE)])
+    if beside:
+        gpu = jnp.append(gpu, beside[1])
+        workers, valid = jnp.concatenate([workers, beside[0][None]]), jnp.append(valid, True)
+    return (workers, gpu), valid
+
+
+def _find_delays_s(
+    window: Window, view: View, workers: Int32[Array, "C NK"], run_s: Float32[Array, "C"]
+) -> Float32[Array, "C"]:
+    """By how much later servers would be wholly free, with a job that runs so long on them; 0: not looked at."""
+    if not window.lifetimes:
+        return jnp.zeros_like(run_s)
+    layout = layout_of(view.cluster)
+    used = jax.vmap(lambda w: per_server(layout, w))(workers) > 0
+    return jnp.where(used, jnp.maximum(run_s[:, None] - window.exit_s, 0.0), 0.0).sum(-1)
 
 
 def _map_in_blocks(

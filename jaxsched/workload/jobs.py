@@ -5,7 +5,8 @@ is the boundary at which the scheduler first sees it and the lead, the seconds i
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,65 +88,87 @@ class JobTable(Pytree):
 NEVER = np.int32(2**31 - 1)
 
 
+Texts = str | Sequence[str] | np.ndarray
+
+
+class JobColumns(TypedDict, total=False):
+    """What may be said of jobs beside submit time, run time and workers: one value for all, or one per job."""
+
+    gpus_per_worker: ArrayLike  # left out: 1
+    ps: ArrayLike  # 0
+    model: ArrayLike  # 0
+    tenant: ArrayLike  # 0
+    home: ArrayLike | None  # round robin in order of submission
+    milli: ArrayLike  # `WHOLE`
+    gpu_type: Texts  # ""
+    ended: ArrayLike  # 0
+    given_s: ArrayLike | None  # `submit_s`
+    estimate_s: ArrayLike | None  # the run time itself, and so where it is NaN
+    tenant_name: Texts | None  # the tenant's number
+    user: Texts  # ""
+    allowed: Texts  # GPU types that it may use, such as `A100` or `A100|H100`; "": any
+    job_id: Texts | None  # the number in order of submission
+
+
+_WHOLE_NUMBERS = {  # least, most, and what it is where nothing is said
+    "gpus_per_worker": (1, np.inf, 1),
+    "ps": (0, MOST_PS, 0),
+    "model": (0, np.inf, 0),
+    "tenant": (0, np.inf, 0),
+    "milli": (1, WHOLE, WHOLE),
+    "ended": (0, len(ENDS) - 1, 0),
+}
+
+
 def make_job_list(
     submit_s: ArrayLike,
     duration_s: ArrayLike,
     workers: ArrayLike,
     *,
-    gpus_per_worker: ArrayLike = 1,
-    ps: ArrayLike = 0,
-    model: ArrayLike = 0,
-    tenant: ArrayLike = 0,
-    home: ArrayLike | None = None,
-    milli: ArrayLike = WHOLE,
-    gpu_type: str | Sequence[str] | np.ndarray = "",
-    ended: ArrayLike = 0,
-    given_s: ArrayLike | None = None,
-    estimate_s: ArrayLike | None = None,
-    tenant_name: Sequence[str] | np.ndarray | None = None,
-    user: str | Sequence[str] | np.ndarray = "",
-    allowed: str | Sequence[str] | np.ndarray = "",
     models: int = len(MODEL_NAMES),
-    job_id: Sequence[str] | np.ndarray | None = None,
+    **columns: Unpack[JobColumns],
 ) -> JobList:
-    """Checked jobs, sorted by submit time (stable). Scalars are repeated for every job. `models`: in the catalogue.
+    """Checked jobs, sorted by submit time (stable).
 
-    Without `home` the jobs go round robin in order of submission; without `job_id` they are numbered in that order;
-    without `given_s` it is `submit_s`; tenants without `tenant_name` are called by their numbers. Without `estimate_s`,
-    or where it is NaN, policies see the run time itself. `allowed` are the GPU types that a job may use, such as `A100`
-    or `A100|H100`; without it, any.
-    UserError names the field, the first bad job (its position in the arguments) and what would be right.
+    Args:
+        submit_s: seconds from the trace's start, one per job.
+        duration_s: run times in seconds, one per job or one for all.
+        workers: likewise.
+        models: in the catalogue.
+        columns: fields of `JobList`, as `JobColumns` has them.
+
+    Raises:
+        UserError: names the field, the first bad job (its position in the arguments) and what would be right.
     """
+    if unknown := columns.keys() - JobColumns.__annotations__.keys():
+        raise TypeError(f"make_job_list: jobs have no {', '.join(sorted(unknown))}")
+    given: dict[str, Any] = {name: values for name, values in columns.items() if values is not None}
     submit = np.atleast_1d(np.asarray(submit_s, np.float64))
     size = len(submit)
-    columns = {
+    found = {
         "submit_s": _column("submit_s", submit, size, np.float64, 0.0),
         "duration_s": _column("duration_s", duration_s, size, np.float64, SHORTEST_S, maximum=LONGEST_S),
         "workers": _column("workers", workers, size, np.int32, 1),
-        "gpus_per_worker": _column("gpus_per_worker", gpus_per_worker, size, np.int32, 1),
-        "ps": _column("ps", ps, size, np.int32, 0, maximum=MOST_PS),
-        "model": _column("model", model, size, np.int32, 0, maximum=models - 1),
-        "tenant": _column("tenant", tenant, size, np.int32, 0),
+        "given_s": _column("given_s", given.get("given_s", submit), size, np.float64, -np.inf),
         "estimate_ratio": np.ones(size),
-        "milli": _column("milli", milli, size, np.int32, 1, maximum=WHOLE),
-        "ended": _column("ended", ended, size, np.int32, 0, maximum=len(ENDS) - 1),
-        "given_s": submit if given_s is None else _column("given_s", given_s, size, np.float64, -np.inf),
     }
-    _check_fractions(columns)
-    if estimate_s is not None:
-        given = np.broadcast_to(np.asarray(estimate_s, np.float64), (size,))
-        columns["estimate_ratio"] = np.where(np.isfinite(given), given / columns["duration_s"], 1.0)
-    named = columns["tenant"] if tenant_name is None else tenant_name
-    for name, texts in {"gpu_type": gpu_type, "tenant_name": named, "user": user, "allowed": allowed}.items():
-        columns[name] = np.broadcast_to(np.asarray(texts).astype(str), (size,))
-    columns["allowed"] = _gpu_types(columns["allowed"])
-    order = np.argsort(submit, kind="stable")
-    columns = {name: column[order] for name, column in columns.items()}
-    columns["home"] = (
-        np.arange(size, dtype=np.int32) if home is None else _column("home", home, size, np.int32, 0)[order]
-    )
-    columns["job_id"] = np.arange(size).astype(str) if job_id is None else _job_ids(job_id, size)[order]
-    return JobList(**columns)
+    for name, (least, most, usual) in _WHOLE_NUMBERS.items():
+        most = models - 1 if name == "model" else most
+        found[name] = _column(name, given.get(name, usual), size, np.int32, least, maximum=most)
+    _check_fractions(found)
+    if "estimate_s" in given:
+        estimate = np.broadcast_to(np.asarray(given["estimate_s"], np.float64), (size,))
+        found["estimate_ratio"] = np.where(np.isfinite(estimate), estimate / found["duration_s"], 1.0)
+    for name, usual in {"gpu_type": "", "tenant_name": found["tenant"], "user": "", "allowed": ""}.items():
+        found[name] = np.broadcast_to(np.asarray(given.get(name, usual)).astype(str), (size,))
+    found["allowed"] = _gpu_types(found["allowed"])
+    if "home" in given:
+        found["home"] = _column("home", given["home"], size, np.int32, 0)
+    if "job_id" in given:
+        found["job_id"] = _job_ids(given["job_id"], size)
+    order, numbers = np.argsort(submit, kind="stable"), np.arange(size, dtype=np.int32)
+    found = {name: column[order] for name, column in found.items()}
+    return JobList(**({"home": numbers, "job_id": numbers.astype(str)} | found))
 
 
 def split_types(text: str) -> tuple[str, ...]:
