@@ -41,7 +41,7 @@ from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.config import MachineConfig, quickstart_config, validate
 from jaxsched.learning.setting import Setting, make_setting
 from jaxsched.networks.hierarchy import APPRAISED
-from jaxsched.policies import menu, waiting
+from jaxsched.policies import heuristics, menu
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 
@@ -125,12 +125,12 @@ def watched_places() -> Iterator[list[float]]:
         jax.debug.callback(lambda share: needed.append(float(share)), some.mean())
         return batching.of_parts(parts, some, *rest)
 
-    menu.of_parts = waiting.of_parts = watched
+    menu.of_parts = heuristics.of_parts = watched
     try:
         yield needed
         jax.effects_barrier()
     finally:
-        menu.of_parts = waiting.of_parts = batching.of_parts
+        menu.of_parts = heuristics.of_parts = batching.of_parts
 
 
 def training_setting(envs: int) -> Setting:

@@ -1,4 +1,4 @@
-"""The kind of machine: what compiled programs and the last bits of their results depend on."""
+"""The kind of machine: what compiled programs and the last bits of their results depend on; where programs are kept."""
 
 import functools
 import hashlib
@@ -6,6 +6,8 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import sys
+from importlib import metadata
 from pathlib import Path
 
 from jaxsched.errors import UserError
@@ -145,3 +147,41 @@ def cpu_kind() -> str:
     except OSError:
         features = platform.processor()
     return f"{platform.machine()}-{cores()}-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
+
+
+OPTIONS = {"persistent_cache_min_compile_time_secs": 0.0, "persistent_cache_min_entry_size_bytes": 0}
+
+
+def enable_cache() -> Path | None:
+    """Turns the cache on, unless its folder cannot be written; returns it. One per kind of CPU: homes are shared.
+
+    Where JAX is not imported yet, it is told by its environment variables: not every command needs it.
+    """
+    folder = cache_root() / "xla" / cpu_kind()
+    if not usable_folder(folder):
+        return None
+    options = {"compilation_cache_dir": str(folder)} | OPTIONS
+    for name, value in options.items():
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(f"jax_{name}", value)
+        else:
+            os.environ[f"JAX_{name.upper()}"] = str(value)
+    return folder
+
+
+PACKAGES = ("jax", "jaxlib", "flax", "numpy", "numba")
+
+
+def versions() -> dict[str, str]:
+    """Of jaxsched, of the packages that its results depend on and of Python, and the kinds of device and of CPU."""
+    import jax
+
+    import jaxsched
+
+    found = {"jaxsched": jaxsched.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found | {"device": jax.devices()[0].device_kind, "cpu": cpu_kind()}

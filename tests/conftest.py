@@ -15,8 +15,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from jaxsched.compile_cache import enable_cache
-from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops
+from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops, enable_cache
 
 allow_whole_loops()
 

@@ -15,9 +15,8 @@ import tyro
 
 import jaxsched
 from jaxsched.cli.main import command_of
-from jaxsched.cluster.cluster_file import ENTRY, File
+from jaxsched.cluster.presets import ENTRY, TOPOLOGIES, File
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from jaxsched.kube.cluster.metrics import Metrics
 from jaxsched.workload import catalogue
 from jaxsched.workload.traces import FORMATS

@@ -111,7 +111,7 @@ TOPOLOGY = Recipe(
             '    """Racks of two servers."""\n'
             "    return leaf_spine(num_servers, 2, nic_gbits_s)\n"
         },
-        "jaxsched/cluster/topologies/registry.py": {
+        "jaxsched/cluster/presets.py": {
             "from jaxsched.cluster.topologies.rail": "from jaxsched.cluster.topologies.mine import pairs\n"
             "from jaxsched.cluster.topologies.rail",
             '    "rail": rail,\n': '    "rail": rail,\n    "pairs": pairs,\n',

@@ -138,10 +138,10 @@ def _training(cluster: str, schedulers: int, path: str) -> "Timing":
 
     from jaxsched.bench.simulator import Timing, device_name
     from jaxsched.cluster.presets import get_inventory
-    from jaxsched.compile_cache import enable_cache
     from jaxsched.learning.config import MachineConfig, quickstart_config, validate
     from jaxsched.learning.devices import provide_devices
     from jaxsched.learning.loop import bench_chunk
+    from jaxsched.machine import enable_cache
 
     enable_cache()
     provide_devices()

@@ -184,7 +184,7 @@ def _csv(path: Path) -> str | None:
 
 
 def _yaml(path: Path) -> str:
-    from jaxsched.cluster.cluster_file import read_cluster_file
+    from jaxsched.cluster.presets import read_cluster_file
     from jaxsched.errors import UserError
     from jaxsched.io.yaml_file import read_yaml
     from jaxsched.learning.config import load_config

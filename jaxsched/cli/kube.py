@@ -103,8 +103,7 @@ class Run:
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Scheduler
         from jaxsched.kube.cluster.health import read_certificate, serve
-        from jaxsched.kube.cluster.metrics import Metrics
-        from jaxsched.kube.cluster.metrics_access import MetricsAccess
+        from jaxsched.kube.cluster.metrics import Metrics, MetricsAccess
         from jaxsched.kube.plan.planner import Planner
         from jaxsched.kube.policy.guarded import GuardedPolicy
 

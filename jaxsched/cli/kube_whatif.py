@@ -81,7 +81,7 @@ class Whatif:
         from jaxsched.kube.capacity.fleet import warn_of_products
         from jaxsched.kube.read.manifest import manifest_pods
         from jaxsched.kube.whatif.forecast import forecast_starts
-        from jaxsched.kube.whatif.question import Question
+        from jaxsched.kube.whatif.rollouts import Question
         from jaxsched.policies.registry import parse_all
 
         inputs = [one for one in (self.recording, self.manifest, self.gpu_speeds, *self.history) if one is not None]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from jaxsched import __version__
 from jaxsched.cli.errors import fail, mistakes, parse_command
-from jaxsched.compile_cache import enable_cache
-from jaxsched.machine import allow_whole_loops
+from jaxsched.machine import allow_whole_loops, enable_cache
 
 # Of each command the first line of its help. See `command_of`.
 COMMANDS = {

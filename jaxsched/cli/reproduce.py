@@ -42,8 +42,8 @@ class Reproduce:
         from jaxsched.io.cards import what_of
         from jaxsched.io.files import check_folder
         from jaxsched.learning.card import table_beside_card
+        from jaxsched.machine import versions
         from jaxsched.policies import evolved
-        from jaxsched.versions import versions
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out

@@ -50,11 +50,11 @@ class Simulate(ScenarioOptions):
         from jaxsched.cli.output import RunDisplay, results, show, text
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.parts import SLOWED, parts_of
-        from jaxsched.evaluation.perfetto import write_trace
+        from jaxsched.evaluation.timelines import write_trace
         from jaxsched.io.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
-        from jaxsched.simulation.job_table import check_jobs_file, write_jobs
+        from jaxsched.simulation.outcome import check_jobs_file, write_jobs
         from jaxsched.simulation.settings import params_for
 
         self.choose_device()

@@ -8,8 +8,14 @@ from jaxtyping import Float32, Int
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, numbered_types, relative_speeds
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.cluster.partitions import partition_rows
-from jaxsched.cluster.servers import BYTES_S_PER_GBITS_S, BYTES_S_PER_GBYTES_S, Server, gpu_types, most_frequent_type
+from jaxsched.cluster.servers import (
+    BYTES_S_PER_GBITS_S,
+    BYTES_S_PER_GBYTES_S,
+    Server,
+    gpu_types,
+    most_frequent_type,
+    partition_rows,
+)
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device

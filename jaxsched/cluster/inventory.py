@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
-from jaxsched.cluster.partitions import default_schedulers, pad_rows
-from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, split_gpus
+from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, default_schedulers, pad_rows, split_gpus
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.csv_file import Table, read_table

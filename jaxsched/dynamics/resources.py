@@ -3,13 +3,16 @@
 `M = [cpu of NK groups | pcie of NK groups | qpi of N servers | nic of N servers | E links]`. One flat axis lets totals,
 shares and slowdowns be matmuls and reductions, without a special case per channel. GPUs that jobs share are not on it:
 a job lies on one of them at most (`dynamics.gpu_sharing`).
+
+Totals are the summed utilisation of every resource, with the links that partitions share; where links are few without a
+`scatter`, which no loop holds that becomes one function (`machine.loop_options`).
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from jaxsched.cluster.hardware import Cluster
 
@@ -75,3 +78,26 @@ def comm_capacity(cluster: Cluster) -> Float32[Array, "wires"]:
             cluster.link_bytes_s[cluster.link_id],
         ]
     )
+
+
+PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
+
+
+def own_use(use: Float32[Array, "M R"], active: Bool[Array, "R"]) -> Float32[Array, "M"]:
+    """Utilisation of each resource by the running jobs of one partition."""
+    return use @ active.astype(jnp.float32)
+
+
+def totals(cluster: Cluster, own: Float32[Array, "P M"]) -> Float32[Array, "P M"]:
+    """Utilisation of each resource by all running jobs, of that by each partition's `own`.
+
+    A link's total sums over all partitions that reach it.
+    """
+    link = layout_of(cluster).link
+    on_link, place = own[:, link], cluster.link_id
+    if place.size > PAIRS:
+        everywhere = jnp.zeros_like(cluster.link_bytes_s).at[place].add(on_link)[place]
+    else:
+        same = place.reshape(-1, 1) == place.reshape(-1)
+        everywhere = jnp.where(same, on_link.reshape(-1), 0.0).sum(-1).reshape(place.shape)
+    return jnp.concatenate([own[:, : link.start], everywhere], -1)

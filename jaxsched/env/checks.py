@@ -1,7 +1,7 @@
 """What must hold after every decision round, checked on the device: `--debug-checks`.
 
 A fault that is found here is one of ours, or of a policy or a law that a user has written. In simulations JAX's
-checkify carries the first one out of the compiled loop; training has its own way (`learning.faults`).
+checkify carries the first one out of the compiled loop; training has its own way (`learning.rollout`).
 """
 
 from typing import NamedTuple

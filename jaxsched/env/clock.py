@@ -14,8 +14,15 @@ from jaxsched.env.extensions.failures import intervals_to_change
 from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.extensions.preemption import add_restart
 from jaxsched.env.extensions.sharing import sharers_of
-from jaxsched.env.interval import IntervalConstants, IntervalState, after_interval, interval_of, to_next_completion
-from jaxsched.env.load import Load, load_of
+from jaxsched.env.interval import (
+    IntervalConstants,
+    IntervalState,
+    Load,
+    after_interval,
+    interval_of,
+    load_of,
+    to_next_completion,
+)
 from jaxsched.env.queues import feasible, movable
 from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
 from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State

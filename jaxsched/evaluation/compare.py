@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from jaxsched.bounds.lower_bound import jct_lower_bound_s
+from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import CPU
@@ -26,6 +26,7 @@ from jaxsched.evaluation.metrics import (
 )
 from jaxsched.evaluation.statistics import UNKNOWN, batch_interval, mean_interval
 from jaxsched.evaluation.tables import Comparison, PolicyResult, best_baseline
+from jaxsched.machine import versions
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse_all
 from jaxsched.policies.rules import Rule
@@ -35,7 +36,6 @@ from jaxsched.simulation.outcome import Outcome, rejections
 from jaxsched.simulation.scenario import check_options, load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
-from jaxsched.versions import versions
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import ENDS, JobList
 from jaxsched.workload.models import Profiles

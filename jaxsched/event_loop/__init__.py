@@ -11,8 +11,7 @@ for others; all modules are private.
 """
 
 from jaxsched.event_loop.coverage import POLICIES, describe_compiling, numba_missing, why_not, why_not_whole_run
-from jaxsched.event_loop.futures import Futures, Played
-from jaxsched.event_loop.rounds import DecisionRounds, Round, RunningJob
+from jaxsched.event_loop.rounds import DecisionRounds, Futures, Played, Round, RunningJob
 from jaxsched.event_loop.run import Run
 from jaxsched.event_loop.search import SearchedRun
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jaxsched.compile_cache import enable_cache
 from jaxsched.errors import UserError
-from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops, memory_bytes
+from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops, enable_cache, memory_bytes
 
 RETRIES = 3  # of a task whose worker was lost
 POLL_S = 0.5

@@ -17,7 +17,7 @@ from jaxsched.io.files import write_bytes, write_text
 from jaxsched.io.inputs import read_bytes, read_text, shorten
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import convert
-from jaxsched.versions import versions
+from jaxsched.machine import versions
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 SCHEMA = 1

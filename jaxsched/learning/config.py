@@ -27,7 +27,7 @@ from jaxsched.learning.options import (
     ValidationConfig,
     WorkloadConfig,
 )
-from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
+from jaxsched.networks import KINDS, MOST_EXCHANGES, MOST_WIDTH
 
 T = TypeVar("T")
 AUTO = "auto"

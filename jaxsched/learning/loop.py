@@ -20,7 +20,7 @@ from jaxsched.io.json_lines import append, read_rows, truncate
 from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig, describe_limits, to_dict
 from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
-from jaxsched.learning.faults import stop_at_fault
+from jaxsched.learning.rollout import stop_at_fault
 from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle_path
 from jaxsched.learning.state import TrainState, has_step, read_saved_config, restore, save
 from jaxsched.machine import loop_options

@@ -2,6 +2,9 @@
 
 A step is a round of every environment on a CPU, a turn on an accelerator (`env.stages`), in which some decide and
 others are within an interval.
+
+With `train --debug-checks` what must not be after a round comes along as codes: JAX's checkify cannot carry an error
+out of loops under vmap, of which training is made.
 """
 
 import functools
@@ -9,23 +12,53 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.env.checks import FAULTS, Fault, Finding, findings
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline
 from jaxsched.env.rollout import play_rounds
 from jaxsched.env.stages import Playing, state_of, to_decide, transition, turn_with
 from jaxsched.env.state import ALWAYS, Action, EnvConfig, EnvParams, State
+from jaxsched.errors import UserError
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
-from jaxsched.learning.faults import fault_code
 from jaxsched.learning.options import RewardConfig
 from jaxsched.learning.worlds import Worlds
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
 from jaxsched.policies.menu import build_menu, to_action
 from jaxsched.pytree import Pytree
+
+UNSOUND = Fault("a reward, value or probability that is not finite", "partition")
+
+
+def fault_code(params: EnvParams, state: State, said: Float32[Array, "P"]) -> Int32[Array, "4"]:
+    """The first thing that is wrong with a state, or with what was said of it (any numbers of each scheduler).
+
+    Returns: its place in `FAULTS`, counted from 1, one further for `said`, 0 if nothing is wrong; its job or partition;
+    boundary; round.
+    """
+    found = *findings(params, state), Finding(UNSOUND, ~jnp.isfinite(said), jnp.arange(said.shape[0]))
+    code = jnp.zeros(2, jnp.int32)
+    for number, one in reversed([*enumerate(found, 1)]):
+        code = jnp.where(one.wrong.any(), jnp.stack([jnp.int32(number), one.names[one.wrong.argmax()]]), code)
+    return jnp.concatenate([code, jnp.stack([state.clock, state.round])])
+
+
+def stop_at_fault(chunk: int, codes: Int32[np.ndarray, "T E 4"], weights: PyTree) -> None:
+    """UserError with the first fault of a chunk's rounds; after that, with weights that are not finite."""
+    for step, environment in np.argwhere(codes[..., 0] > 0)[:1]:
+        number, one, boundary, round_ = codes[step, environment].tolist()
+        fault = (*FAULTS, UNSOUND)[number - 1]
+        raise UserError(
+            f"debug check of chunk {chunk}: {fault.what}: {fault.of} {one} of environment {environment}, "
+            f"boundary {boundary}, round {round_}"
+        )
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)):
+        raise UserError(f"debug check of chunk {chunk}: weights that are not finite, after its updates")
 
 
 class Rollout(NamedTuple):
@@ -57,7 +90,7 @@ class Experience(Pytree):
     discount: Float32[Array, "T E"]  # 1 within a boundary, gamma when the clock advanced
     decides: Bool[Array, "T E"]  # the schedulers decided, and what that brought is known
     real: Bool[Array, "T E P"]  # the scheduler had something to decide
-    fault: Int32[Array, "T E 4"] | None = None  # of debug checks, see `learning.faults`
+    fault: Int32[Array, "T E 4"] | None = None  # of debug checks, see `learning.rollout`
 
 
 class Counts(Pytree):

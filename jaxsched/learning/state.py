@@ -28,8 +28,8 @@ from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import convert
 from jaxsched.learning.config import TrainConfig, from_saved, to_dict, validate
 from jaxsched.learning.draws import Draw
+from jaxsched.machine import versions
 from jaxsched.pytree import Pytree
-from jaxsched.versions import versions
 
 SCHEMA = 4
 KEEP_STEPS = 2

@@ -21,8 +21,8 @@ from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
 from jaxsched.io.schema import Count, Size, Text, convert
+from jaxsched.networks import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.networks.hierarchy import SchedulerNetwork
-from jaxsched.networks.kinds import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.policies.learned import Sizes, learned_policy
 from jaxsched.policies.menu import build_menu
 from jaxsched.policies.policy import Policy

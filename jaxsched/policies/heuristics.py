@@ -1,18 +1,37 @@
-"""Hand-written policies: a placement rule, a queue discipline, and how blocked jobs are forwarded."""
+"""Hand-written policies in JAX: a placement rule, a queue discipline, and how blocked jobs are forwarded.
+
+Two rules look at what placements would do to running jobs, and may wait for better ones; they know the laws.
+
+`greedy-wait` is the strongest rule we can write by hand for jobs with whole GPUs. For each of the first jobs of its
+order it tries every candidate placement, charges it with its own slowdown and with the slowdown it inflicts on all
+running jobs of the partition, and would rather wait than take a bad one.
+
+`match` takes, of the jobs that may start and their places, the pair that costs least for the job's length. Where jobs
+share GPUs, what a place is worth depends on who runs there, and a job behind the first may suit it better. Fractions of
+a GPU do not wait for a better place.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts, on_cpu
 from jaxsched.dynamics.footprint import JobSpec
+from jaxsched.env.extensions.pairs import as_seen
+from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Act, choose_forward, make_views, place_or_forward
+from jaxsched.policies.filling import quantise
+from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.rules import RULES, Rule, View, fastest, of_types
-from jaxsched.policies.spec import STAY
+from jaxsched.policies.spec import MATCH, STAY, PolicySpec
+from jaxsched.workload.jobs import WHOLE
 
 FIFO = Discipline()
 
@@ -76,3 +95,104 @@ def _on_fastest(rule: Rule) -> Rule:
 def _of_types(rule: Rule) -> Rule:
     """The rule on the GPUs that the job may use."""
     return lambda key, view, job: rule(key, of_types(view, job), job)
+
+
+_NO_SCORE = 2**30  # more than any
+Chosen = tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[Array, "P"]]
+
+
+def make_waiting(of: PolicySpec) -> Act:
+    """`greedy-wait` or `match` of docs/semantics.md, section 7, as a function.
+
+    Either accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than
+    `patience` times the wait until something can change: the next completion in the partition, at least one interval.
+    With `lifetimes` placements are also charged, when they are compared, with the seconds by which their servers would
+    be wholly free later: wide gangs can start there. With `observe` what counts of models that share a GPU is what has
+    been seen of them, see `env.extensions.pairs`.
+    """
+    matches, queue = of.rule == MATCH, of.queue
+    choose = functools.partial(_choose_cheapest if matches else _choose_first, of.threshold, of.patience)
+
+    def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        params = as_seen(params, state) if of.observe else params
+        keys = order_keys(queue, state, params)
+        can_start, open_to = openings(queue, params, state, keys)
+        slots, found = window_slots(queue, keys, state, can_start)
+        slots, found = slots[:, :-1], found[:, :-1]
+        window = make_window(state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches)
+        key_of = jnp.take_along_axis(keys, slots, -1)
+        relative = jnp.sqrt(key_of / jnp.maximum(key_of[:, :1], 1e-9)) if matches else jnp.ones_like(key_of)
+        place, rank, workers, gpu = lane_by_lane(choose)(params, window, relative)
+        slot = jnp.take_along_axis(slots, rank[:, None], -1)[:, 0]
+        forward_slot, target, possible = choose_forward(state, params, keys, can_start, open_to, of.forward)
+        named = gpu if window.every_gpu else None
+        return place_or_forward(state, place, slot, workers, possible, forward_slot, target, named)
+
+    return act
+
+
+def _accept(threshold: float, patience: float, on: Offers) -> Bool[Array, "C"]:
+    """Which candidates are good enough; all where the partition runs nothing, for then the stake is 0."""
+    good = quantise(on.loss) <= quantise(jnp.float32(threshold))
+    return good | (quantise(on.stake) <= quantise(jnp.float32(patience)))
+
+
+def _choose_cheapest(
+    threshold: float, patience: float, params: EnvParams, window: Window, relative: Float32[Array, "P W"]
+) -> Chosen:
+    """Of all jobs of each window and their places the cheapest; `relative`: what a place costs is worth so much more.
+
+    Whether there is one, its place in the window, its workers, and its GPU as in `Action`.
+    """
+    nothing = (jnp.int32(_NO_SCORE), jnp.zeros_like(window.free[0]), jnp.int32(-1))
+
+    def best(part: tuple[Window, Array], p: Array, w: Array) -> tuple[Array, Array, Array]:
+        of_partition, relative = part
+        on, milli = appraise(params, of_partition, p, w), of_partition.job.milli
+        choice = jnp.argmin(score(on))
+        good = _accept(threshold, patience, on)
+        if milli is not None:
+            good |= milli[w] < WHOLE
+        cost = quantise(relative[w] * (on.effective + on.later)[choice])
+        cost = jnp.where((good & on.valid)[choice], cost, _NO_SCORE)
+        return cost, on.workers[choice], on.gpu[choice]
+
+    parts = with_step_times(params, window), relative
+    cost, workers, gpu = of_parts(parts, window.some, best, everywhere(nothing, window.some))
+    rank = jnp.argmin(cost, 1).astype(jnp.int32)
+    pick = functools.partial(jnp.take_along_axis, axis=1)
+    placed = pick(cost, rank[:, None])[:, 0] < _NO_SCORE
+    return placed, rank, pick(workers, rank[:, None, None])[:, 0], pick(gpu, rank[:, None])[:, 0]
+
+
+def _choose_first(
+    threshold: float, patience: float, params: EnvParams, window: Window, relative: Float32[Array, "P W"]
+) -> Chosen:
+    """The first job of each window that has an acceptable placement, as `_choose_cheapest` says it."""
+    parts = with_step_times(params, window)
+    nothing = (jnp.array(False), jnp.zeros_like(window.free[0]))
+    no_gpu = jnp.full(window.wait_s.shape, -1)
+
+    def best_offer(part: Window, p: Array, w: Array) -> tuple[Array, Array]:
+        on = appraise(params, part, p, w)
+        choice = jnp.argmin(score(on))
+        good = _accept(threshold, patience, on)
+        return good[choice] & on.valid[choice], on.workers[choice]
+
+    if not on_cpu():  # all jobs of the windows at once
+        accepted, options = of_parts(parts, window.some, best_offer, everywhere(nothing, window.some))
+        taken, rank = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
+        workers = jnp.take_along_axis(options, rank[:, None, None], 1)[:, 0]
+        return taken, jnp.where(taken, rank, 0), jnp.where(taken[:, None], workers, 0), no_gpu
+
+    def consider(carry: tuple[Array, Array, Array], w: Array) -> tuple[tuple[Array, Array, Array], None]:
+        taken, rank, workers = carry
+        some = window.some[:, w] & ~taken
+        accepted, option = of_parts(parts, some, lambda part, p: best_offer(part, p, w), everywhere(nothing, some))
+        rank = jnp.where(accepted, w, rank)
+        return (taken | accepted, rank, jnp.where(accepted[:, None], option, workers)), None
+
+    partitions = window.wait_s.shape
+    none = (jnp.zeros(partitions, bool), jnp.zeros(partitions, jnp.int32), jnp.zeros_like(window.free))
+    (taken, rank, workers), _ = lax.scan(consider, none, jnp.arange(window.some.shape[1]))
+    return taken, rank, workers, no_gpu

@@ -9,9 +9,8 @@ from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Act
-from jaxsched.policies.heuristics import make_heuristic
+from jaxsched.policies.heuristics import make_heuristic, make_waiting
 from jaxsched.policies.spec import WAITING, PolicySpec
-from jaxsched.policies.waiting import make_waiting
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,7 @@ from jaxsched.options import JAX
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.device import bring_here
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
-from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Program
-from jaxsched.simulation.jax_slots import Fitting, resize
+from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Fitting, Program, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
 from jaxsched.simulation.settings import (
     PlayedWorld,

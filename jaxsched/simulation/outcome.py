@@ -1,10 +1,12 @@
-"""What became of every job of a run, in exact seconds on the host."""
+"""What became of every job of a run, in exact seconds on the host, and as a file: CSV or Parquet."""
 
+import csv
 import dataclasses
 import functools
 import importlib.util
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int8, Int16, Int32, Int64, Shaped
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, State
 from jaxsched.errors import UserError
+from jaxsched.io.files import atomic_path, check_ending
 from jaxsched.io.inputs import shorten
 from jaxsched.simulation.attempts import Attempts, Log, attempts_of_log, single_attempts
 from jaxsched.simulation.settings import Settings
@@ -288,3 +291,48 @@ def data_frame(result: Outcome, cluster: Cluster | None = None) -> "pandas.DataF
     import pandas
 
     return pandas.DataFrame(job_columns(result, cluster)).set_index("job_id")
+
+
+PARQUET = ".parquet"
+
+
+def check_jobs_file(path: Path | None) -> None:
+    """UserError if the name of a table of jobs does not say how it is written, or nothing is there that writes it."""
+    check_ending(path, ".csv", PARQUET)
+    if path is not None and path.suffix.lower() == PARQUET and importlib.util.find_spec("pyarrow") is None:
+        raise UserError(
+            f"{path}: Parquet needs pyarrow; install the extra, pip install 'jaxsched[tables]', or take .csv"
+        )
+
+
+def write_jobs(
+    path: str | Path, result: Outcome, cluster: Cluster, slowed: Mapping[str, Float[np.ndarray, "J"]] | None = None
+) -> None:
+    """Writes `job_columns`, one line per job in order of submission: Parquet if `path` ends so, else CSV.
+
+    In CSV unknown times are empty.
+    """
+    columns = job_columns(result, cluster, slowed)
+    with atomic_path(path) as temporary:
+        if Path(path).suffix.lower() == PARQUET:
+            check_jobs_file(Path(path))
+            import pyarrow
+            from pyarrow import parquet
+
+            arrays = {name: pyarrow.array(column.tolist(), from_pandas=True) for name, column in columns.items()}
+            parquet.write_table(pyarrow.table(arrays), temporary)  # NaN is null there
+            return
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*(_as_text(name, column) for name, column in columns.items())))
+
+
+def _as_text(name: str, column: Shaped[np.ndarray, "J"]) -> list[str]:
+    if name == "scheduler":
+        return ["" if partition < 0 else str(partition) for partition in column]
+    if name == "num_gpus":
+        return [f"{gpus:g}" for gpus in column]
+    if column.dtype.kind == "f":
+        return ["" if np.isnan(value) else repr(round(float(value), 6)) for value in column]
+    return column.tolist()

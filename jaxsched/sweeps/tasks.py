@@ -20,12 +20,12 @@ from jaxsched.learning.devices import provide_devices
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.learning.setting import is_same_run
 from jaxsched.learning.state import has_step, read_saved_config
+from jaxsched.machine import versions
 from jaxsched.simulation import engine
 from jaxsched.sweeps.file import Point, Sweep, digest
 from jaxsched.sweeps.measure import Test, baselines, measure, tests_of
 from jaxsched.sweeps.plan import flat, names_of
 from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds, train_batched
-from jaxsched.versions import versions
 
 DONE_FILE, TOKEN_FILE, WORKING_FOLDER = "trained", ".token", "working"
 LOCK_WAIT_S = 600.0  # for a process that only seemed to be lost

@@ -13,9 +13,8 @@ from jaxtyping import Float64, Int, Shaped
 from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.acme import Marginals, draw
-from jaxsched.workload.catalogue import BUILT_IN, Catalogue
+from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, Catalogue, find_llm_kinds
 from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load, sharing, thousandths
-from jaxsched.workload.llm import KINDS, kinds_of
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
 from jaxsched.workload.traces import PS_FRACTION, draw_ps
@@ -65,7 +64,9 @@ class SyntheticJobs(JobDistribution):
     allowed: Mapping[str, float] | None = None  # weights of GPU types that jobs may use: {"": 3, "A100|H100": 1}
     catalogue: Catalogue = BUILT_IN
     acme: Marginals | None = None  # sizes and run times of a cluster of Acme instead (`workload.acme`)
-    llm_from: int | None = None  # gangs of at least so many GPUs train language models (`workload.llm`), where one fits
+    llm_from: int | None = (
+        None  # gangs of at least so many GPUs train language models (`workload.catalogue`), where one fits
+    )
 
 
 def synthetic(
@@ -147,11 +148,11 @@ def _language_models(
     """Models, PS and GPUs per worker with language models in the large gangs: any that fits whole, as all-reduce."""
     models, ps, wide, chance = models.copy(), ps.copy(), np.ones(len(gpus), np.int64), rng.random(len(gpus))
     for size in np.unique(gpus[gpus >= smallest]):
-        here, kinds = gpus == size, kinds_of(int(size))
+        here, kinds = gpus == size, find_llm_kinds(int(size))
         if kinds:
             chosen = np.array(kinds)[(chance[here] * len(kinds)).astype(int)]
-            models[here] = np.array([catalogue.index(kind.name) for kind in KINDS])[chosen]
-            wide[here] = np.array([kind.tensor for kind in KINDS])[chosen]
+            models[here] = np.array([catalogue.index(kind.name) for kind in LLM_KINDS])[chosen]
+            wide[here] = np.array([kind.tensor for kind in LLM_KINDS])[chosen]
             ps[here] = 0
     return models, ps, wide
 

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.bounds.lower_bound import jct_lower_bound_s, least_starts, one_machine
-from jaxsched.bounds.prices import Slotted, answer, kinds_of, priced_starts, simpler
+from jaxsched.bounds import (
+    Slotted,
+    answer,
+    jct_lower_bound_s,
+    kinds_of,
+    least_starts,
+    one_machine,
+    priced_starts,
+    simpler,
+)
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.evaluation.compare import compare
 from jaxsched.simulation.settings import Settings
@@ -149,7 +157,7 @@ def test_blocks_of_kinds_change_nothing(monkeypatch):
     jobs = slotted(rng.integers(0, 40, 60), rng.integers(1, 30, 60), rng.integers(1, 9, 60), 16)
     price = rng.uniform(0, 0.2, 50)
     bound, excess = answer(jobs, kinds_of(jobs), 2, price)
-    monkeypatch.setattr("jaxsched.bounds.prices.BLOCK", 120)
+    monkeypatch.setattr("jaxsched.bounds.BLOCK", 120)
     again, excess_again = answer(jobs, kinds_of(jobs), 2, price)
     assert again == pytest.approx(bound)
     np.testing.assert_allclose(excess_again, excess, atol=1e-6)

@@ -11,7 +11,7 @@ from jaxsched.calibration.interference.files import load_model
 from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
 from jaxsched.cli.main import main
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
-from jaxsched.versions import versions
+from jaxsched.machine import versions
 from jaxsched.workload.models import MODEL_NAMES
 from tests.support.interference_files import data_file
 

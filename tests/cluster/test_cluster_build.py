@@ -10,8 +10,7 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, GPU_TYPES, numbered_types, relative_speeds
 from jaxsched.cluster.hardware import distinct_speeds, reference_type, total_gpus
-from jaxsched.cluster.partitions import default_schedulers, partition_rows
-from jaxsched.cluster.servers import Server, gpu_types, split_gpus
+from jaxsched.cluster.servers import Server, default_schedulers, gpu_types, partition_rows, split_gpus
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxsched.cluster.cluster_file import read_cluster_file
 from jaxsched.cluster.hardware import reference_type, total_gpus
 from jaxsched.cluster.inventory import read_csv, read_host_map, read_node_list
+from jaxsched.cluster.presets import read_cluster_file
 from jaxsched.cluster.servers import Server
 from jaxsched.errors import UserError
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.bounds.lower_bound import jct_lower_bound_s
+from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.build import build
 from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.cluster.servers import Server

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.hardware import Cluster, one_partition
-from jaxsched.dynamics.contention import own_use, totals
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_step_s
 from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
-from jaxsched.dynamics.resources import layout_of
+from jaxsched.dynamics.resources import layout_of, own_use, totals
 from jaxsched.dynamics.speed import slowdown
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes, ring_flows
 from jaxsched.workload.models import Profiles

@@ -7,9 +7,9 @@ import pytest
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import PATHS, traced_for
-from jaxsched.dynamics.contention import own_use
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
+from jaxsched.dynamics.resources import own_use
 from jaxsched.dynamics.speed import slowdown, slowdown_of, step_time, step_time_with
 from tests.support import strategies
 

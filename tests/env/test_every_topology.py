@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.padding import Shape, pad
+from jaxsched.cluster.presets import TOPOLOGIES
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.registry import TOPOLOGIES
 from tests.oracle import policies, simulator
 from tests.support import strategies
 

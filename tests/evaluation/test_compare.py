@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from jaxsched.bounds.lower_bound import jct_lower_bound_s
+from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.errors import UserError
 from jaxsched.evaluation import figures, tables
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.metrics import METRICS
-from jaxsched.simulation.job_table import write_jobs
-from jaxsched.simulation.outcome import JOB_COLUMNS
+from jaxsched.simulation.outcome import JOB_COLUMNS, write_jobs
 from jaxsched.simulation.settings import Settings
 
 POLICY_KEYS = {

@@ -9,9 +9,8 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import Slower
-from jaxsched.evaluation import repeat
-from jaxsched.evaluation.decisions import decisions_of, find_most_lost
-from jaxsched.evaluation.repeat import order_of_starts
+from jaxsched.evaluation import decisions
+from jaxsched.evaluation.decisions import decisions_of, find_most_lost, order_of_starts
 from jaxsched.event_loop import coverage
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.registry import parse
@@ -76,7 +75,7 @@ def test_what_only_the_event_loop_plays_is_repeated_from_its_record(spec, stops)
 
 
 def test_the_order_of_starts_is_found_without_numba(cluster, job_lists, monkeypatch):
-    for module in (coverage, repeat):
+    for module in (coverage, decisions):
         monkeypatch.setattr(module, "numba_missing", lambda: "it needs Numba")
     policy, jobs = parse("pack:sjf+backfill+spread+seek"), job_lists[0]
     with pytest.warns(Slower):

@@ -11,12 +11,10 @@ import pytest
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.parts import SLOWED, parts_of
-from jaxsched.evaluation.perfetto import trace_of, write_trace
 from jaxsched.evaluation.picture import cluster_svg
-from jaxsched.evaluation.timelines import spans_of
+from jaxsched.evaluation.timelines import spans_of, trace_of, write_trace
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.job_table import write_jobs
-from jaxsched.simulation.outcome import JOB_COLUMNS, STOPPED_COLUMNS
+from jaxsched.simulation.outcome import JOB_COLUMNS, STOPPED_COLUMNS, write_jobs
 from jaxsched.simulation.settings import Settings, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list

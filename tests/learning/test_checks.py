@@ -11,8 +11,8 @@ from jaxsched.env.checks import FAULTS, findings
 from jaxsched.errors import UserError
 from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.draws import params_axes, params_of_all
-from jaxsched.learning.faults import UNSOUND, fault_code, stop_at_fault
 from jaxsched.learning.loop import METRICS_FILE, train
+from jaxsched.learning.rollout import UNSOUND, fault_code, stop_at_fault
 from jaxsched.learning.setting import make_setting
 
 
@@ -30,7 +30,7 @@ def test_the_first_fault_ends_the_training(config, state, step, tmp_path, monkey
         wrong = state.clock >= spoilt_from
         return findings(params, state.replace(free=state.free.at[1, 0, 0].add(-1 * wrong)))
 
-    monkeypatch.setattr("jaxsched.learning.faults.findings", spoilt)
+    monkeypatch.setattr("jaxsched.learning.rollout.findings", spoilt)
     pattern = r"^debug check of chunk [2-8]: GPUs .*: partition 1 of environment [0-3], boundary \d+, round \d+$"
     with pytest.raises(UserError, match=pattern):
         train(config, tmp_path, debug_checks=True)

@@ -15,8 +15,7 @@ from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.evolved import loop
 from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, scenario_of, world_of
-from jaxsched.learning.evolved.job_lists import Plays, draw_list, shorten
-from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, train_evolved
+from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, Plays, draw_list, shorten, train_evolved
 from jaxsched.learning.evolved.state import STATE_FILE, read_saved_config
 from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES

@@ -12,9 +12,8 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
-from jaxsched.simulation import job_table
-from jaxsched.simulation.job_table import check_jobs_file, write_jobs
-from jaxsched.simulation.outcome import JOB_COLUMNS, Outcome
+from jaxsched.simulation import outcome
+from jaxsched.simulation.outcome import JOB_COLUMNS, Outcome, check_jobs_file, write_jobs
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
@@ -42,7 +41,7 @@ def test_it_says_where_a_job_ran_who_handed_it_on_and_when_the_input_says_it_cam
     jobs, _ = get_workload(tmp_path / "trace.csv", WorkloadOptions(load=100.0, total_gpus=16))
     settings = Settings(record_placements=True, engine="compiled")
     ((found,),) = simulate(parse_all(["pack:forward"]), mixed, [jobs], settings).values()
-    columns = job_table.job_columns(found, mixed)
+    columns = outcome.job_columns(found, mixed)
     assert columns["given_submit_s"].tolist() == [1000.0, 1001.0] and columns["submit_s"].tolist() == [0.0, 6.0]
     assert columns["scheduler"].tolist() == columns["forwards"].tolist() == [0, 1]
     assert columns["gpu_type"].tolist() == ["V100", "A100"]
@@ -80,7 +79,7 @@ def test_a_data_frame_has_a_line_per_job(result, cluster):
 
 @pytest.mark.slow
 def test_without_the_packages_the_message_says_what_to_install(result, monkeypatch):
-    monkeypatch.setattr(job_table.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(outcome.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs pandas; install the extra: pip install 'jaxsched\[tables\]'"):
         result.to_pandas()
     with pytest.raises(UserError, match=r"jobs.parquet: Parquet needs pyarrow"):

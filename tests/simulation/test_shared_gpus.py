@@ -20,7 +20,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.simulation.jax_run import JaxEngine
-from jaxsched.simulation.job_table import write_jobs
+from jaxsched.simulation.outcome import write_jobs
 from jaxsched.simulation.settings import PlayedWorld, Settings, env_config, most_running, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload import datasets

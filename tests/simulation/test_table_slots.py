@@ -6,7 +6,7 @@ import pytest
 
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, make_params
-from jaxsched.simulation.jax_slots import CALM_CHUNKS, Fitting, Slots, resize
+from jaxsched.simulation.jax_program import CALM_CHUNKS, Fitting, Slots, resize
 from jaxsched.workload.jobs import to_table
 from tests.support.evaluation_jobs import some_jobs
 

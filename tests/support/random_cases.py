@@ -21,8 +21,8 @@ from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.extensions.failures import failures_of
 from jaxsched.env.extensions.pairs import draw_pairs
 from jaxsched.env.extensions.parts import NOBODY, Failures, Pairs, make_preemption, no_failures
+from jaxsched.env.interval import FEW
 from jaxsched.env.knowledge import HISTORY
-from jaxsched.env.load import FEW
 from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.load import add_estimates

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.catalogue import BUILT_IN, get_catalogue
-from jaxsched.workload.llm import KINDS
+from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, get_catalogue
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import CATALOGUE, profiles
 from jaxsched.workload.traces import read_trace, write_native
@@ -91,11 +90,11 @@ def test_what_is_wrong_is_said_in_one_line(write, text, message):
 
 def test_gangs_of_language_models_have_their_tensor_part_inside_a_worker():
     jobs, _ = get_workload("llm", WorkloadOptions(num_jobs=400, total_gpus=512, load=0.7))
-    kinds = {BUILT_IN.index(kind.name): kind for kind in KINDS}
+    kinds = {BUILT_IN.index(kind.name): kind for kind in LLM_KINDS}
     assert set(jobs.model.tolist()) == set(kinds) and not jobs.ps.any()
     for model, workers, wide in zip(jobs.model, jobs.workers, jobs.gpus_per_worker, strict=True):
         assert wide == kinds[model].tensor <= 4 and workers % kinds[model].pipeline == 0
     # Gradients of a part of the model, and as much computing per GPU as parameters say.
-    small, large = KINDS[0].profile, KINDS[-1].profile
+    small, large = LLM_KINDS[0].profile, LLM_KINDS[-1].profile
     assert small.gradient_bytes == pytest.approx(6_738_415_616 * 2 / 4)
     assert large.compute_s / small.compute_s == pytest.approx(68_976_648_192 / 6_738_415_616 / 8)

@@ -16,8 +16,7 @@ from jaxsched.cluster.build import build_rows
 from jaxsched.cluster.gpu_types import FASTEST, GPU_TYPES, MIG_PARTS, GpuType, find_gpu_type, slice_name
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
-from jaxsched.cluster.partitions import default_schedulers
-from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, Server, split_gpus
+from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, Server, default_schedulers, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.errors import DoubtfulFile
 from jaxsched.io.inputs import shorten

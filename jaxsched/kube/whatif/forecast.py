@@ -27,8 +27,7 @@ from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
 from jaxsched.kube.whatif.history import History
 from jaxsched.kube.whatif.pools import Pool, pools_of
-from jaxsched.kube.whatif.question import HIGH, LOW, Question
-from jaxsched.kube.whatif.rollouts import Starts, play_futures
+from jaxsched.kube.whatif.rollouts import HIGH, LOW, Question, Starts, play_futures
 from jaxsched.policies.policy import Policy
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put

@@ -25,7 +25,7 @@ from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif.forecast import forecast_starts
-from jaxsched.kube.whatif.question import Question
+from jaxsched.kube.whatif.rollouts import Question
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from tests.support.cases import TIMES, few

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from jaxsched.env.queues import forward_freely
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.event_loop import Run
 from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet
@@ -16,10 +17,8 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
 from jaxsched.kube.whatif.history import History, RecordedSpan, cut_into_blocks, read_arrivals
-from jaxsched.kube.whatif.question import Question
-from jaxsched.kube.whatif.rollouts import MOST_FORWARDS
+from jaxsched.kube.whatif.rollouts import Question
 from jaxsched.policies.registry import parse
-from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import model_index
 from tests.kube.snapshots import nodes, snapshot
@@ -83,7 +82,7 @@ def priorities(jobs: JobTable, policy: str) -> np.ndarray:
 def played(jobs: JobTable, policy: str, in_python: bool = False) -> Day:
     cluster, count = fleet().split, len(jobs.arrival)
     config = EnvConfig(running_slots=count, queue_slots=count, rounds=256, record_placements=True)
-    params = make_params(cluster, interval_s=INTERVAL_S, max_forwards=on_device(MOST_FORWARDS, np.int32))
+    params = forward_freely(make_params(cluster, interval_s=INTERVAL_S))
     run = Run(config, params, jobs, parse(policy.removesuffix(RUSHED)), INTERVAL_S, in_python=in_python)
     if policy.endswith(RUSHED):  # in queues, higher priorities come first, then the oldest
         run.world.jobs["key"][np.lexsort((jobs.arrival, -priorities(jobs, policy)))] = np.arange(count)

@@ -17,8 +17,8 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif import rollouts
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
-from jaxsched.kube.whatif.question import Question, draw_durations
 from jaxsched.kube.whatif.replay import read_snapshot
+from jaxsched.kube.whatif.rollouts import Question, draw_durations
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot
 from tests.kube.whatif import test_calibration as days

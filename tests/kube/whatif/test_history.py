@@ -8,7 +8,7 @@ from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.whatif.forecast import forecast_starts
 from jaxsched.kube.whatif.history import DAY_S, History, RecordedSpan, cut_into_blocks
-from jaxsched.kube.whatif.question import Question
+from jaxsched.kube.whatif.rollouts import Question
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot
 from tests.kube.whatif.test_forecast import KEY, lasting, running

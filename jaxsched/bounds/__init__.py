@@ -1,1 +1,0 @@
-"""What no policy can be under."""
