@@ -58,7 +58,7 @@ COMPILING = {
     "evaluation": {"comparison"},
     "kube": {"planner", "start"},
     "simulation": {"comparison"},
-    "training": {"batch", "chunks", "learner", "log_probs", "play", "played", "replay", "state", "step", "whole"},
+    "learning": {"batch", "chunks", "learner", "log_probs", "play", "played", "replay", "state", "step", "whole"},
 }
 
 

@@ -179,6 +179,16 @@ def test_the_house_is_no_larger_than_its_ceiling(name):
     assert measures()[name] <= max(aim, today), f"{name}: more than its ceiling; see who is new in {__name__}.details"
 
 
+def test_fixtures_that_make_a_test_slow_are_there():
+    """A room that is called otherwise would bring its compiling into the first tier."""
+    from tests.conftest import COMPILING  # imports JAX
+
+    shared = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/support").glob("*.py"))
+    for room, fixtures in COMPILING.items():
+        source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / room).rglob("*.py"))
+        assert all(f"def {name}(" in source + shared and name in source for name in fixtures), room
+
+
 def test_what_is_counted():
     """By hand, on a module."""
     body = "if b is None or knows is not None or b is b:\n    g(history=x.failures, y='reserve')"
