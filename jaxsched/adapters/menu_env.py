@@ -72,7 +72,15 @@ class MenuEnv:
         return ClusterEnv(self.config, self.queue, self.in_turns)
 
     def reset(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
-        """The start of a random episode of `params.starts`."""
+        """The start of a random episode.
+
+        Args:
+            key: draws one of `params.starts`.
+            params: the environment's numbers and start states; None: its own.
+
+        Returns:
+            What the schedulers see, as of `observation_space`, and the turn to step from.
+        """
         params = self.params if params is None else params
         observation, played = self.inner.reset(key, params)
         turn = _shown(params, played, observation)
@@ -81,9 +89,16 @@ class MenuEnv:
     def step(
         self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`(seen, turn, reward, terminated, truncated, info)`, see `ClusterEnv.step`.
+        """One decision round of all schedulers, or one turn; the next episode begins where one has ended.
 
-        An option that is not legal counts as waiting.
+        Args:
+            key: draws the next episode's start.
+            turn: of `reset` or of the step before.
+            action: int32[P], an option of each scheduler; one that is not legal counts as waiting.
+            params: as of `reset`.
+
+        Returns:
+            `(seen, turn, reward, terminated, truncated, info)`, see `ClusterEnv.step`.
         """
         params = self.params if params is None else params
         act = _to_action(turn, action)
@@ -118,8 +133,14 @@ class MenuEnv:
 
         It forwards a job at most as often as here, and sees queues in the same order.
 
-        Args: `act(key, seen, weights)` gives int32[P], an option for each scheduler. `weights` go to it as they are. To
-        play other clusters it must not depend on the length of `features`.
+        Args:
+            name: in tables.
+            act: `act(key, seen, weights)` gives int32[P], an option for each scheduler. To play other clusters it must
+                not depend on the length of `features`.
+            weights: go to `act` as they are.
+
+        Returns:
+            A `Policy` like any other that is a JAX function.
         """
 
         def choose(key: PRNGKeyArray, observation: Observation, menu: Menu, weights: PyTree) -> Choice:

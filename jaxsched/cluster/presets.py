@@ -141,11 +141,19 @@ def preset_names() -> tuple[str, ...]:
 
 
 def get_cluster(name_or_path: str, schedulers: int | None = None, gpu_speeds: str | Path | None = None) -> "Cluster":
-    """The cluster of a preset or of a file, cut into `schedulers` partitions.
+    """The cluster of a preset or of a file, cut into partitions.
 
-    Names: see `preset_names`. Files: `.csv` (node list or host map, by its header), `.yaml`/`.yml` (cluster file). By
-    default a file says how many schedulers it has, else one per 16 servers, at least 2. `gpu_speeds`: a file of further
-    GPU types (`gpu_types.read_gpu_speeds`). Raises `UserError`.
+    Args:
+        name_or_path: a name of `preset_names`, or a file: `.csv` (node list or host map, by its header), `.yaml` or
+            `.yml` (cluster file).
+        schedulers: partitions; None: as the file says, else one per 16 servers, at least 2.
+        gpu_speeds: a file of further GPU types (`gpu_types.read_gpu_speeds`).
+
+    Returns:
+        The arrays of its hardware; padding fills partitions of unequal size.
+
+    Raises:
+        UserError: there is no such preset, the file is not as it should be, or a partition would be empty.
     """
     return get_inventory(name_or_path, gpu_speeds).build(schedulers)
 

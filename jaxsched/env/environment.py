@@ -175,7 +175,15 @@ class ClusterEnv:
     final_obs: bool = False  # `info` has the observation of the step's own end, too: two observations a step
 
     def reset(self, key: PRNGKeyArray, params: Episodes) -> tuple[Observation, State | Playing]:
-        """The start of a random episode."""
+        """The start of a random episode.
+
+        Args:
+            key: draws one of `params.starts`.
+            params: the environment's numbers and start states.
+
+        Returns:
+            What the schedulers see, and the state to step from.
+        """
         start = draw_start(key, params.starts)
         played = at_boundary(start) if self.in_turns else start
         return self.observe(played, params), played
@@ -183,12 +191,21 @@ class ClusterEnv:
     def step(
         self, key: PRNGKeyArray, state: State | Playing, action: Action, params: Episodes
     ) -> tuple[Observation, State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`(obs, state, reward, terminated, truncated, info)`; the first two are of the next episode if one has ended.
+        """One decision round of all schedulers, or one turn; the next episode begins where one has ended.
 
-        Rewards are float32[P], in intervals, and come when an interval ends; `terminated`: all jobs have finished;
-        `truncated`: at the horizon. `info`, of what was played: the boundary; jobs finished so far in the episode and
-        their mean completion time in seconds; actions that were not legal and boundaries at which a full queue held
-        arrivals back, so far.
+        Args:
+            key: draws the next episode's start.
+            state: of `reset` or of the step before.
+            action: what each scheduler does; what is not legal counts as waiting.
+            params: as of `reset`.
+
+        Returns:
+            `(obs, state, reward, terminated, truncated, info)`. `obs` and `state` are of the next episode if one has
+            ended. `reward` is float32[P], in intervals, and comes when an interval ends. `terminated`, bool: all jobs
+            have finished; `truncated`, bool: at the horizon. `info`, of what was played: `boundary`; `finished` jobs
+            so far in the episode and their mean completion time `jct_mean_s`, in seconds; `illegal` actions, and
+            boundaries at which a full queue held arrivals back (`backlogged`), so far; with `final_obs` the
+            observation of the step's own end.
         """
         after, reward, terminated, truncated, info = self.step_env(state, action, params)
         if self.final_obs:
@@ -199,7 +216,16 @@ class ClusterEnv:
     def step_env(
         self, state: State | Playing, action: Action, params: Episodes
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`step` that neither observes nor begins the next episode: `(state, reward, terminated, truncated, info)`."""
+        """`step` that neither observes nor begins the next episode.
+
+        Args:
+            state: as of `step`.
+            action: likewise.
+            params: likewise.
+
+        Returns:
+            `(state, reward, terminated, truncated, info)`, as of `step`.
+        """
         playing, pace = (state, TURNS) if isinstance(state, Playing) else (at_boundary(state), ROUNDS)
         after, reward = step(self.config, params.env, playing, action, ALWAYS, pace)
         reached = after.state
@@ -238,7 +264,15 @@ class ClusterEnv:
         return Named({name: space_of(name, leaf) for name, leaf in fields.items()})
 
     def observe(self, state: State | Playing, params: Episodes) -> Observation:
-        """What schedulers see of a state; nothing is worked out for those that do not decide."""
+        """What schedulers see of a state; nothing is worked out for those that do not decide.
+
+        Args:
+            state: as of `step`.
+            params: likewise.
+
+        Returns:
+            An `Observation`, whose leaves have a leading axis P.
+        """
         return observe(self.queue, params.env, to_decide(state))
 
 

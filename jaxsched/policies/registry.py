@@ -180,6 +180,9 @@ def policy(
             does by default.
         options: other fields of `Discipline` (`reserve`, `preempt`, `consolidate` ...) and `PolicySpec`.
 
+    Returns:
+        The policy; `compare`, `parse` and evaluations take it as they take names.
+
     Raises:
         UserError: something is unknown, out of range, or does not go together.
     """

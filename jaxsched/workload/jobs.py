@@ -137,6 +137,9 @@ def make_job_list(
         models: in the catalogue.
         columns: fields of `JobList`, as `JobColumns` has them.
 
+    Returns:
+        The list, whose arrays have one entry per job.
+
     Raises:
         UserError: names the field, the first bad job (its position in the arguments) and what would be right.
     """
