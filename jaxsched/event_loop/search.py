@@ -134,7 +134,7 @@ def _mask_filled(places: np.ndarray, count: Int64[np.ndarray, "P"]) -> Bool[np.n
     return np.arange(places.shape[1]) < count[:, None]
 
 
-class Scene(NamedTuple):
+class BelievedState(NamedTuple):
     """The present state of a run as its policy believes it to be, with the jobs alone that run or wait."""
 
     world: World
@@ -151,7 +151,7 @@ class Scene(NamedTuple):
         return np.inf if np.isnan(total_s) else total_s
 
 
-def find_next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
+def find_next_ends(scene: BelievedState) -> Int64[np.ndarray, "P"]:
     """The first boundary at which a job that runs in each partition has ended, 0 where nothing runs."""
     end_s, here = scene.tables.partitions["next_finish_s"], scene.tables.numbers[BOUNDARY]
     runs = np.isfinite(end_s)
@@ -159,7 +159,7 @@ def find_next_ends(scene: Scene) -> Int64[np.ndarray, "P"]:
     return np.where(runs, np.maximum(boundary, here + 1), 0).astype(np.int64)
 
 
-def believe_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
+def believe_estimates(world: World, tables: Tables, waiting: Rows) -> BelievedState:
     """The present state of a run, whose run times are as the estimates have them."""
     runs = _mask_filled(tables.running, tables.partitions["running"])
     waits = _mask_filled(tables.queue, tables.partitions["queued"])
@@ -181,7 +181,7 @@ def believe_estimates(world: World, tables: Tables, waiting: Rows) -> Scene:
     begin.numbers[NEXT_JOB] = (rows < tables.numbers[NEXT_JOB]).sum()
     begin.running["job"] = np.where(runs, np.searchsorted(rows, begin.running["job"]), 0)
     _believe(alone, begin, runs)
-    return Scene(alone, begin, rows, np.searchsorted(rows, waiting))
+    return BelievedState(alone, begin, rows, np.searchsorted(rows, waiting))
 
 
 def _believe(world: World, tables: Tables, runs: Bool[np.ndarray, "P R"]) -> None:

@@ -37,8 +37,8 @@ class Heads(Pytree):
     value: Float32[Array, "P"]
 
 
-class Code(Pytree):
-    """Embeddings, of the schedulers of one environment or of any others in a row."""
+class Embeddings(Pytree):
+    """What the encoder makes of an observation, of the schedulers of one environment or of any others in a row."""
 
     group: Float32[Array, "P NK H"]
     scheduler: Float32[Array, "P H"]
@@ -47,7 +47,7 @@ class Code(Pytree):
 
 
 class Appraisal(Pytree):
-    """What the network thinks of the placements on a menu, for the schedulers of a `Code`."""
+    """What the network thinks of the placements on a menu, for the schedulers of some `Embeddings`."""
 
     place: Float32[Array, "P K"]  # logits without the prior
     best: Float32[Array, "P H"]  # of all of them, by feature
@@ -181,16 +181,16 @@ class SchedulerNetwork(nn.Module):
         code = self.encode(obs)
         return self.decide(obs, menu, code, self.appraise(code, menu))
 
-    def encode(self, obs: Observation) -> Code:
+    def encode(self, obs: Observation) -> Embeddings:
         """One embedding of the cluster and the jobs, shared by all heads."""
         group, scheduler = self.encoder(obs)
         job = nn.relu(self.job(obs.job))
         window, blocked = job[..., :-1, :], job[..., -1, :]
         queue = (window * obs.job_mask[..., :-1, None]).mean(-2)
         context = jnp.concatenate([scheduler, queue, blocked * obs.job_mask[..., -1:]], -1)
-        return Code(group=group, scheduler=scheduler, window=window, context=context)
+        return Embeddings(group=group, scheduler=scheduler, window=window, context=context)
 
-    def appraise(self, code: Code, menu: Menu) -> Appraisal:
+    def appraise(self, code: Embeddings, menu: Menu) -> Appraisal:
         """The placements on the menus of any number of schedulers, of one environment or of several."""
         counts = menu.workers.astype(jnp.float32)
         share = counts / jnp.maximum(counts.sum(-1, keepdims=True), 1.0)
@@ -199,7 +199,7 @@ class SchedulerNetwork(nn.Module):
         hidden = nn.relu(self.weigh(nn.relu(hidden)))
         return Appraisal(place=self.place(hidden)[..., 0], best=jnp.where(menu.mask[..., None], hidden, 0.0).max(-2))
 
-    def decide(self, obs: Observation, menu: Menu, code: Code, appraisal: Appraisal) -> Heads:
+    def decide(self, obs: Observation, menu: Menu, code: Embeddings, appraisal: Appraisal) -> Heads:
         """All heads; `appraisal` is 0 for schedulers with an empty menu."""
         context, best, place = code.context, appraisal.best, appraisal.place
         seen = jnp.concatenate([context, best], -1)
@@ -232,7 +232,7 @@ def apply_packed(
     beyond it are not appraised.
     Returns: heads with leading axes B, P, and which of them are whole.
     """
-    code: Code = _apply(network, "encode", weights, obs)
+    code: Embeddings = _apply(network, "encode", weights, obs)
     some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
     chosen = _those(some, math.ceil(some.size * share))
     appraisal = _put(_unappraised(network, weights, flat), chosen, _appraised(network, weights, flat, chosen))
@@ -248,7 +248,7 @@ def apply_in_blocks(
 
     It has no gradient, since how many times is known only then. Args: `obs`, `menu` with leading axes B, P.
     """
-    code: Code = _apply(network, "encode", weights, obs)
+    code: Embeddings = _apply(network, "encode", weights, obs)
     some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
     size = math.ceil(some.size * share)
 
@@ -274,12 +274,12 @@ def _those(some: Bool[Array, "S"], size: int) -> Int32[Array, "size"]:
 
 
 def _appraised(
-    network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu], chosen: Int32[Array, "size"]
+    network: SchedulerNetwork, weights: PyTree, flat: tuple[Embeddings, Menu], chosen: Int32[Array, "size"]
 ) -> Appraisal:
     return _apply(network, "appraise", weights, *jax.tree.map(lambda leaf: leaf[chosen], flat))
 
 
-def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Code, Menu]) -> Appraisal:
+def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Embeddings, Menu]) -> Appraisal:
     shapes = jax.eval_shape(functools.partial(network.apply, method="appraise"), weights, *flat)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 

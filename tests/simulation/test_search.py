@@ -11,8 +11,8 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run
 from jaxsched.event_loop.search import (
+    BelievedState,
     Choice,
-    Scene,
     SearchedRun,
     believe_estimates,
     find_waiting_jobs,
@@ -60,11 +60,11 @@ def run_of(spec: str, jobs: JobList) -> SearchedRun:
     return SearchedRun(config, player.params, to_table(jobs, 60.0), policy, 60.0)
 
 
-def scene_of(run: SearchedRun) -> Scene:
+def scene_of(run: SearchedRun) -> BelievedState:
     return believe_estimates(run.world, run.tables, find_waiting_jobs(run.world, run.tables)[0])
 
 
-def as_it_is(scene: Scene) -> Choice:
+def as_it_is(scene: BelievedState) -> Choice:
     jobs = scene.world.jobs[scene.waiting]
     return Choice(jobs["key"], jobs["held"])
 

@@ -10,13 +10,13 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
 from jaxsched.env.extensions.parts import Failures, Faults, Service, no_failures
 from jaxsched.env.extensions.preemption import (
-    Left,
+    Occupancy,
     left_at_checkpoint,
     note_stop,
-    parts_of,
+    occupancy_of,
     released,
     requeue,
-    with_parts,
+    with_occupancy,
 )
 from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.pytree import on_device
@@ -93,7 +93,7 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
         return state, nobody
     due = next_changes(failures, faults) <= state.clock
 
-    def some() -> tuple[Left, Faults, Array]:
+    def some() -> tuple[Occupancy, Faults, Array]:
         passed = faults.passed + due
         out = passed % 2 == 1
         hit = _on(state, due & out)
@@ -102,8 +102,8 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
         kept, felt = _fall_back(params, state, faults.replace(passed=passed), row)
         return requeue(state, hit, row, free, shared, kept), felt, hit
 
-    left, felt, hit = lax.cond(due.any(), some, lambda: (parts_of(state), faults, nobody))
-    return with_parts(state, left).replace(faults=felt), hit
+    left, felt, hit = lax.cond(due.any(), some, lambda: (occupancy_of(state), faults, nobody))
+    return with_occupancy(state, left).replace(faults=felt), hit
 
 
 def _on(state: State, gone: Bool[Array, "P N"]) -> Bool[Array, "P R"]:

@@ -90,15 +90,15 @@ def stop(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[A
     legal &= asked.sum(-1) <= (state.queue < 0).sum(-1)
     stopped = asked & legal[:, None]
 
-    def some() -> Left:
+    def some() -> Occupancy:
         free, shared = jax.vmap(released, (None, 0, 0))(state, jnp.arange(len(stopped)), stopped)
         row = jnp.where(stopped, state.running.job, state.jobs.arrival.shape[-1])
         return requeue(state, stopped, row, free, shared, _note_stops(params, state, row))
 
-    return with_parts(state, lax.cond(stopped.any(), some, lambda: parts_of(state))), legal
+    return with_occupancy(state, lax.cond(stopped.any(), some, lambda: occupancy_of(state))), legal
 
 
-class Left(NamedTuple):
+class Occupancy(NamedTuple):
     """The parts of a state that are others once jobs have left their GPUs: all that a `lax.cond` has to carry."""
 
     free: Int32[Array, "P N K"]
@@ -109,12 +109,12 @@ class Left(NamedTuple):
     status: Int8[Array, "J"]
 
 
-def parts_of(state: State) -> Left:
+def occupancy_of(state: State) -> Occupancy:
     """Those parts of a state as it is."""
-    return Left(state.free, state.shared, state.queue, state.running.job, state.service, state.records.status)
+    return Occupancy(state.free, state.shared, state.queue, state.running.job, state.service, state.records.status)
 
 
-def with_parts(state: State, left: Left) -> State:
+def with_occupancy(state: State, left: Occupancy) -> State:
     """A state with these parts."""
     return state.replace(
         free=left.free,
@@ -133,9 +133,9 @@ def requeue(
     free: Int32[Array, "P N K"],
     shared: Int16[Array, "P N K S"],
     service: Service,
-) -> Left:
+) -> Occupancy:
     """Jobs in the running slots `gone` back in their queues; `row` of the job table, out of range elsewhere."""
-    return Left(
+    return Occupancy(
         free,
         shared,
         _enqueue_again(state.queue, state.running.job, gone),
