@@ -16,14 +16,15 @@ awkward = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 def random_law(seed, scale):
-    keys = jax.random.split(jax.random.key(seed), 4)
+    rng = np.random.default_rng(seed)
     shapes = {"mix": (C, H), "gate": (C, H), "bias": (H,), "gain": (H,)}
-    return Law(**{name: scale * jax.random.normal(key, shapes[name]) for key, name in zip(keys, shapes)})
+    return Law(**{name: jnp.asarray(scale * rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()})
 
 
 def random_jobs(seed, count, scale=1.0):
-    a, b = jax.random.split(jax.random.key(seed))
-    return scale * jax.random.normal(a, (count, C)), scale * jax.random.exponential(b, (count, C))
+    rng = np.random.default_rng(seed)
+    drawn = scale * rng.normal(size=(count, C)), scale * rng.exponential(size=(count, C))
+    return tuple(jnp.asarray(numbers, jnp.float32) for numbers in drawn)
 
 
 @given(seeds, scales, st.integers(1, 6))

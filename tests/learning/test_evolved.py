@@ -202,6 +202,7 @@ def seeking(gangs, **changes):
     return EvolvedConfig(str(gangs), **options)
 
 
+@pytest.mark.slow
 def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     config = seeking(gangs)
     folder = train_evolved(config, tmp_path / "run", command="as typed")
@@ -216,6 +217,7 @@ def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     assert not parse(folder).is_rule and parse(config.task.rule + "+seek").is_rule
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, monkeypatch):
     config = seeking(gangs)
     train_evolved(config, tmp_path / "whole", command="as typed")
@@ -270,6 +272,7 @@ def test_two_of_four_lists_have_wrong_estimates_where_jobs_wait_by_them(gangs):
         assert all(0.2 < sigma < 1.7 for sigma in sigmas) and len(set(sigmas)) == len(sigmas)
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_learned_anew_by_its_card(gangs, tmp_path, capsys):
     folder = train_evolved(seeking(gangs, generations=1), tmp_path / "run", command="as typed")
     options = ["--cluster", "leaf-spine-4", "--num-jobs", "40", "--seeds", "2", "--policies", "pack", str(folder)]

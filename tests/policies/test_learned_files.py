@@ -24,6 +24,7 @@ from tests.support.learned_runs import (
     jit_offered,
     mid_run_state,
     noisy,
+    shaped,
 )
 
 
@@ -49,7 +50,7 @@ def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
 
 
 def test_saved_weights_are_bitwise_those_that_were_saved(tmp_path):
-    weights = noisy(2)
+    weights = shaped(2)
     save_policy(tmp_path, NET, weights, QUEUE, {})
     read = serialization.msgpack_restore((tmp_path / WEIGHTS_FILE).read_bytes())
     jax.tree.map(np.testing.assert_array_equal, weights, jax.tree.map(jnp.asarray, read))
@@ -59,7 +60,7 @@ def test_saved_weights_are_bitwise_those_that_were_saved(tmp_path):
 def good(tmp_path_factory) -> tuple[dict, bytes]:
     """The card and the weights of a checkpoint without fault."""
     folder = tmp_path_factory.mktemp("good")
-    save_policy(folder, NET, noisy(3), QUEUE, {"chunk": 1})
+    save_policy(folder, NET, shaped(3), QUEUE, {"chunk": 1})
     return json.loads((folder / CARD_FILE).read_text()), (folder / WEIGHTS_FILE).read_bytes()
 
 

@@ -30,6 +30,13 @@ def untrained():
     return jax.jit(lambda params, state: NET.init(jax.random.key(0), *offered(params, state)))(case.params, start)
 
 
+def shaped(seed: int):
+    """Random weights of the network's shapes, for what does not play them: nothing is compiled."""
+    leaves, tree = jax.tree.flatten(jax.eval_shape(untrained.__wrapped__))
+    rng = np.random.default_rng(seed)
+    return tree.unflatten([jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves])
+
+
 def noisy(seed: int, spread: float = 0.5):
     """Weights that no training would give."""
     leaves, tree = jax.tree.flatten(untrained())

@@ -125,6 +125,7 @@ def gang_of(name: str, size: int, gpus: int) -> list[dict]:
     return [make_pod(f"{name}-{i}", gpus, name, size, uid=f"{name}-{i}") for i in range(size)]
 
 
+@pytest.mark.slow
 def test_a_rule_is_ready_within_ten_cpu_seconds_and_compiles_nothing(tmp_path) -> None:
     environment = {**os.environ, "JAXSCHED_CACHE": str(tmp_path)}
     out = subprocess.run([sys.executable, "-c", COLD], env=environment, check=True, capture_output=True, text=True)
