@@ -168,22 +168,9 @@ def appraise(
         beside: workers of one more candidate, the last, and its GPU as in `Action`.
     """
     now = window.now or step_time(params.interference, window.footprint, window.total[:, None])
-    cluster = one_partition(params.cluster, p)
     rows, shared = window.footprint, window.sharing
-    room = sharing.room_of(window.free, shared.shared) if shared else jnp.zeros_like(window.free)
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
-    view = View(
-        cluster=cluster,
-        free=window.free,
-        total=window.total,
-        profiles=params.profiles,
-        room=room,
-        usable=window.usable,
-    )
-    view = of_types(view, job)
-    if window.gpu_speeds > 1:
-        view = fastest(view, job)
-    duration = window.duration_s[w]
+    view, duration = _make_view(params, window, p, job), window.duration_s[w]
     (workers, gpu), valid = _list_options(window, view, job, beside)
     best = best_hardware(params.cluster)
 
@@ -213,6 +200,21 @@ def appraise(
         stake=stake,
         gpu=gpu,
     )
+
+
+def _make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobSpec) -> View:
+    """The partition as a job sees it: the GPUs that it may use, and of these the fastest."""
+    room = sharing.room_of(window.free, window.sharing.shared) if window.sharing else jnp.zeros_like(window.free)
+    view = View(
+        cluster=one_partition(params.cluster, p),
+        free=window.free,
+        total=window.total,
+        profiles=params.profiles,
+        room=room,
+        usable=window.usable,
+    )
+    view = of_types(view, job)
+    return fastest(view, job) if window.gpu_speeds > 1 else view
 
 
 def _list_options(

@@ -5,7 +5,7 @@ is the boundary at which the scheduler first sees it and the lead, the seconds i
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
 import jax.numpy as jnp

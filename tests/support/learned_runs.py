@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.env.environment import SHOWN, is_finished
+from jaxsched.env.environment import SHOWN, initial_state, is_finished
 from jaxsched.env.observation import Menu, Observation, observe
 from jaxsched.env.rollout import one_round, play_while
 from jaxsched.env.state import ALWAYS, EnvParams, State
@@ -32,7 +32,10 @@ def untrained():
 
 def shaped(seed: int):
     """Random weights of the network's shapes, for what does not play them: nothing is compiled."""
-    leaves, tree = jax.tree.flatten(jax.eval_shape(untrained.__wrapped__))
+    case = a_case()
+    start = jax.eval_shape(functools.partial(initial_state, CONFIG), case.params, case.table)
+    init = lambda params, state: NET.init(jax.random.key(0), *offered(params, state))
+    leaves, tree = jax.tree.flatten(jax.eval_shape(init, case.params, start))
     rng = np.random.default_rng(seed)
     return tree.unflatten([jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves])
 
