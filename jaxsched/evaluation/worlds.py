@@ -14,6 +14,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison, worst_text, worst_worlds
 from jaxsched.executors.executor import Executor, LocalExecutor, Task, Tell
 from jaxsched.io.files import write_text
+from jaxsched.machine import versions
 from jaxsched.options import EvaluatedWorld, RunOptions, describe, list_names
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse, parse_all
@@ -21,7 +22,6 @@ from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import prepare_players
-from jaxsched.versions import versions
 from jaxsched.workload.jobs import offered_load
 from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import Choice, parse_worlds

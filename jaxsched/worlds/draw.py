@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsched.bounds.lower_bound import jct_lower_bound_s
+from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.gpu_types import relative_speeds
-from jaxsched.cluster.partitions import partition_rows
-from jaxsched.cluster.servers import Server, gpu_types, most_frequent_type
+from jaxsched.cluster.servers import Server, gpu_types, most_frequent_type, partition_rows
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
