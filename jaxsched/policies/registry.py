@@ -34,6 +34,7 @@ SCHEDULERS = {
     "themis": f"pack:themis+{_TOGETHER}+preempt+h1",  # Mahajan et al., NSDI 2020
 }
 QSSF = "qssf"
+FITTED_LAWS = ("interference", "placement", "step-time")  # shipped beside checkpoints, and no policies
 
 
 def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
@@ -137,7 +138,7 @@ def _from_folder(folder: Path, name: str) -> Policy:
 
 def checkpoints() -> tuple[str, ...]:
     """Names of the checkpoints that come with the package: policies, where other folders hold fitted models."""
-    return tuple(name for name in shipped.names(shipped.CHECKPOINTS) if name not in ("interference", "placement"))
+    return tuple(name for name in shipped.names(shipped.CHECKPOINTS) if name not in FITTED_LAWS)
 
 
 def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
