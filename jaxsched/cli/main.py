@@ -22,6 +22,7 @@ COMMANDS = {
     "table": "Rank the finished points of a sweep, with intervals over seeds.",
     "plot": "Draw the finished points of a sweep.",
     "reproduce": "Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.",
+    "reproduce-table": "Play a published table again: ours, theirs, and the difference.",
     "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",
     "interference": "Fit, evaluate and use models of how jobs slow each other down, from measured pairs.",
     "placement": "Fit and evaluate a model of the step time by placement.",

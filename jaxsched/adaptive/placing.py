@@ -1,0 +1,94 @@
+"""Which nodes jobs get their GPUs on. Whoever keeps its count, and its GPU type, keeps its nodes where it can."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jaxsched.adaptive.state import State, World
+
+# (world, state, GPUs of every job, their types, places in the order) -> GPUs on every node
+Placing = Callable[
+    [World, State, Int[Array, "J"], Int[Array, "J"], Int[Array, "J"]],
+    Int[Array, "J N"],
+]
+
+
+def most_free(
+    world: World, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
+) -> Int[Array, "J N"]:
+    """One job after another takes the node with most free GPUs until it has enough, as Pollux' simulator places rules.
+
+    Ties: the first node. A job that finds too few gets none.
+    """
+    same = _keeps(state, gpus, kind)
+    kept = jnp.where(same[:, None], state.place, 0)
+    sequence, count = _in_order((gpus > 0) & ~same, order)
+
+    def one(carry: tuple) -> tuple:
+        i, place, free = carry
+        job = sequence[i]
+        taken = _from_the_most(jnp.where(world.node_type == kind[job], free, 0), gpus[job], max(world.widths))
+        taken = jnp.where(taken.sum() == gpus[job], taken, 0)
+        return i + 1, place.at[job].set(taken), free - taken
+
+    begun = jnp.zeros((), jnp.int32), kept, world.node_gpus - kept.sum(0, dtype=jnp.int32)
+    return jax.lax.while_loop(lambda carry: carry[0] < count, one, begun)[1]
+
+
+def whole_nodes(
+    world: World, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
+) -> Int[Array, "J N"]:
+    """From the widest to the narrowest, for `tables.widths`: no job on several nodes shares one.
+
+    A job keeps its nodes if no wider one has taken them. Else it takes the node, or nodes, on which it displaces the
+    fewest GPUs of jobs that would have stayed; of these the fullest; of these the first. `order` counts among equals.
+    """
+    same = _keeps(state, gpus, kind)
+    sequence, count = _in_order(gpus > 0, jnp.lexsort((order, -gpus)).argsort())
+    width = jnp.asarray(world.widths, jnp.int32)[kind]
+
+    def one(carry: tuple) -> tuple:
+        i, place, free, staying = carry
+        job = sequence[i]
+        wanted, own = gpus[job], state.place[job]
+        staying = staying - jnp.where(same[job], own, 0)
+        each = jnp.minimum(wanted, width[job])
+        room = (free >= each) & (world.node_type == kind[job])
+        displaced = jnp.maximum(staying - (free - each), 0)
+        least = (max(world.widths) + 1) * displaced + free
+        taken = jnp.where(_first_ranks(jnp.where(room, least, _FAR), wanted // each) & room, each, 0)
+        taken = jnp.where(same[job] & (free >= own).all(), own, taken)
+        taken = jnp.where(taken.sum() == wanted, taken, 0)
+        return i + 1, place.at[job].set(taken), free - taken, staying
+
+    staying = jnp.where(same[:, None], state.place, 0).sum(0, dtype=jnp.int32)
+    begun = jnp.zeros((), jnp.int32), jnp.zeros_like(state.place), world.node_gpus, staying
+    return jax.lax.while_loop(lambda carry: carry[0] < count, one, begun)[1]
+
+
+_FAR = 1 << 20
+
+
+def _keeps(state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"]) -> Bool[Array, "J"]:
+    return (gpus > 0) & (gpus == state.gpus) & (kind == state.kind)
+
+
+def _in_order(chosen: Bool[Array, "J"], order: Int[Array, "J"]) -> tuple[Int[Array, "J"], Int[Array, ""]]:
+    """The chosen jobs' rows by `order`, and how many there are."""
+    return jnp.argsort(jnp.where(chosen, order, jnp.iinfo(jnp.int32).max)), chosen.sum()
+
+
+def _from_the_most(free: Int[Array, "N"], wanted: Int[Array, ""], most: int) -> Int[Array, "N"]:
+    """So many GPUs, from the nodes with most free ones first."""
+    levels = jnp.arange(most, 0, -1, dtype=jnp.int32)[:, None]
+    there = free == levels  # [most, N]
+    flat = (there * levels).reshape(-1)
+    before = (jnp.cumsum(flat) - flat).reshape(there.shape)
+    return jnp.where(there, jnp.clip(wanted - before, 0, levels), 0).sum(0).astype(jnp.int32)
+
+
+def _first_ranks(key: Int[Array, "N"], count: Int[Array, ""]) -> Bool[Array, "N"]:
+    """The `count` nodes of the lowest key; ties: the first."""
+    return jnp.argsort(jnp.argsort(key)) < count

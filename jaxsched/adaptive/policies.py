@@ -1,0 +1,196 @@
+"""Who decides how many GPUs every job has: a function of what is seen, and how the GPUs are placed.
+
+def mine(view):
+    share = jnp.maximum(view.total.sum() // jnp.maximum(view.active.sum(), 1), 1)
+    return Allocation(gpus=jnp.where(view.active, jnp.minimum(share, view.most_gpus), 0))
+
+policy = AllocationPolicy("mine", mine)
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float64, Int
+
+from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.placing import Placing, most_free, whole_nodes
+from jaxsched.adaptive.state import Jobs, State, World
+from jaxsched.adaptive.tables import widths
+from jaxsched.pytree import Pytree, static
+
+SECOND_QUEUE_GPU_S = 16 * 3600.0  # Tiresias in Pollux' simulator: GPU time after which a job is in the second queue
+LEAST_SPEEDUP, NOTHING = 1e-3, -1e3  # the lowest speedup that counts, and the value of no GPUs
+
+
+class View(Pytree):
+    """What a policy sees at the end of a round. J jobs in the order of submission, T GPU types, R1 numbers of GPUs."""
+
+    now_s: Float64[Array, ""]
+    total: Int[Array, "T"]  # GPUs of the cluster
+    active: Bool[Array, "J"]  # submitted, and not done
+    gpus: Int[Array, "J"]  # now
+    kind: Int[Array, "J"]  # their type
+    tuned_gpus: Int[Array, "J"]  # what its user would have asked for
+    least_gpus: Int[Array, "J"]
+    most_gpus: Int[Array, "J"]
+    age_s: Float64[Array, "J"]
+    restart_s: Float64[Array, "J"]
+    deadline_s: Float64[Array, "J"]  # inf: none
+    restarts: Int[Array, "J"]
+    widest: Int[Array, "J"]  # most GPUs so far
+    service: Float64[Array, "J"]  # GPU-seconds held
+    progress: Float64[Array, "J"]
+    work: Float64[Array, "J"]  # progress at the end
+    memory: Float64[Array, "J"]  # what the policy remembered; inf at first
+    goodput: Float64[Array, "J T R1"]  # on the fewest nodes, in this epoch; 0: not possible
+    update_s: Float64[Array, "J T R1"]  # seconds of an update, likewise; inf: not possible
+    iterations: Float64[Array, "J"]  # updates from the end of this epoch on, at least 1
+    widths: tuple[int, ...] = static()  # GPUs of a node, by type
+
+
+class Allocation(Pytree):
+    """GPUs of every job. `order` says who is placed first (None: in the order of submission)."""
+
+    gpus: Int[Array, "J"]
+    kind: Int[Array, "J"] | None = None  # GPU types; None: the first
+    order: Int[Array, "J"] | None = None
+    memory: Float64[Array, "J"] | None = None  # None: as before
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocationPolicy:
+    """A policy.
+
+    Attributes:
+        name: how it is called.
+        allocate: decides, in JAX.
+        placing: `most_free` places anything; `whole_nodes` takes powers of two and whole nodes only.
+        own_batch: jobs choose their batch sizes; else they have what their users would have tuned.
+    """
+
+    name: str
+    allocate: Callable[[View], Allocation]
+    placing: Placing = most_free
+    own_batch: bool = True
+
+
+def view_of(world: World, jobs: Jobs, state: State) -> View:
+    """What policies see."""
+    tables, plan = world.tables, jobs.plan
+    row = jnp.minimum(state.epoch, tables.epochs[plan] - 1)
+    return View(
+        now_s=state.now_s,
+        total=jnp.zeros(len(world.widths), jnp.int32).at[world.node_type].add(world.node_gpus),
+        active=jobs.real & (jobs.submit_s <= state.now_s) & (state.finish_s == jnp.inf),
+        gpus=state.gpus,
+        kind=state.kind,
+        tuned_gpus=jobs.tuned_gpus,
+        least_gpus=jobs.least_gpus,
+        most_gpus=jobs.most_gpus,
+        age_s=state.now_s - jobs.submit_s,
+        restart_s=jobs.restart_s,
+        deadline_s=jobs.deadline_s,
+        restarts=state.restarts,
+        widest=state.widest,
+        service=state.service,
+        progress=state.progress,
+        work=tables.ends[plan, tables.epochs[plan] - 1],
+        memory=state.memory,
+        goodput=tables.goodput[plan, :, :, row],
+        update_s=tables.update_s[plan],
+        iterations=tables.iterations[plan, row],
+        widths=world.widths,
+    )
+
+
+def tiresias(view: View) -> Allocation:
+    """Gu et al., NSDI 2019, with two queues, as in Pollux' simulator: all whose tuned GPUs fit run, in their order."""
+    fell = view.active & (view.memory == jnp.inf) & (view.service >= SECOND_QUEUE_GPU_S)
+    since = jnp.where(fell, view.now_s, view.memory)
+    sequence = jnp.lexsort((jnp.where(since < jnp.inf, since, -1.0), ~view.active))
+
+    def one(i: Array, carry: tuple) -> tuple:
+        gpus, left = carry
+        wanted = view.tuned_gpus[sequence[i]]
+        given = jnp.where(wanted <= left, wanted, 0)
+        return gpus.at[sequence[i]].set(given), left - given
+
+    begun = jnp.zeros_like(view.gpus), view.total.sum()
+    gpus, _ = jax.lax.fori_loop(0, view.active.sum(), one, begun)
+    return Allocation(gpus=gpus, order=jnp.argsort(sequence).astype(jnp.int32), memory=since)
+
+
+def optimus(view: View) -> Allocation:
+    """Peng et al., EuroSys 2018, as in Pollux' simulator: GPUs go one by one to whom they save most time."""
+    rows = jnp.arange(view.gpus.shape[0])
+    waiting = jnp.cumsum(view.active) - view.active
+    gpus = (view.active & (waiting < view.total.sum())).astype(jnp.int32)
+    left_s = view.iterations[:, None] * view.update_s[:, 0]
+    saved_s = jnp.where(
+        jnp.isfinite(left_s[:, 1:]), left_s[:, :-1] - left_s[:, 1:], -jnp.inf
+    )  # by one more than [:, i]
+
+    def gains(gpus: Int[Array, "J"]) -> Float64[Array, "J"]:
+        at = jnp.minimum(gpus, saved_s.shape[1] - 1)
+        return jnp.where((gpus > 0) & (gpus < view.most_gpus), saved_s[rows, at], -jnp.inf)
+
+    def going(carry: tuple) -> Array:
+        return (carry[1] > 0) & (carry[2].max() > 0)
+
+    def one(carry: tuple) -> tuple:
+        gpus, free, gain = carry
+        gpus = gpus.at[jnp.argmax(gain)].add(1)
+        return gpus, free - 1, gains(gpus)
+
+    gpus, _, _ = jax.lax.while_loop(going, one, (gpus, view.total.sum() - gpus.sum(), gains(gpus)))
+    return Allocation(gpus=gpus, order=jnp.argsort(jnp.argsort(gpus)).astype(jnp.int32))
+
+
+def equal(view: View) -> Allocation:
+    """The same number of GPUs for all, as far as they can use them; what is left singly in the order of submission."""
+    total, most = view.total.sum(), jnp.where(view.active, view.most_gpus, 0)
+    levels = jnp.arange(view.goodput.shape[-1])
+    level = (jnp.minimum(most[:, None], levels).sum(0) <= total).sum() - 1
+    gpus = jnp.minimum(most, level)
+    more = (most > gpus) & (jnp.cumsum(most > gpus) <= total - gpus.sum())
+    gpus = gpus + more
+    return Allocation(gpus=jnp.where(gpus >= view.least_gpus, gpus, 0).astype(jnp.int32))
+
+
+def pollux(view: View) -> Allocation:
+    """Qiao et al., OSDI 2021: the best power mean (exponent -1) of speedups over the fair share, by marginal gain.
+
+    A change counts as the speedup times (age - restarts) / (age + a restart), unless the job holds no GPUs. A job at
+    most doubles the most that it has had. The same objective as theirs; their optimiser is a genetic algorithm.
+    """
+    choices = jnp.asarray([0, *widths(view.widths[0], view.goodput.shape[-1] - 1)], jnp.int32)
+    return Allocation(gpus=by_gain(_harm(view, choices), choices, view.total[0]))
+
+
+def _harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
+    """Minus one over the speedup of every choice."""
+    goodput = view.goodput[:, 0]
+    rows = jnp.arange(goodput.shape[0])
+    share = view.total[0] // jnp.maximum(view.active.sum(), 1)
+    fair = goodput[rows, jnp.clip(share, view.least_gpus, view.most_gpus)]
+    spent_s = view.restarts * view.restart_s
+    kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
+    changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
+    speedup = goodput[:, choices] / fair[:, None] * jnp.where(changes, kept[:, None], 1.0)
+    most = jnp.minimum(view.most_gpus, jnp.maximum(2 * view.widest, view.least_gpus))
+    may = (choices >= view.least_gpus[:, None]) & (choices <= most[:, None]) & (goodput[:, choices] > 0)
+    value = jnp.where(may & view.active[:, None], -1.0 / jnp.maximum(speedup, LEAST_SPEEDUP), -jnp.inf)
+    return jnp.where(choices == 0, NOTHING, value)
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        AllocationPolicy("tiresias", tiresias, own_batch=False),
+        AllocationPolicy("optimus", optimus, own_batch=False),
+        AllocationPolicy("equal", equal),
+        AllocationPolicy("pollux", pollux, whole_nodes),
+    )
+}

@@ -1,0 +1,124 @@
+"""Published tables of jobs that adapt, played again: Pollux' (OSDI 2021)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxsched.adaptive.policies import POLICIES
+from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.simulate import Result, Rules, simulate
+from jaxsched.adaptive.workload import read_workload
+from jaxsched.errors import UserError
+from jaxsched.io.csv_file import read_table
+from jaxsched.workload.rows import Row
+
+LOADS = ("0.5", "1.0", "1.5", "2.0")
+PERIODS = {"30s": 30.0, "1m": 60.0, "2m": 120.0, "4m": 240.0, "8m": 480.0}
+INTERFERENCE = {"avoid": 0.0, "noavoid": 0.0, "inter25": 0.25, "inter50": 0.5}
+
+
+class Case(NamedTuple):
+    """One row of a published table: which policy plays which workloads by which rules."""
+
+    experiment: str
+    run: str
+    policy: str
+    workloads: str  # the folder
+    rules: Rules
+
+
+class Line(NamedTuple):
+    """A row of our table."""
+
+    case: Case
+    workloads: int  # that were played
+    ours_s: float  # mean JCT, as a mean over the workloads that are published
+    published_s: float  # NaN: not published
+    jobs: int  # that are published
+    equal: int  # of these, that end in the same second
+
+
+# Of one job: case, workload, name, JCT.
+JobTime = tuple[Case, str, str, float]
+
+
+def pollux_cases() -> list[Case]:
+    """Its experiments on load, on the period between decisions, and on interference."""
+    at_load = [
+        Case("results-jobload", f"{policy}-{load}", policy, f"workloads-{load}", Rules())
+        for policy in ("tiresias", "optimus", "pollux")
+        for load in LOADS
+    ]
+    periods = [
+        Case("results-period", f"pollux-{name}", "pollux", "workloads-1.0", Rules(period_s=period))
+        for name, period in PERIODS.items()
+    ]
+    shared = [
+        Case("results-inter", name, "pollux", "workloads-1.0", Rules(interference=lost))
+        for name, lost in INTERFERENCE.items()
+    ]
+    return at_load + periods + shared
+
+
+def play_pollux(data: str | Path, report: Callable[[Line], object] = print) -> list[JobTime]:
+    """Plays every case on the files of a folder, and hands out a line for each; returns the JCT of every job.
+
+    Args:
+        data: holds `profiles`, `workloads-LOAD`, and `results_per_job.csv` (experiment,run,workload,job,jct_s).
+        report: is called with every line.
+
+    Raises:
+        UserError: a file is missing, or is not what it should be.
+    """
+    folder = Path(data)
+    apps, published = read_applications(folder / "profiles"), _published(folder / "results_per_job.csv")
+    times: list[JobTime] = []
+    for case in pollux_cases():
+        paths = workload_files(folder / case.workloads)
+        results = simulate(POLICIES[case.policy], apps, [read_workload(path, apps) for path in paths], rules=case.rules)
+        named = dict(zip([path.stem for path in paths], results, strict=True))
+        report(_line(case, named, published))
+        times += [(case, workload, *of_job) for workload, result in named.items() for of_job in _jcts(result)]
+    return times
+
+
+def workload_files(folder: Path) -> list[Path]:
+    """The files `workload-N.csv` of a folder, by N. UserError if there is none."""
+    found = sorted(folder.glob("workload-*.csv"), key=lambda path: (len(path.stem), path.stem))
+    if not found:
+        raise UserError(f"{folder}: holds no workload-N.csv, should hold one at least")
+    return found
+
+
+def _jcts(result: Result) -> Iterator[tuple[str, float]]:
+    return zip([job.name for job in result.jobs], map(float, result.jct_s), strict=True)
+
+
+def _published(path: Path) -> Mapping[tuple[str, str, str], Mapping[str, float]]:
+    table = read_table(path)
+    found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for line, cells in table.rows:
+        row = Row(path, line, dict(zip(table.header, cells, strict=True)))
+        found[row.name("experiment"), row.name("run"), row.name("workload")][row.name("job")] = row.number("jct_s")
+    return found
+
+
+def _line(case: Case, results: Mapping[str, Result], published: Mapping) -> Line:
+    pairs: list[tuple[Sequence[float], Sequence[float]]] = []
+    for workload, result in results.items():
+        known = published.get((case.experiment, case.run, workload), {})
+        both = [(ours, known[name]) for name, ours in _jcts(result) if name in known]
+        if both:
+            pairs.append(tuple(zip(*both)))
+    means = np.array([[np.mean(ours), np.mean(theirs)] for ours, theirs in pairs]).reshape(-1, 2)
+    return Line(
+        case=case,
+        workloads=len(results),
+        ours_s=float(means[:, 0].mean()) if pairs else float(np.mean([r.jct_s.mean() for r in results.values()])),
+        published_s=float(means[:, 1].mean()) if pairs else float("nan"),
+        jobs=sum(len(ours) for ours, _ in pairs),
+        equal=sum(int(np.sum(np.array(ours) == np.array(theirs))) for ours, theirs in pairs),
+    )

@@ -1,0 +1,121 @@
+"""Runs of job lists: from files and a policy to completion times."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsched.adaptive.placing import whole_nodes
+from jaxsched.adaptive.policies import AllocationPolicy
+from jaxsched.adaptive.profiles import Application
+from jaxsched.adaptive.rounds import play
+from jaxsched.adaptive.state import Jobs, State, World
+from jaxsched.adaptive.tables import make_tables, shapes_of
+from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
+from jaxsched.errors import UserError
+
+MOST_ROUNDS = 20000
+
+
+class Nodes(NamedTuple):
+    """Equal nodes of a cluster."""
+
+    count: int
+    gpus: int
+    kind: str = ""  # the GPU type, as profiles have it
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How a world plays.
+
+    Attributes:
+        period_s: seconds between decisions.
+        restart_s: seconds that a job loses when its GPUs change, by application or for all.
+        interference: share of its goodput that a job on several nodes loses while it shares a node with another one.
+    """
+
+    period_s: float = 60.0
+    restart_s: Mapping[str, float] | float = RESTART_S
+    interference: float = 0.0
+
+
+class Result(NamedTuple):
+    """What became of a list of jobs, in the order of submission."""
+
+    jobs: Sequence[Job]
+    start_s: np.ndarray
+    finish_s: np.ndarray
+    gpu_s: np.ndarray  # GPU-seconds held
+    restarts: np.ndarray
+
+    @property
+    def jct_s(self) -> np.ndarray:
+        """Seconds from submission to the end."""
+        return self.finish_s - np.array([job.submit_s for job in self.jobs])
+
+
+PUBLISHED_NODES = (Nodes(16, 4),)
+
+
+def simulate(
+    policy: AllocationPolicy,
+    apps: Mapping[str, Application],
+    lists: Sequence[Sequence[Job]],
+    nodes: Sequence[Nodes] = PUBLISHED_NODES,
+    rules: Rules = Rules(),
+) -> list[Result]:
+    """Plays every list on a cluster of its own. One program for all: lists are padded to the longest.
+
+    Raises:
+        UserError: no profile covers what jobs want, or a job can never end.
+    """
+    with jax.enable_x64(True):
+        world, jobs = build(policy, apps, lists, nodes, rules)
+        states = jax.device_get(play(policy, world, jobs, jnp.int32(MOST_ROUNDS)))
+    return [_result(of_list, states, i) for i, of_list in enumerate(lists)]
+
+
+def build(
+    policy: AllocationPolicy,
+    apps: Mapping[str, Application],
+    lists: Sequence[Sequence[Job]],
+    nodes: Sequence[Nodes],
+    rules: Rules,
+) -> tuple[World, Jobs]:
+    """The world, and the lists as arrays with a leading axis."""
+    whole = policy.placing is whole_nodes
+    kinds = [kind.kind for kind in nodes]
+    total = sum(kind.count * kind.gpus for kind in nodes)
+    plans = sorted({plan_of(job, apps, policy.own_batch) for jobs in lists for job in jobs}, key=str)
+    most = min(total, max(apps[plan.application].most_gpus(plan.batch) for plan in plans))
+    most_nodes = min(max(kind.count for kind in nodes), most)
+    shapes = shapes_of([kind.gpus for kind in nodes], most_nodes, most, whole=whole)
+    tables = make_tables(apps, plans, kinds, [kind.gpus for kind in nodes], shapes)
+    world = World(
+        tables=tables,
+        node_gpus=jnp.asarray(np.repeat([kind.gpus for kind in nodes], [kind.count for kind in nodes]), jnp.int32),
+        node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),
+        period_s=jnp.asarray(float(rules.period_s)),
+        interference=jnp.asarray(float(rules.interference)),
+        widths=tuple(kind.gpus for kind in nodes),
+        spread=not whole,
+    )
+    size, most_of = max(map(len, lists)), np.asarray(tables.most_gpus)
+    made = [to_arrays(jobs, plans, most_of, apps, policy.own_batch, size, rules.restart_s) for jobs in lists]
+    return world, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+
+
+def _result(jobs: Sequence[Job], states: State, row: int) -> Result:
+    leaves = (states.start_s, states.finish_s, states.service, states.restarts)
+    start_s, finish_s, gpu_s, restarts = (np.asarray(leaf)[row, : len(jobs)] for leaf in leaves)
+    for job, end in zip(jobs, finish_s, strict=True):
+        if end == np.inf:
+            raise UserError(
+                f"{job.row.path}, line {job.row.line}: {job.name} is not done after {MOST_ROUNDS:,} rounds: the policy "
+                "gives it no GPUs, or no profile covers its placement"
+            )
+    return Result(jobs, start_s, finish_s, gpu_s, restarts)

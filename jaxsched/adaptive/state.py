@@ -1,0 +1,78 @@
+"""The arrays of a world of jobs that adapt. J jobs, N nodes, T GPU types."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float64, Int
+
+from jaxsched.adaptive.tables import Tables
+from jaxsched.pytree import Pytree, static
+
+NEVER = jnp.inf
+
+
+class Jobs(Pytree):
+    """What is submitted, in the order of submission."""
+
+    real: Bool[Array, "J"]  # False: padding
+    submit_s: Float64[Array, "J"]
+    plan: Int[Array, "J"]
+    tuned_gpus: Int[Array, "J"]  # what its user would have asked for
+    least_gpus: Int[Array, "J"]
+    most_gpus: Int[Array, "J"]
+    restart_s: Float64[Array, "J"]
+    deadline_s: Float64[Array, "J"]  # inf: none
+
+
+class World(Pytree):
+    """Hardware and rules."""
+
+    tables: Tables
+    node_gpus: Int[Array, "N"]
+    node_type: Int[Array, "N"]
+    period_s: Float64[Array, ""]
+    interference: Float64[Array, ""]  # what a job on several nodes loses that shares a node with another such job
+    widths: tuple[int, ...] = static()  # GPUs of a node, by type
+    spread: bool = static()  # placements are looked up by the GPUs on each node, not by nodes and GPUs only
+
+
+class State(Pytree):
+    """What changes."""
+
+    now_s: Float64[Array, ""]
+    place: Int[Array, "J N"]  # GPUs on every node
+    kind: Int[Array, "J"]  # GPU type of those that have GPUs
+    shape: Int[Array, "J"]  # row of the tables, likewise
+    progress: Float64[Array, "J"]
+    epoch: Int[Array, "J"]
+    waiting_s: Float64[Array, "J"]  # what is left of a restart
+    service: Float64[Array, "J"]  # GPU-seconds held
+    start_s: Float64[Array, "J"]
+    finish_s: Float64[Array, "J"]
+    restarts: Int[Array, "J"]
+    widest: Int[Array, "J"]  # most GPUs so far
+    memory: Float64[Array, "J"]  # of the policy
+
+    @property
+    def gpus(self) -> Int[Array, "J"]:
+        """GPUs that every job holds."""
+        return self.place.sum(-1, dtype=jnp.int32)
+
+
+def start(jobs: Jobs, nodes: int) -> State:
+    """Nobody has GPUs, and the clock stands at 0."""
+    size = jobs.real.shape[0]
+    none, zero, never = jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.full(size, NEVER)
+    return State(
+        now_s=jnp.zeros(()),
+        place=jnp.zeros((size, nodes), jnp.int32),
+        kind=none,
+        shape=none,
+        progress=zero,
+        epoch=none,
+        waiting_s=zero,
+        service=zero,
+        start_s=never,
+        finish_s=jnp.where(jobs.real, NEVER, 0.0),
+        restarts=none,
+        widest=none,
+        memory=never,
+    )

@@ -1,0 +1,231 @@
+"""Profiles as dense arrays, made once on the host: what the program of the world looks up.
+
+A *plan* is an application with one batch size, or with a choice of its own (docs/semantics.md, section 13). A *shape*
+is what a step time depends on: GPUs per node, from most to least, up to four nodes; nodes and GPUs beyond.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float64, Int
+
+from jaxsched.adaptive.profiles import Application, Placement, Values
+from jaxsched.errors import UserError
+from jaxsched.pytree import Pytree, on_device
+
+CANDIDATES = 50  # batch sizes that a job with a choice looks at, as in Pollux' code
+LISTED_NODES = 4  # placements on more nodes count by nodes and GPUs only
+_ROUND = 1e-9  # below this a ratio is taken to be whole
+
+
+class Plan(NamedTuple):
+    """An application, and its batch size (None: chosen by the job)."""
+
+    application: str
+    batch: int | None
+
+
+class Tables(Pytree):
+    """What the world looks up. M plans, T GPU types, S shapes, E epochs, R1 one more than the most GPUs of a job."""
+
+    epochs: Int[Array, "M"]
+    ends: Float64[Array, "M E"]  # progress at which an epoch ends
+    speed: Float64[Array, "M T S E"]  # goodput at the best batch of the plan; 0 where no profile covers the shape
+    goodput: Float64[Array, "M T R1 E"]  # the same on the fewest nodes, by GPUs
+    update_s: Float64[Array, "M T R1"]  # of an update at the first candidate, on the fewest nodes; inf: not covered
+    iterations: Float64[Array, "M E"]  # from the end of an epoch to that of the last one, at least 1
+    most_gpus: Int[Array, "M"]
+    shape_of_code: Int[Array, "C"]  # of placements on up to `LISTED_NODES`, by `code_weights`
+    shape_of_size: Int[Array, "N1 R1"]  # of others, by nodes and GPUs
+
+
+class Shapes(NamedTuple):
+    """Placements that jobs may have, and where they stand."""
+
+    placements: tuple[Placement, ...]
+    of_code: np.ndarray  # int32[C]
+    of_size: np.ndarray  # int32[N1, R1]
+
+
+def code_weights(most: int) -> np.ndarray:
+    """What a node with so many GPUs of a job adds to the code of its placement. int64[most + 1]."""
+    return np.array([0, *((LISTED_NODES + 1) ** np.arange(most))], np.int64)
+
+
+def shapes_of(node_gpus: Sequence[int], nodes: int, most_gpus: int, *, whole: bool) -> Shapes:
+    """The shapes of placements on `nodes` nodes, of at most `most_gpus` GPUs.
+
+    Args:
+        node_gpus: GPUs of a node, by GPU type.
+        nodes: the most nodes of a job.
+        most_gpus: the most GPUs of a job.
+        whole: jobs have `widths` only, and share no node where they have several.
+    """
+    per_node = max(node_gpus)
+    found: dict[Placement, int] = {}
+    of_size = np.zeros((nodes + 1, most_gpus + 1), np.int32)
+    if whole:
+        for size in node_gpus:
+            for gpus in widths(size, most_gpus):
+                placement = fewest_nodes(gpus, size)
+                if len(placement) <= nodes:
+                    of_size[len(placement), gpus] = found.setdefault(placement, len(found))
+        return Shapes(tuple(found), np.zeros(0, np.int32), of_size)
+    of_code = np.zeros((LISTED_NODES + 1) ** per_node, np.int32)
+    for count in range(1, min(nodes, LISTED_NODES) + 1):
+        for placement in itertools.combinations_with_replacement(range(per_node, 0, -1), count):
+            if sum(placement) <= most_gpus:
+                of_code[code_weights(per_node)[list(placement)].sum()] = found.setdefault(placement, len(found))
+    for count in range(LISTED_NODES + 1, nodes + 1):
+        for gpus in range(count, min(count * per_node, most_gpus) + 1):
+            even, more = divmod(gpus, count)
+            placement = (even + 1,) * more + (even,) * (count - more)
+            of_size[count, gpus] = found.setdefault(placement, len(found))
+    return Shapes(tuple(found), of_code, of_size)
+
+
+def widths(node_gpus: int, most: int) -> list[int]:
+    """GPUs that a job may have where no two jobs share a node that one has in part: powers of two, or whole nodes."""
+    within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
+    return [gpus for gpus in (*within, *range(node_gpus, most + 1, node_gpus)) if gpus <= most]
+
+
+def fewest_nodes(gpus: int, node_gpus: int) -> Placement:
+    """So many GPUs on whole nodes, and the rest on one more."""
+    whole, rest = divmod(gpus, node_gpus)
+    return (node_gpus,) * whole + ((rest,) if rest else ())
+
+
+def split(app: Application, batch: Values, gpus: int) -> tuple[np.ndarray, np.ndarray]:
+    """A batch over GPUs: local batches, and passes without an update before each update. Both int64[B].
+
+    Args:
+        app: the application.
+        batch: batch sizes that are wanted. [B].
+        gpus: how many there are.
+    """
+    most_local, largest = app.local_batches[1], int(app.batches[-1])
+    local = np.ceil(batch / gpus - _ROUND)
+    passes = np.ceil(local / most_local - _ROUND) - 1
+    if gpus == 1:
+        passes = np.where(batch > app.batches[0], np.maximum(passes, 1), passes)
+    local = np.minimum(np.ceil(local / (passes + 1) - _ROUND), largest // (gpus * (passes + 1)))
+    return local.astype(np.int64), passes.astype(np.int64)
+
+
+def candidates(app: Application, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a plan may do on so many GPUs: local batches and passes. Both int64[K]."""
+    if batch is not None:
+        return split(app, np.array([batch], float), gpus)
+    least = max(int(app.batches[0]), app.local_batches[0] * gpus)
+    return split(app, np.geomspace(least, int(app.batches[-1]), CANDIDATES), gpus)
+
+
+def gains(app: Application, batch: Values) -> Values:
+    """How much more an update does than one at the smallest batch: [K, E] at batch sizes [K]."""
+    square, variance = (
+        np.stack([np.interp(batch, app.batches, of_epoch) for of_epoch in table.T], axis=-1)
+        for table in (app.grad_sqr, app.grad_var)
+    )
+    scale = batch[:, None] / app.batches[0]
+    return (variance + square) / (variance / scale + square)
+
+
+def make_tables(
+    apps: Mapping[str, Application],
+    plans: Sequence[Plan],
+    types: Sequence[str],
+    node_gpus: Sequence[int],
+    shapes: Shapes,
+) -> Tables:
+    """The arrays of a world.
+
+    Args:
+        apps: what was measured.
+        plans: what jobs are like.
+        types: names of the GPU types, as profiles have them.
+        node_gpus: GPUs of a node, by type.
+        shapes: of placements.
+
+    Raises:
+        UserError: a profile has a hole between numbers of GPUs that it covers.
+    """
+    most = shapes.of_size.shape[1] - 1
+    longest = max(apps[plan.application].epochs for plan in plans)
+    size = len(plans), len(types)
+    speed = np.zeros((*size, len(shapes.placements), longest))
+    goodput, update_s = np.zeros((*size, most + 1, longest)), np.full((*size, most + 1), np.inf)
+    for m, plan in enumerate(plans):
+        app = apps[plan.application]
+        tried = {gpus: _tried(app, plan.batch, gpus) for gpus in range(1, min(most, app.most_gpus(plan.batch)) + 1)}
+        for t, (kind, width) in enumerate(zip(types, node_gpus, strict=True)):
+            if kind not in app.step_times:
+                continue
+            found = {
+                placement: _speed(app, kind, placement, tried[sum(placement)])
+                for placement in {*shapes.placements, *(fewest_nodes(gpus, width) for gpus in tried)}
+                if sum(placement) in tried and max(placement) <= width
+            }
+            for s, placement in enumerate(shapes.placements):
+                if placement in found:
+                    speed[m, t, s, : app.epochs] = found[placement][0]
+            for gpus in tried:
+                goodput[m, t, gpus, : app.epochs], update_s[m, t, gpus] = found[fewest_nodes(gpus, width)]
+    _check_holes(plans, apps, goodput)
+    covered = np.where(goodput[..., 0] > 0, np.arange(most + 1), 0).max(axis=(1, 2))
+    of_plans = [apps[plan.application] for plan in plans]
+    return Tables(
+        epochs=on_device([app.epochs for app in of_plans], np.int32),
+        ends=on_device(np.stack([_padded(app.progress, longest) for app in of_plans]), np.float64),
+        speed=on_device(speed, np.float64),
+        goodput=on_device(goodput, np.float64),
+        update_s=on_device(update_s, np.float64),
+        iterations=on_device(
+            np.stack([_padded(_iterations_left(apps[p.application], p.batch), longest) for p in plans]), np.float64
+        ),
+        most_gpus=on_device(covered, np.int32),
+        shape_of_code=on_device(shapes.of_code, np.int32),
+        shape_of_size=on_device(shapes.of_size, np.int32),
+    )
+
+
+def _tried(app: Application, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray, Values]:
+    local, passes = candidates(app, batch, gpus)
+    return local, passes, gains(app, (gpus * local * (passes + 1)).astype(float))
+
+
+def _speed(app: Application, kind: str, placement: Placement, tried: tuple) -> tuple[Values, float]:
+    """Goodput by epoch, and seconds of an update at the first candidate."""
+    local, passes, gain = tried
+    step, sync = app.step_times[kind].at(placement, local)
+    seconds = step + passes * (step - sync)
+    first = float(seconds[0])
+    return np.nan_to_num(gain / seconds[:, None]).max(axis=0), first if np.isfinite(first) else np.inf
+
+
+def _iterations_left(app: Application, batch: int | None) -> Values:
+    size = int(app.batches[0]) if batch is None else batch
+    at = np.array([np.interp(size, app.batches, of_epoch) for of_epoch in app.iterations[:, : app.epochs].T])
+    return np.maximum(at[-1] - at, 1.0)
+
+
+def _padded(values: Values, size: int) -> Values:
+    return np.pad(values, (0, size - len(values)), mode="edge")
+
+
+def _check_holes(plans: Sequence[Plan], apps: Mapping[str, Application], goodput: Values) -> None:
+    for plan, table in zip(plans, goodput[..., 0].max(axis=1), strict=True):
+        covered = np.flatnonzero(table)
+        app = apps[plan.application]
+        where = next(iter(app.step_times.values())).where
+        if not len(covered):
+            batch = "" if plan.batch is None else f" at batch size {plan.batch}"
+            raise UserError(f"{where}: covers no number of GPUs{batch} that the cluster has, should cover one at least")
+        missing = sorted(set(range(covered[0], covered[-1])) - set(covered))
+        if missing:
+            raise UserError(
+                f"{where}: has a hole, no step time for {missing[0]} GPUs; should cover all from {covered[0]} to "
+                f"{covered[-1]}"
+            )

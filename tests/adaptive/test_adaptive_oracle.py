@@ -1,0 +1,92 @@
+"""The program and the oracle agree on every job's end: the published lists to the second, random ones likewise."""
+
+import csv
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from jaxsched.adaptive.policies import POLICIES
+from jaxsched.adaptive.profiles import NO_LIMITS, PUBLISHED_LIMITS, read_applications
+from jaxsched.adaptive.simulate import Nodes, Rules, simulate
+from jaxsched.adaptive.workload import read_workload
+from tests.adaptive.files import NODES, PER_NODE, SHARED, write_profiles, write_workload
+from tests.oracle import adaptive as oracle
+from tests.support.cases import TIMES
+
+LISTS = 12 * TIMES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("profiles")
+    write_profiles(made / "profiles", np.random.default_rng(3))
+    for i in range(LISTS):
+        write_workload(made / f"workload-{i}.csv", np.random.default_rng(100 + i), spread_s=(60, 600, 3000)[i % 3])
+    return made
+
+
+def oracle_jobs(jobs, apps, own_batch):
+    made = []
+    for job in jobs:
+        limits = PUBLISHED_LIMITS.get(job.application, NO_LIMITS)
+        batch = limits.batch if own_batch else job.batch
+        made.append(
+            oracle.Job(job.name, job.submit_s, apps[job.application], job.gpus, batch, least=job.least, high=job.most)
+        )
+    return made
+
+
+def oracle_apps(folder, names):
+    found = {}
+    for name in names:
+        limits = PUBLISHED_LIMITS.get(name, NO_LIMITS)
+        found[name] = oracle.Application(
+            folder / name, limits={k: v for k, v in (("local", limits.local_batch), ("gpus", limits.gpus)) if v}
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_random_lists(name, folder):
+    """Every job ends in the same second, and has held the same GPU-seconds."""
+    apps = read_applications(folder / "profiles")
+    lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(LISTS)]
+    rules = Rules(interference=0.3)
+    results = simulate(POLICIES[name], apps, lists, (Nodes(NODES, PER_NODE),), rules)
+    known = oracle_apps(folder / "profiles", apps)
+    for jobs, result in zip(lists, results):
+        world = oracle.World(NODES, PER_NODE, interference=0.3)
+        played = oracle_jobs(jobs, known, POLICIES[name].own_batch)
+        expected = world.play(played, getattr(oracle, name))
+        assert dict(zip([job.name for job in jobs], result.jct_s)) == expected
+        np.testing.assert_allclose(result.gpu_s, [job.service for job in played], rtol=1e-12)
+        np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
+@pytest.mark.parametrize("name", ["tiresias", "optimus"])
+def test_published_jobs_end_in_the_same_second(name):
+    """One workload at each of two loads; `jaxsched reproduce-table pollux` plays all."""
+    published = defaultdict(dict)
+    with open(SHARED / "pollux" / "results_per_job.csv") as file:
+        for row in csv.DictReader(file):
+            published[row["run"], row["workload"]][row["job"]] = float(row["jct_s"])
+    apps = read_applications(SHARED / "pollux" / "profiles")
+    for load in ("0.5", "1.0"):
+        path = SHARED / "pollux" / f"workloads-{load}" / "workload-3.csv"
+        (result,) = simulate(POLICIES[name], apps, [read_workload(path, apps)])
+        assert dict(zip([job.name for job in result.jobs], result.jct_s)) == published[f"{name}-{load}", path.stem]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
+def test_pollux_is_as_good_as_the_published_one():
+    """Within 3% of its mean, or below; and equal to the oracle."""
+    with open(SHARED / "pollux" / "results_per_job.csv") as file:
+        rows = [row for row in csv.DictReader(file) if (row["run"], row["workload"]) == ("pollux-0.5", "workload-1")]
+    apps = read_applications(SHARED / "pollux" / "profiles")
+    jobs = read_workload(SHARED / "pollux" / "workloads-0.5" / "workload-1.csv", apps)
+    (result,) = simulate(POLICIES["pollux"], apps, [jobs])
+    assert result.jct_s.mean() <= 1.03 * np.mean([float(row["jct_s"]) for row in rows])
+    played = oracle_jobs(jobs, oracle_apps(SHARED / "pollux" / "profiles", apps), own_batch=True)
+    assert oracle.World().play(played, oracle.pollux) == dict(zip([job.name for job in jobs], result.jct_s))
