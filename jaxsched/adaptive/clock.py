@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float64, Int
 
-from jaxsched.adaptive.state import Jobs, State, World
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import LISTED_NODES, code_weights
 
 
-def advance(world: World, jobs: Jobs, state: State) -> State:
+def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """The state a period later. Whoever is done holds no GPUs."""
     tables, gpus = world.tables, state.gpus
     kept = 1.0 - world.interference * _crowded(state.place)
@@ -45,7 +45,7 @@ def advance(world: World, jobs: Jobs, state: State) -> State:
     )
 
 
-def shape_of(world: World, place: Int[Array, "J N"]) -> Int[Array, "J"]:
+def shape_of(world: AdaptiveWorld, place: Int[Array, "J N"]) -> Int[Array, "J"]:
     """Rows of the tables of placements; of none whatever."""
     nodes, gpus = (place > 0).sum(-1), place.sum(-1)
     tables = world.tables

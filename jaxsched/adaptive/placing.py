@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxsched.adaptive.state import State, World
+from jaxsched.adaptive.state import AdaptiveWorld, State
 
 # (world, state, GPUs of every job, their types, places in the order) -> GPUs on every node
 Placing = Callable[
-    [World, State, Int[Array, "J"], Int[Array, "J"], Int[Array, "J"]],
+    [AdaptiveWorld, State, Int[Array, "J"], Int[Array, "J"], Int[Array, "J"]],
     Int[Array, "J N"],
 ]
 
 
 def most_free(
-    world: World, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
+    world: AdaptiveWorld, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
 ) -> Int[Array, "J N"]:
     """One job after another takes the node with most free GPUs until it has enough, as Pollux' simulator places rules.
 
@@ -38,7 +38,7 @@ def most_free(
 
 
 def whole_nodes(
-    world: World, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
+    world: AdaptiveWorld, state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"], order: Int[Array, "J"]
 ) -> Int[Array, "J N"]:
     """From the widest to the narrowest, for `tables.widths`: no job on several nodes shares one.
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float64, Int
 
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.placing import Placing, most_free, whole_nodes
-from jaxsched.adaptive.state import Jobs, State, World
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import widths
 from jaxsched.pytree import Pytree, static
 
@@ -76,7 +76,7 @@ class AllocationPolicy:
     own_batch: bool = True
 
 
-def view_of(world: World, jobs: Jobs, state: State) -> View:
+def view_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> View:
     """What policies see."""
     tables, plan = world.tables, jobs.plan
     row = jnp.minimum(state.epoch, tables.epochs[plan] - 1)

@@ -33,7 +33,7 @@ _VALIDATION = re.compile(r"validation-([1-9][0-9]{0,8})\.csv")
 _LEAST_RISE = 100 * np.finfo(float).eps  # by which a point may lie outside of a simplex, as in SciPy's interpolator
 
 
-class Limits(NamedTuple):
+class ProfileLimits(NamedTuple):
     """What an application is held to beyond its profile. None: the profile's own."""
 
     local_batch: int | None = None  # the most of a GPU
@@ -42,8 +42,11 @@ class Limits(NamedTuple):
 
 
 # As the published simulators have it.
-PUBLISHED_LIMITS: Mapping[str, Limits] = {"yolov3": Limits(local_batch=8), "ncf": Limits(gpus=1, batch=32768)}
-NO_LIMITS = Limits()
+PUBLISHED_LIMITS: Mapping[str, ProfileLimits] = {
+    "yolov3": ProfileLimits(local_batch=8),
+    "ncf": ProfileLimits(gpus=1, batch=32768),
+}
+NO_LIMITS = ProfileLimits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Application:
     iterations: Values
     grad_sqr: Values
     grad_var: Values
-    limits: Limits
+    limits: ProfileLimits
 
     @property
     def epochs(self) -> int:
@@ -148,7 +151,7 @@ class Application:
 
 
 def read_applications(
-    folder: str | Path, types: tuple[str, ...] = ("",), limits: Mapping[str, Limits] = PUBLISHED_LIMITS
+    folder: str | Path, types: tuple[str, ...] = ("",), limits: Mapping[str, ProfileLimits] = PUBLISHED_LIMITS
 ) -> dict[str, Application]:
     """Every application of a folder of profiles, by the name of its folder.
 
@@ -163,7 +166,7 @@ def read_applications(
     return {path.name: _application(path, types, limits.get(path.name, NO_LIMITS)) for path in found}
 
 
-def _application(folder: Path, types: tuple[str, ...], limits: Limits) -> Application:
+def _application(folder: Path, types: tuple[str, ...], limits: ProfileLimits) -> Application:
     there = [kind for kind in types if kind == "" or (folder / f"placements-{kind}.csv").exists()]
     if not there:
         raise UserError(f"{folder}: no placements-TYPE.csv for any of {', '.join(types)}")

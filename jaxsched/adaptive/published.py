@@ -112,7 +112,7 @@ def _line(case: Case, results: Mapping[str, Result], published: Mapping) -> Line
         known = published.get((case.experiment, case.run, workload), {})
         both = [(ours, known[name]) for name, ours in _jcts(result) if name in known]
         if both:
-            pairs.append(tuple(zip(*both)))
+            pairs.append(([ours for ours, _ in both], [theirs for _, theirs in both]))
     means = np.array([[np.mean(ours), np.mean(theirs)] for ours, theirs in pairs]).reshape(-1, 2)
     return Line(
         case=case,

@@ -8,10 +8,10 @@ from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.clock import advance, shape_of
 from jaxsched.adaptive.policies import AllocationPolicy, view_of
-from jaxsched.adaptive.state import Jobs, State, World, start
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
 
 
-def one_round(policy: AllocationPolicy, world: World, jobs: Jobs, state: State) -> State:
+def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """A period passes, then the policy decides."""
     state = advance(world, jobs, state)
     view = view_of(world, jobs, state)
@@ -24,7 +24,9 @@ def one_round(policy: AllocationPolicy, world: World, jobs: Jobs, state: State) 
     return _moved(world, jobs, state, place, kind)
 
 
-def _moved(world: World, jobs: Jobs, state: State, place: Int[Array, "J N"], kind: Int[Array, "J"]) -> State:
+def _moved(
+    world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, place: Int[Array, "J N"], kind: Int[Array, "J"]
+) -> State:
     gpus = place.sum(-1, dtype=jnp.int32)
     restarts = (place != state.place).any(-1) & (gpus > 0)
     return state.replace(
@@ -39,13 +41,13 @@ def _moved(world: World, jobs: Jobs, state: State, place: Int[Array, "J N"], kin
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def play(policy: AllocationPolicy, world: World, jobs: Jobs, most_rounds: Int[Array, ""]) -> State:
+def play(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, most_rounds: Int[Array, ""]) -> State:
     """The state in which all jobs are done, or after `most_rounds`. `jobs` may have a leading axis of lists."""
 
     def going(state: State) -> Bool[Array, ""]:
         return ((state.finish_s == jnp.inf).any()) & (state.now_s < most_rounds * world.period_s)
 
-    def whole(jobs: Jobs) -> State:
+    def whole(jobs: AdaptiveJobs) -> State:
         begun = start(jobs, world.node_gpus.shape[0])
         return jax.lax.while_loop(going, lambda state: one_round(policy, world, jobs, state), begun)
 

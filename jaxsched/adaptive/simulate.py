@@ -12,7 +12,7 @@ from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import AllocationPolicy
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
-from jaxsched.adaptive.state import Jobs, State, World
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import make_tables, shapes_of
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
 from jaxsched.errors import UserError
@@ -20,7 +20,8 @@ from jaxsched.errors import UserError
 MOST_ROUNDS = 20000
 
 
-class Nodes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Nodes:
     """Equal nodes of a cluster."""
 
     count: int
@@ -85,7 +86,7 @@ def build(
     lists: Sequence[Sequence[Job]],
     nodes: Sequence[Nodes],
     rules: Rules,
-) -> tuple[World, Jobs]:
+) -> tuple[AdaptiveWorld, AdaptiveJobs]:
     """The world, and the lists as arrays with a leading axis."""
     whole = policy.placing is whole_nodes
     kinds = [kind.kind for kind in nodes]
@@ -95,7 +96,7 @@ def build(
     most_nodes = min(max(kind.count for kind in nodes), most)
     shapes = shapes_of([kind.gpus for kind in nodes], most_nodes, most, whole=whole)
     tables = make_tables(apps, plans, kinds, [kind.gpus for kind in nodes], shapes)
-    world = World(
+    world = AdaptiveWorld(
         tables=tables,
         node_gpus=jnp.asarray(np.repeat([kind.gpus for kind in nodes], [kind.count for kind in nodes]), jnp.int32),
         node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),

@@ -9,7 +9,7 @@ from jaxsched.pytree import Pytree, static
 NEVER = jnp.inf
 
 
-class Jobs(Pytree):
+class AdaptiveJobs(Pytree):
     """What is submitted, in the order of submission."""
 
     real: Bool[Array, "J"]  # False: padding
@@ -22,7 +22,7 @@ class Jobs(Pytree):
     deadline_s: Float64[Array, "J"]  # inf: none
 
 
-class World(Pytree):
+class AdaptiveWorld(Pytree):
     """Hardware and rules."""
 
     tables: Tables
@@ -57,7 +57,7 @@ class State(Pytree):
         return self.place.sum(-1, dtype=jnp.int32)
 
 
-def start(jobs: Jobs, nodes: int) -> State:
+def start(jobs: AdaptiveJobs, nodes: int) -> State:
     """Nobody has GPUs, and the clock stands at 0."""
     size = jobs.real.shape[0]
     none, zero, never = jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.full(size, NEVER)

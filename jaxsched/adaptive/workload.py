@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxsched.adaptive.profiles import Application
-from jaxsched.adaptive.state import Jobs
+from jaxsched.adaptive.state import AdaptiveJobs
 from jaxsched.adaptive.tables import Plan
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import read_table
@@ -95,7 +95,7 @@ def to_arrays(
     own_batch: bool,
     size: int,
     restart_s: Mapping[str, float] | float = RESTART_S,
-) -> Jobs:
+) -> AdaptiveJobs:
     """The jobs as arrays of `size` rows.
 
     Raises:
@@ -114,7 +114,7 @@ def to_arrays(
     restart = [
         restart_s.get(job.application, RESTART_S) if isinstance(restart_s, Mapping) else restart_s for job in jobs
     ]
-    return Jobs(
+    return AdaptiveJobs(
         real=column([True] * len(jobs), np.bool_),
         submit_s=column([job.submit_s for job in jobs], np.float64, np.inf),
         plan=column(plan, np.int32),

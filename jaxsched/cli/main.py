@@ -32,7 +32,14 @@ COMMANDS = {
     "kube": "Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.",
 }
 # Commands that stand in the module of another one.
-BESIDE = {"report": "evaluate", "examples": "quickstart", "import": "check", "table": "sweep", "plot": "sweep"}
+BESIDE = {
+    "reproduce-table": "reproduce",
+    "report": "evaluate",
+    "examples": "quickstart",
+    "import": "check",
+    "table": "sweep",
+    "plot": "sweep",
+}
 
 
 def command_of(name: str) -> tuple[type, str]:

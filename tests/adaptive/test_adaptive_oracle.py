@@ -64,6 +64,7 @@ def test_random_lists(name, folder):
         np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
 @pytest.mark.parametrize("name", ["tiresias", "optimus"])
 def test_published_jobs_end_in_the_same_second(name):
@@ -79,6 +80,7 @@ def test_published_jobs_end_in_the_same_second(name):
         assert dict(zip([job.name for job in result.jobs], result.jct_s)) == published[f"{name}-{load}", path.stem]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
 def test_pollux_is_as_good_as_the_published_one():
     """Within 3% of its mean, or below; and equal to the oracle."""
