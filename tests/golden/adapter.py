@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 
-def _found(name: str, room: str) -> Any:
-    """What a module of a room, or the one module of that name, defines under this name."""
+def _found(name: str, *rooms: str) -> Any:
+    """What a module of these rooms, or of modules of that name, defines under this name."""
     package = Path(str(importlib.import_module("jaxsched").__file__)).parent
     defines = re.compile(rf"^(def {name}\(|class {name}\b|[\w, ()=]*\b{name}\b[\w, ()]* = )", re.M)
-    files = sorted((package / room).rglob("*.py")) if (package / room).is_dir() else [package / f"{room}.py"]
-    found = [path for path in files if defines.search(path.read_text(encoding="utf-8"))]
+    files = [
+        *(package / f"{room}.py" for room in rooms),
+        *(path for room in rooms for path in (package / room).rglob("*.py")),
+    ]
+    found = [path for path in files if path.is_file() and defines.search(path.read_text(encoding="utf-8"))]
     if len(found) != 1:
-        raise ImportError(f"golden runs: {name} should be in one module of {room}, is in {found}; mend {__name__}")
+        raise ImportError(f"golden runs: {name} should be in one module of {rooms}, is in {found}; mend {__name__}")
     module = ".".join(found[0].relative_to(package.parent).with_suffix("").parts)
     return getattr(importlib.import_module(module), name)
 
@@ -29,7 +32,7 @@ Policy = _found("Policy", "policies")
 get_cluster = _found("get_cluster", "cluster")
 make_job_list = _found("make_job_list", "workload")
 Outages = _found("Outages", "cluster")
-versions = _found("versions", "versions")
+versions = _found("versions", "versions", "machine")
 main = _found("main", "cli")
 
 
