@@ -98,6 +98,7 @@ def test_the_table_of_servers_has_their_defaults():
     rows = {line[0].strip("`"): line[1].strip("`") for line in tables("docs/howto/cluster.md")}
     for field in dataclasses.fields(Server):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
+        default = "none" if default is None else default
         assert rows[field.name] == (f"{default:g}" if isinstance(default, float) else str(default))
 
 

@@ -75,7 +75,9 @@ def make(
     config = dataclasses.replace(config, queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
     params = env_params(scenario.cluster, config, settings).replace(reward=weights)
     size = max(map(len, lists))
-    tables = [pad_table(to_table(jobs, settings.interval_s, sets=config.gpu_sets), size) for jobs in lists]
+    tables = [
+        pad_table(to_table(jobs, settings.interval_s, sets=config.gpu_sets, asks=config.asks), size) for jobs in lists
+    ]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
     starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
     return MenuEnv(config, Episodes(env=params, starts=starts), queue, in_turns, may_wait)

@@ -157,7 +157,7 @@ def _csv(path: Path) -> str | None:
     from jaxsched.calibration.step_time import read_step_times
     from jaxsched.calibration.transformer import FORMATS as ITERATIONS
     from jaxsched.calibration.transformer import read_iterations
-    from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, read_csv
+    from jaxsched.cluster.inventory import HOST_COLUMNS, NODE_COLUMNS, READ, read_csv
     from jaxsched.errors import NotRead
     from jaxsched.io.csv_file import read_table
     from jaxsched.simulation.outcome import JOB_COLUMNS
@@ -173,7 +173,7 @@ def _csv(path: Path) -> str | None:
         return f"{len(read_iterations([path])[1]):,} measured iterations of transformers"
     for columns in (HOST_COLUMNS, NODE_COLUMNS):
         if set(names) >= set(columns):
-            unread = [name for name in names if name not in columns]
+            unread = [name for name in names if name not in READ[columns]]
             more = f"; not read: {', '.join(unread)}" if unread else ""
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotRead)  # said here
@@ -186,6 +186,7 @@ def _csv(path: Path) -> str | None:
 def _yaml(path: Path) -> str:
     from jaxsched.cluster.presets import read_cluster_file
     from jaxsched.errors import UserError
+    from jaxsched.io.inputs import shorten
     from jaxsched.io.yaml_file import read_yaml
     from jaxsched.learning.config import load_config
     from jaxsched.sweeps.file import load_sweep
@@ -199,7 +200,9 @@ def _yaml(path: Path) -> str:
         get_catalogue(path)
         return f"{len(content['models']):,} model{'s' * (len(content['models']) > 1)} of jobs"
     if keys & {"servers", "topology", "gpu_speeds"}:
-        return f"a cluster of {len(read_cluster_file(path).servers):,} servers"
+        inventory = read_cluster_file(path)
+        named = ", ".join(f"{shorten(name)} {len(rows):,}" for name, rows in inventory.partitions.items())
+        return f"a cluster of {len(inventory.servers):,} servers" + (f" in partitions ({named})" if named else "")
     if keys & {"axes", "variants", "base", "out"}:
         return f"a sweep of {len(load_sweep(path).points):,} points"
     return f"a training configuration for {load_config(path).env.cluster}"

@@ -77,7 +77,7 @@ def _server_arrays(
     size = (len(servers) + 1, max(len(server.groups) for server in servers))
     gpus, gpu_type = np.zeros(size, np.int32), np.full(size, -1, np.int32)
     speed, cores, pcie = np.ones(size), np.ones(size), np.ones(size)
-    qpi, nic = np.ones(size[0]), np.ones(size[0])
+    qpi, nic, reservable = np.ones(size[0]), np.ones(size[0]), np.zeros((size[0], 2), np.int64)
     for row, server in enumerate(servers):
         own = slice(0, len(server.groups))
         gpus[row, own] = server.groups
@@ -87,6 +87,7 @@ def _server_arrays(
         pcie[row, own] = server.pcie_gbytes_s * BYTES_S_PER_GBYTES_S
         qpi[row] = server.qpi_gbytes_s * BYTES_S_PER_GBYTES_S
         nic[row] = server.nic_gbits_s * BYTES_S_PER_GBITS_S
+        reservable[row] = server.reservable
     return {
         "group_gpus": on_device(gpus[rows], np.int32),
         "group_gpu_type": on_device(gpu_type[rows], np.int32),
@@ -95,6 +96,7 @@ def _server_arrays(
         "pcie_bytes_s": on_device(pcie[rows], np.float32),
         "qpi_bytes_s": on_device(qpi[rows], np.float32),
         "nic_bytes_s": on_device(nic[rows], np.float32),
+        "reservable": on_device(reservable[rows], np.int32),
     }
 
 

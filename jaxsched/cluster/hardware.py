@@ -16,6 +16,8 @@ from jaxtyping import ArrayLike, Float32, Int, Int32
 from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.pytree import Pytree, static
 
+ENDLESS = 2**30  # workers of a job that reserves nothing
+
 
 class Cluster(Pytree):
     """A partitioned cluster. Every leaf may be swept or vmapped; bandwidths are bytes/s per direction."""
@@ -27,6 +29,7 @@ class Cluster(Pytree):
     pcie_bytes_s: Float32[Array, "P N K"]
     qpi_bytes_s: Float32[Array, "P N"]
     nic_bytes_s: Float32[Array, "P N"]
+    reservable: Int32[Array, "P N 2"]  # thousandths of CPU cores, and MiB, that jobs may reserve; 0 = padding
     server_id: Int32[Array, "P N"]  # row in the inventory, -1 = padding
     server_rack: Int32[Array, "P N"]  # rack index local to the partition, 0..T-1
     rack_id: Int32[Array, "P T"]  # global rack number, -1 = padding
@@ -83,6 +86,36 @@ def group_capacity(
 ) -> Int32[Array, "*#groups"]:
     """How many workers of `gpus_per_worker` GPUs fit on groups with `group_gpus` (free) GPUs, broadcast."""
     return group_gpus // jnp.maximum(gpus_per_worker, 1)
+
+
+def workers_within(left: Int32[Array, "*#servers 2"], asks: Int32[Array, "*#servers 2"]) -> Int32[Array, "*servers"]:
+    """Workers of a job for whom what is `left` of a server, as of `Cluster.reservable`, is enough."""
+    return jnp.where(asks > 0, left // jnp.maximum(asks, 1), ENDLESS).min(-1)
+
+
+def workers_held(
+    gpus: Int[np.ndarray, "A P N K"], reservable: Int[np.ndarray, "P N 2"], kinds: Int[np.ndarray, "J 4"]
+) -> tuple[Int[np.ndarray, "D P"], Int[np.ndarray, "J"]]:
+    """On the host: workers that empty partitions hold of each of the D different kinds of jobs, and a job's kind.
+
+    Args:
+        gpus: of each group, as each set of GPU types sees it.
+        reservable: as in `Cluster`.
+        kinds: of each job its set, GPUs per worker, and what a worker reserves.
+    """
+    code = np.zeros(len(kinds), np.int64)
+    for column in kinds.T:  # many times as fast as `unique` of rows
+        values, place = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * len(values) + place, return_inverse=True)
+    _, first, kind = np.unique(code, return_index=True, return_inverse=True)
+    held = np.zeros((len(first), gpus.shape[1]), np.int64)
+    for row, (chosen, wide, *asks) in enumerate(kinds[first].tolist()):
+        of_server = (gpus[chosen] // max(wide, 1)).sum(-1)
+        for place, asked in enumerate(asks):
+            if asked:
+                of_server = np.minimum(of_server, reservable[..., place] // asked)
+        held[row] = of_server.sum(-1)
+    return held, kind
 
 
 def partition_axes(cluster: Cluster) -> Cluster:

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, find_gpu_type
-from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_SERVERS, Server, default_schedulers, pad_rows, split_gpus
+from jaxsched.cluster.servers import (
+    MAX_GROUP_GPUS,
+    MAX_RESERVABLE,
+    MAX_SERVERS,
+    Server,
+    default_schedulers,
+    pad_rows,
+    split_gpus,
+)
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.csv_file import Table, read_table
@@ -32,6 +40,7 @@ LONGEST_NAME = 256  # characters
 NODE_COLUMNS = ("sn", "cpu_milli", "gpu", "model")
 MAX_CPU_MILLI = 10**8
 HOST_COLUMNS = ("ip", "DSW", "PSW", "ASW")
+READ = {NODE_COLUMNS: (*NODE_COLUMNS, "memory_mib"), HOST_COLUMNS: HOST_COLUMNS}  # and what may be missing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +84,7 @@ def read_csv(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> 
     table = read_table(path, MAX_SERVERS)
     for columns in (HOST_COLUMNS, NODE_COLUMNS):
         if set(columns) <= set(table.header):
-            if unread := [name for name in table.header if name not in columns]:
+            if unread := [name for name in table.header if name not in READ[columns]]:
                 warnings.warn(f"{path}: not read: {', '.join(map(shorten, unread))}", NotRead, stacklevel=2)
             return read_host_map(table) if columns == HOST_COLUMNS else read_node_list(table, gpu_speeds=gpu_speeds)
     raise UserError(
@@ -89,9 +98,10 @@ def read_node_list(
 ) -> Inventory:
     """A node list: one server per row, in file order; nodes without GPUs are left out.
 
-    `cpu_milli` are thousandths of a core, `memory_mib` is not used, GPUs are split by `split_gpus`; what the format
-    does not say (bandwidths) is a default `Server`'s. `model` is a type of `gpu_speeds`, or a product's name
-    (`find_gpu_type`). Without a topology: leaf-spine, racks in file order (assumption).
+    `cpu_milli` are thousandths of a core, `memory_mib` may be missing or empty (no end), GPUs are split by
+    `split_gpus`; what the format does not say (bandwidths) is a default `Server`'s. `model` is a type of
+    `gpu_speeds`, or a product's name (`find_gpu_type`). Without a topology: leaf-spine, racks in file order
+    (assumption).
     """
     table = path if isinstance(path, Table) else read_table(path, MAX_SERVERS)
     servers, names, speeds = [], [], dict(gpu_speeds)
@@ -106,7 +116,9 @@ def read_node_list(
             text = f"unknown GPU type {shorten(repr(row['model']), 60)}; known types: {', '.join(gpu_speeds)}"
             raise UserError(f"{where}: model: {text}; --gpu-speeds FILE tells the speeds of others")
         speeds[found.name] = found.speed
-        servers.append(Server(groups=split_gpus(gpus), gpu_type=found.name, cores=milli / 1000))
+        stated = row.get("memory_mib", "")
+        memory = parse_whole(stated, where, "memory_mib", 1, MAX_RESERVABLE, "MiB, e.g. 262144") if stated else None
+        servers.append(Server(groups=split_gpus(gpus), gpu_type=found.name, cores=milli / 1000, memory_mib=memory))
         names.append(row["sn"])
     if not servers:
         raise UserError(f"{table.path}: no node has GPUs; at least one row must have gpu above 0")

@@ -40,6 +40,7 @@ _AXES: dict[str, tuple[tuple[str, ...], float]] = {
     "pcie_bytes_s": (("partitions", "servers", "groups"), 1),
     "qpi_bytes_s": (("partitions", "servers"), 1),
     "nic_bytes_s": (("partitions", "servers"), 1),
+    "reservable": (("partitions", "servers", "reserved"), 0),
     "server_id": (("partitions", "servers"), -1),
     "server_rack": (("partitions", "servers"), 0),
     "rack_id": (("partitions", "racks"), -1),
@@ -75,7 +76,7 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
     the cluster is larger than `shape` on some axis.
     """
     own = dataclasses.asdict(shape_of(cluster))
-    missing = {axis: size - own[axis] for axis, size in dataclasses.asdict(shape).items()}
+    missing = {axis: size - own[axis] for axis, size in dataclasses.asdict(shape).items()} | {"reserved": 0}
     for axis, count in missing.items():
         if count < 0:
             size = own[axis] + count

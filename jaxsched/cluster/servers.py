@@ -18,6 +18,7 @@ BYTES_S_PER_GBITS_S = 1e9 / 8
 MAX_SERVERS = 65536  # far above any cluster we know of; turns a typing error into a message instead of a full memory
 MAX_GROUP_GPUS = 127  # engines count the workers of a group in int8
 MAX_GROUPS = 64
+MAX_RESERVABLE = 2**31 - 1  # int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Server:
     pcie_gbytes_s: between one socket and its GPUs. PCIe 3.0 x16 carries 15.75 GB/s, of which some 12 are usable
         (assumption); all GPUs of a group share it (assumption: one switch per socket).
     qpi_gbytes_s: between the sockets, assumption: two UPI links of 10.4 GT/s, 20.8 GB/s each, half of it usable.
+    memory_mib: memory that jobs may reserve; none: without end (not said).
     nic_gbits_s: 25, the network bandwidth of p3.16xlarge (AWS, EC2 P3 instances).
     """
 
@@ -40,6 +42,7 @@ class Server:
     pcie_gbytes_s: float = 12.0
     qpi_gbytes_s: float = 20.0
     nic_gbits_s: float = 25.0
+    memory_mib: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, tuple) or not 1 <= len(self.groups) <= MAX_GROUPS:
@@ -52,11 +55,19 @@ class Server:
         check_positive(self.pcie_gbytes_s, "server", "pcie_gbytes_s", "1e9 bytes/s")
         check_positive(self.qpi_gbytes_s, "server", "qpi_gbytes_s", "1e9 bytes/s")
         check_positive(self.nic_gbits_s, "server", "nic_gbits_s", "1e9 bits/s")
+        if self.memory_mib is not None:
+            check_whole(self.memory_mib, "server", "memory_mib", 1, MAX_RESERVABLE)
 
     @property
     def gpus(self) -> int:
         """GPUs of the server."""
         return sum(self.groups)
+
+    @property
+    def reservable(self) -> tuple[int, int]:
+        """Thousandths of CPU cores, and MiB, that jobs may reserve."""
+        memory = MAX_RESERVABLE if self.memory_mib is None else self.memory_mib
+        return round(min(1000 * self.cores, MAX_RESERVABLE)), memory
 
 
 def split_gpus(gpus: int) -> tuple[int, ...]:

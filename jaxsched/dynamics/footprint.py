@@ -24,6 +24,7 @@ class JobSpec(Pytree):
     model: Int32[Array, "*jobs"]
     milli: Int32[Array, "*jobs"] | None = None  # thousandths of a GPU per worker; None: whole GPUs
     allowed: Int32[Array, "*jobs"] | None = None  # as in `JobTable`; None: any GPU
+    asks: Int32[Array, "*jobs 2"] | None = None  # likewise; None: nothing
 
 
 class Footprint(Pytree):

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int
 
-from jaxsched.cluster.hardware import group_capacity, partition_axes
+from jaxsched.cluster.hardware import group_capacity, partition_axes, workers_within
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.env.extensions import preemption, sharing, starts
 from jaxsched.env.extensions.failures import allows
+from jaxsched.env.extensions.gpu_sets import usable_by
 from jaxsched.env.extensions.preemption import left_at_start, started_before, stop
+from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.extensions.sharing import choose_gpus
 from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.queues import may_be_forwarded
@@ -131,7 +133,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     gpu, taken, fits = choose_gpus(state, action, job)
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= state.running.job[p, slot] < 0
-    legal &= _is_whole(params, state, action, job) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
+    legal &= _is_whole(params, state, action, row) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
@@ -144,14 +146,17 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     return state, legal
 
 
-def _is_whole(params: EnvParams, state: State, action: Action, job: JobSpec) -> Bool[Array, "P"]:
+def _is_whole(params: EnvParams, state: State, action: Action, row: Int[Array, "P"]) -> Bool[Array, "P"]:
     """Whether each scheduler places as many workers and parameter servers as its job has, and where it may be."""
+    row, job = jnp.maximum(row, 0), job_spec(state.jobs, row)
     whole = (action.workers >= 0).all((1, 2)) & (action.ps >= 0).all((1, 2))
     whole &= (action.workers.sum((1, 2)) == job.workers) & (action.ps.sum((1, 2)) == job.ps)
-    if job.allowed is None:
+    if state.asks:
+        within = workers_within(spare(state, params.cluster), asks_of(state, row)[:, None])
+        whole &= (action.workers.sum(-1) <= within).all(-1)
+    if not state.binds:
         return whole & ((action.ps == 0) | (params.cluster.group_gpus > 0)).all((1, 2))
-    usable = state.usable[job.allowed, jnp.arange(len(whole))]
-    return whole & ((action.workers + action.ps == 0) | usable).all((1, 2))
+    return whole & ((action.workers + action.ps == 0) | usable_by(state, row)).all((1, 2))
 
 
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
@@ -197,10 +202,13 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     row = state.queue[p, action.slot]
     job = job_spec(state.jobs, row)
     gpus = params.cluster.group_gpus[action.target]
-    if job.allowed is not None:
-        gpus = jnp.where(state.usable[job.allowed, action.target], gpus, 0)
-    capacity = group_capacity(gpus, job.gpus_per_worker[:, None, None])
-    fits = capacity.sum((1, 2)) >= job.workers
+    if state.binds:
+        gpus = jnp.where(state.usable[state.jobs.allowed[jnp.maximum(row, 0)], action.target], gpus, 0)
+    capacity = group_capacity(gpus, job.gpus_per_worker[:, None, None]).sum(-1)
+    if state.asks:
+        asks = asks_of(state, jnp.maximum(row, 0))[:, None]
+        capacity = jnp.minimum(capacity, workers_within(params.cluster.reservable[action.target], asks))
+    fits = capacity.sum(-1) >= job.workers
     legal = (action.kind == FORWARD) & ~state.waited & (row >= 0) & (action.target != p) & fits
     legal &= _in_range(action.slot, slots) & _in_range(action.target, partitions)
     legal &= may_be_forwarded(params, state, jnp.maximum(row, 0))

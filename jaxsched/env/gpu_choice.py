@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.env.extensions.gpu_sets import of_each_job
+from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State
@@ -49,7 +50,7 @@ def _suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool
     def of_partition(p: Array) -> Array:
         at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
         everything = jnp.where(at_tier, params.cluster.group_gpus[p], 0)
-        could = _fits(state, row, everything, jnp.where(everything > 0, WHOLE, 0))
+        could = _fits(state, row, everything, jnp.where(everything > 0, WHOLE, 0), params.cluster.reservable[p])
         tier = tier_in(params, state, p, row, free[p], room[p])
         wait_s = jax.vmap(_wait, in_axes=(None, 0, 0, None), out_axes=-1)(
             end_s[p],
@@ -85,7 +86,8 @@ def tier_in(
     """
     speed, _ = tiers(params.cluster, state.gpu_speeds)
     at_tier = params.cluster.group_speed[p] >= speed[:, None, None]
-    fits = _fits(state, row, jnp.where(at_tier, free, 0), room * at_tier)
+    left = spare(state, params.cluster) if state.asks else params.cluster.reservable
+    fits = _fits(state, row, jnp.where(at_tier, free, 0), room * at_tier, left[p])
     return jnp.argmax(fits, -1).astype(jnp.int32)
 
 
@@ -122,9 +124,22 @@ def _wait(
 
 
 def _fits(
-    state: State, row: Int32[Array, "*jobs"], gpus: Int32[Array, "C N K"], room: Int32[Array, "C N K"]
+    state: State,
+    row: Int32[Array, "*jobs"],
+    gpus: Int32[Array, "C N K"],
+    room: Int32[Array, "C N K"],
+    left: Int32[Array, "N 2"],
 ) -> Bool[Array, "*jobs C"]:
-    """Whether the gang fits so many GPUs of each group, at each tier; a fraction, whether some `room` takes it."""
+    """Whether the gang fits so many GPUs of each group, at each tier; a fraction, whether some `room` takes it.
+
+    Args: `left`, of what jobs reserve.
+    """
+    if state.asks:
+        of_server = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum(2)
+        of_server = jnp.moveaxis(of_server, -1, 0)[state.jobs.gpus_per_worker[row] - 1]
+        within = workers_within(left, asks_of(state, row)[..., None, None, :])
+        rooms = jnp.where(within > 0, room.max(2), 0).max(-1)
+        return fits_gpus(state, row[..., None], jnp.minimum(of_server, within).sum(-1), rooms)
     workers = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
     workers = jnp.moveaxis(workers[:, state.jobs.gpus_per_worker[row] - 1], 0, -1)
     return fits_gpus(state, row[..., None], workers, room.max((1, 2)))

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.env import levels
 from jaxsched.env.extensions.gpu_sets import of_each_job
+from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.extensions.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room
@@ -139,11 +140,16 @@ def feasible(state: State, cluster: Cluster, *, consolidate: bool = False) -> Bo
     row = jnp.maximum(state.queue, 0)
 
     def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "P Q"]:
-        workers = jnp.take_along_axis(_workers_that_fit(state), state.jobs.gpus_per_worker[row] - 1, -1)
-        room = room_of(state.free, state.shared)
-        fits = fits_gpus(state, row, workers, room.max((1, 2))[:, None])
+        wide, room = state.jobs.gpus_per_worker[row] - 1, room_of(state.free, state.shared)
+        if state.asks:
+            of_server = jnp.take_along_axis(_workers_by_server(state), wide[..., None], 1)
+            fits = _fits_servers(state, row, of_server, room.max(-1)[:, None], spare(state, cluster)[:, None])
+        else:
+            fits = fits_gpus(
+                state, row, jnp.take_along_axis(_workers_that_fit(state), wide, -1), room.max((1, 2))[:, None]
+            )
         if consolidate:
-            fits &= jax.vmap(functools.partial(_consolidated, state))(cluster.group_gpus, state.free, row)
+            fits &= jax.vmap(functools.partial(_consolidated, state))(*_both(state, cluster), row)
         return fits
 
     fits = of_each_job(state, cluster, row, fits_seen)
@@ -156,12 +162,15 @@ def feasible_at(
     """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
 
     def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "*jobs P"]:
-        workers = _workers_that_fit(state).T[state.jobs.gpus_per_worker[row] - 1]
-        room = room_of(state.free, state.shared)
-        fits = fits_gpus(state, row[..., None], workers, room.max((1, 2)))
+        wide, room = state.jobs.gpus_per_worker[row] - 1, room_of(state.free, state.shared)
+        if state.asks:
+            of_server = _workers_by_server(state).swapaxes(0, 1)[wide]
+            fits = _fits_servers(state, row[..., None], of_server, room.max(-1), spare(state, cluster))
+        else:
+            fits = fits_gpus(state, row[..., None], _workers_that_fit(state).T[wide], room.max((1, 2)))
         if consolidate:
-            everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, None), -1)
-            fits &= everywhere(cluster.group_gpus, state.free, row)
+            everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, 0, 0, None), -1)
+            fits &= everywhere(*_both(state, cluster), row)
         return fits
 
     return of_each_job(state, cluster, row, fits_seen) & (state.running.job < 0).any(-1)
@@ -197,13 +206,48 @@ def _workers_that_fit(state: State) -> Int32[Array, "P largest"]:
     return (state.free[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
 
 
+def _workers_by_server(state: State) -> Int32[Array, "P largest N"]:
+    """Workers of 1, 2, ... GPUs that fit the free GPUs of each server."""
+    return (state.free[:, None] // jnp.arange(1, state.largest_worker + 1)[:, None, None]).sum(-1)
+
+
+def _fits_servers(
+    state: State,
+    row: Int32[Array, "*#jobs"],
+    workers: Int32[Array, "*#jobs N"],
+    room: Int32[Array, "*#jobs N"],
+    left: Int32[Array, "*#jobs N 2"],
+) -> Bool[Array, "*#jobs"]:
+    """As `fits_gpus`, of what fits each server by its GPUs, where so much is `left` of what jobs reserve."""
+    within = workers_within(left, asks_of(state, row)[..., None, :])
+    return fits_gpus(state, row, jnp.minimum(workers, within).sum(-1), jnp.where(within > 0, room, 0).max(-1))
+
+
+def _both(state: State, cluster: Cluster) -> tuple[Array, Array, Array, Array]:
+    """GPUs, free ones, and what jobs may reserve, in all and now, of each partition."""
+    left = spare(state, cluster) if state.asks else cluster.reservable
+    return cluster.group_gpus, state.free, cluster.reservable, left
+
+
 def _consolidated(
-    state: State, gpus: Int32[Array, "N K"], free: Int32[Array, "N K"], row: Int32[Array, "*jobs"]
+    state: State,
+    gpus: Int32[Array, "N K"],
+    free: Int32[Array, "N K"],
+    reservable: Int32[Array, "N 2"],
+    left: Int32[Array, "N 2"],
+    row: Int32[Array, "*jobs"],
 ) -> Bool[Array, "*jobs"]:
     """Whether the gangs of jobs fit as few servers as if all `gpus` of a partition were free; so do all fractions."""
     sizes = jnp.arange(1, state.largest_worker + 1)[:, None, None]
     wide = state.jobs.gpus_per_worker[row] - 1
-    fits = fits_fewest(on_roomiest(gpus // sizes)[wide], on_roomiest(free // sizes)[wide], state.jobs.workers[row])
+
+    def roomiest(gpus: Array, left: Array) -> Array:
+        if not state.asks:
+            return on_roomiest(gpus // sizes)[wide]
+        within = workers_within(left, asks_of(state, row)[..., None, :])
+        return on_roomiest(jnp.minimum((gpus // sizes).sum(-1)[wide], within)[..., None])
+
+    fits = fits_fewest(roomiest(gpus, reservable), roomiest(free, left), state.jobs.workers[row])
     return fits | is_fraction(state, row)
 
 

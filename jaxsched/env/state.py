@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
-from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions
+from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions, workers_within
 from jaxsched.dynamics.footprint import Footprint, JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.env.extensions.parts import (
@@ -66,6 +66,7 @@ class EnvConfig:
     gpu_speeds: int = 1  # different speeds of the cluster's GPUs, at most; 1: no job waits for faster ones
     shared_gpus: int = 0  # S, GPUs per group that may be shared; 0: all jobs have whole GPUs, fractions are rounded up
     gpu_sets: tuple[str, ...] = ()  # sets of GPU types that jobs may use, of `workload.jobs.gpu_sets`; (): any job any
+    asks: bool = False  # some jobs reserve CPUs or memory
     knows: str = RUNTIMES  # what policies know of run times, one of `semantics.KNOWLEDGE`
 
 
@@ -221,6 +222,11 @@ class State(Pytree):
         return self.jobs.allowed.shape[-1] > 0
 
     @property
+    def asks(self) -> bool:
+        """Some jobs reserve CPUs or memory of their servers."""
+        return self.jobs.asks.size > 0
+
+    @property
     def usable_by_partition(self) -> Bool[Array, "P A NK"]:
         """`usable`, by partition first."""
         sets, p, n, k = self.usable.shape
@@ -277,6 +283,7 @@ def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
         model=jobs.model[row],
         milli=jobs.milli[row] if jobs.milli.shape[-1] else None,
         allowed=jobs.allowed[row] if jobs.allowed.shape[-1] else None,
+        asks=jnp.moveaxis(jobs.asks[:, row], 0, -1) if jobs.asks.size else None,
     )
 
 
@@ -298,11 +305,19 @@ def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"
     """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
     # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
     wide, gpus = lax.optimization_barrier(jobs.gpus_per_worker), cluster.group_gpus
+
+    def fits_on(gpus: Array) -> Array:
+        if not jobs.asks.size:
+            return could_hold(gpus, jobs.workers, wide)
+        within = workers_within(cluster.reservable, jobs.asks.T[:, None, None])
+        of_server = jnp.minimum(group_capacity(gpus, wide[:, None, None, None]).sum(-1), within)
+        return of_server.sum(-1) >= jobs.workers[:, None]
+
     if jobs.allowed.shape[-1]:
-        of_sets = jax.vmap(lambda mine: could_hold(jnp.where(mine, gpus, 0), jobs.workers, wide))(usable)
+        of_sets = jax.vmap(lambda mine: fits_on(jnp.where(mine, gpus, 0)))(usable)
         fits = of_sets[jobs.allowed, jnp.arange(wide.shape[0])]
     else:
-        fits = could_hold(gpus, jobs.workers, wide)
+        fits = fits_on(gpus)
     return jobs.replace(home=next_home(cluster, jobs.home, fits))
 
 

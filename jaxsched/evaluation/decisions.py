@@ -48,7 +48,8 @@ def order_of_starts(
         return np.arange(len(attempts.job))
     room = {"queue_slots": len(result.jobs), "running_slots": result.stats.running_slots}
     config = dataclasses.replace(config, starts=1, **room)
-    table, plain = to_table(result.jobs, interval_s, sets=config.gpu_sets), numba_missing() is not None
+    table = to_table(result.jobs, interval_s, sets=config.gpu_sets, asks=config.asks)
+    plain = numba_missing() is not None
     run = Run(config, params, table, policy, interval_s, in_python=plain, pairs=pairs)
     run.go_on()
     assert run.log is not None
@@ -180,7 +181,7 @@ def decisions_of(
     slots = {"running_slots": room, "queue_slots": result.stats.peak_queue + room + cluster.shape[0]}
     config = dataclasses.replace(config, **slots, starts=0)
     params = env_params(cluster, config, settings, [result.jobs])
-    table = to_table(result.jobs, settings.interval_s, sets=config.gpu_sets)
+    table = to_table(result.jobs, settings.interval_s, sets=config.gpu_sets, asks=config.asks)
     if policy.spec is not None and policy.spec.beyond_jax is not None:
         turn = order_of_starts(policy, result, config, params, settings.interval_s, pairs_of(settings, 0))
         policy, table = repeat(result.attempts, turn, table, settings.interval_s, config.shared_gpus)

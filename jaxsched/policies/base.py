@@ -8,6 +8,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
+from jaxsched.env.extensions.requests import spare
 from jaxsched.env.extensions.sharing import room_of
 from jaxsched.env.queues import first, may_be_forwarded
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State
@@ -33,6 +34,7 @@ def make_views(state: State, params: EnvParams) -> tuple[View, View]:
         profiles=params.profiles,
         room=room.reshape(p, -1),
         usable=state.usable_by_partition,
+        spare=spare(state, params.cluster) if state.asks else jnp.zeros((*state.free.shape[:2], 0), jnp.int32),
     )
     axes = jax.tree.map(lambda _: 0, view)
     return view, axes.replace(cluster=partition_axes(params.cluster), profiles=None)

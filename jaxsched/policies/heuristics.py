@@ -29,7 +29,7 @@ from jaxsched.errors import UserError
 from jaxsched.policies.base import Act, choose_forward, make_views, place_or_forward
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
-from jaxsched.policies.rules import RULES, Rule, View, fastest, of_types
+from jaxsched.policies.rules import RULES, Rule, View, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
 from jaxsched.workload.jobs import WHOLE
 
@@ -53,7 +53,7 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = make_views(state, params)
         place = _on_fastest(place_workers) if state.gpu_speeds > 1 else place_workers
-        place = _of_types(place) if state.binds else place
+        place = _for_job(place) if state.binds or state.asks else place
         place_all = jax.vmap(place, in_axes=(0, axes, 0))
         keys_of_groups = jax.random.split(group_key, len(p))
         nowhere = jnp.zeros_like(view.free)
@@ -92,9 +92,9 @@ def _on_fastest(rule: Rule) -> Rule:
     return lambda key, view, job: rule(key, fastest(view, job), job)
 
 
-def _of_types(rule: Rule) -> Rule:
-    """The rule on the GPUs that the job may use."""
-    return lambda key, view, job: rule(key, of_types(view, job), job)
+def _for_job(rule: Rule) -> Rule:
+    """The rule on what the job may use."""
+    return lambda key, view, job: rule(key, for_job(view, job), job)
 
 
 _NO_SCORE = 2**30  # more than any

@@ -18,11 +18,12 @@ from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
 from jaxsched.env.extensions import sharing
+from jaxsched.env.extensions.requests import spare
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import list_candidates, list_single_gpus
 from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View, fastest, of_types, per_server
+from jaxsched.policies.rules import View, fastest, for_job, per_server
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import MILLI, WHOLE
 
@@ -44,6 +45,7 @@ class Window(Pytree):
     exit_s: Float32[Array, "P N"]  # seconds until the last job of a server ends; 0 without `lifetimes`
     sharing: "SharedGpus | None"  # who shares GPUs; None if nobody can
     usable: Bool[Array, "P A NK"]  # as in `State`
+    spare: Int32[Array, "P N r"]  # as in `View`
     now: StepTime | None = None  # of the running jobs, see `with_step_times`; None: each looks for itself
     gpu_speeds: int = static(default=1)  # as in `State`
     lifetimes: bool = static(default=False)  # servers that are longer in use cost more
@@ -111,6 +113,7 @@ def make_window(
         exit_s=_find_exits(state, end) if lifetimes else jnp.zeros(state.free.shape[:2]),
         sharing=_find_shared_gpus(state, params) if state.shares else None,
         usable=state.usable_by_partition,
+        spare=spare(state, params.cluster) if state.asks else jnp.zeros((*state.free.shape[:2], 0), jnp.int32),
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
@@ -203,7 +206,7 @@ def appraise(
 
 
 def _make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobSpec) -> View:
-    """The partition as a job sees it: the GPUs that it may use, and of these the fastest."""
+    """The partition as a job sees it: what it may use, and of these GPUs the fastest."""
     room = sharing.room_of(window.free, window.sharing.shared) if window.sharing else jnp.zeros_like(window.free)
     view = View(
         cluster=one_partition(params.cluster, p),
@@ -212,8 +215,9 @@ def _make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobS
         profiles=params.profiles,
         room=room,
         usable=window.usable,
+        spare=window.spare,
     )
-    view = of_types(view, job)
+    view = for_job(view, job)
     return fastest(view, job) if window.gpu_speeds > 1 else view
 
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
 from jaxsched.env.extensions import sharing
 from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
 from jaxsched.pytree import Pytree
-from jaxsched.workload.jobs import MILLI
+from jaxsched.workload.jobs import MILLI, WHOLE
 from jaxsched.workload.models import Profiles
 
 
@@ -27,6 +27,7 @@ class View(Pytree):
     profiles: Profiles
     room: Int32[Array, "NK"]  # thousandths that fit one GPU of the group, see `sharing.room_of`
     usable: Bool[Array, "A NK"]  # as in `State`
+    spare: Int32[Array, "N r"]  # what is left of what jobs reserve; r = 0 where none does
 
 
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
@@ -45,12 +46,26 @@ def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
     return sharing.capacity(view.free, view.room, jnp.maximum(job.gpus_per_worker, 1), job.milli)
 
 
-def of_types(view: View, job: JobSpec) -> View:
-    """The view without the free GPUs that the job may not use."""
-    if job.allowed is None:
+def for_job(view: View, job: JobSpec) -> View:
+    """The view without the free GPUs that the job may not use, or for which it lacks CPUs or memory."""
+    if view.usable.shape[0]:
+        assert job.allowed is not None
+        usable = view.usable[job.allowed]
+        view = view.replace(free=jnp.where(usable, view.free, 0), room=jnp.where(usable, view.room, 0))
+    if not view.spare.shape[-1]:
         return view
-    usable = view.usable[job.allowed]
-    return view.replace(free=jnp.where(usable, view.free, 0), room=jnp.where(usable, view.room, 0))
+    assert job.asks is not None
+    layout, fits = layout_of(view.cluster), capacity(view, job)
+    within = to_groups(layout, workers_within(view.spare, job.asks))
+    by_server = fits.reshape(layout.servers, layout.groups)
+    before = (jnp.cumsum(by_server, -1) - by_server).reshape(-1)
+    kept = jnp.clip(within - before, 0, fits)
+    whole = jnp.where(kept < fits, kept * job.gpus_per_worker, view.free)
+    if job.milli is None:
+        return view.replace(free=whole)
+    shares = job.milli < WHOLE
+    free = jnp.where(shares, jnp.where(within > 0, view.free, 0), whole)
+    return view.replace(free=free, room=jnp.where(within > 0, view.room, 0))
 
 
 def fastest(view: View, job: JobSpec) -> View:

@@ -101,7 +101,7 @@ class CompiledPlayer:
         """A run of which nothing has been played, but its machine code is loaded."""
         slots = {"queue_slots": len(jobs), "running_slots": most_running(self.params.cluster, [jobs])}
         config = dataclasses.replace(self.config, **slots)
-        table = to_table(jobs, self.settings.interval_s, sets=config.gpu_sets)
+        table = to_table(jobs, self.settings.interval_s, sets=config.gpu_sets, asks=config.asks)
         if self.policy.searches:
             drawn = (self.settings.seed, seed)
             run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)

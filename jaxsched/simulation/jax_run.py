@@ -111,7 +111,10 @@ class _Run:
             initial_state(
                 program.config,
                 player.params,
-                pad_table(to_table(jobs, settings.interval_s, sets=program.config.gpu_sets), player.size),
+                pad_table(
+                    to_table(jobs, settings.interval_s, sets=program.config.gpu_sets, asks=program.config.asks),
+                    player.size,
+                ),
                 pairs_of(settings, first_seed + place),
             )
             for place, jobs in enumerate(job_lists)

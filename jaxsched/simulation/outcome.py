@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STATUS = ("queued", "running", "finished", "rejected", "not arrived")
 REJECTED, NOT_ARRIVED = 3, 4  # beside the codes of `env.state`
 TOO_LARGE = "larger than any partition"
+ASKS_TOO_MUCH = "larger than any partition in GPUs, CPUs or memory"
 NO_TYPE = "for which no partition has enough GPUs of {}"
 JOB_COLUMNS = (
     "job_id", "given_submit_s", "submit_s", "start_s", "finish_s", "num_gpus", "model", "gpu_type", "scheduler",
@@ -208,9 +209,11 @@ def add_interruptions(result: Outcome, service: Any, settings: Settings, log: Lo
 
 def rejections(result: Outcome) -> dict[str, int]:
     """Rejected jobs by reason."""
-    lost = result.status == REJECTED
-    bound = result.jobs.allowed[lost]
-    reasons = Counter(NO_TYPE.format(shorten(text)) if text else TOO_LARGE for text in bound.tolist())
+    jobs, reasons = result.jobs, Counter[str]()
+    asks = (jobs.cpu_milli > 0) | (jobs.memory_mib > 0)
+    for job in np.flatnonzero(result.status == REJECTED):
+        bound = NO_TYPE.format(shorten(str(jobs.allowed[job]))) if jobs.allowed[job] else ""
+        reasons[bound or (ASKS_TOO_MUCH if asks[job] else TOO_LARGE)] += 1
     return dict(reasons.most_common())
 
 

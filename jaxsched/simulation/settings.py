@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.calibration.interference.named import interference_model, sharing_law
-from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus, workers_held
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
 from jaxsched.env.extensions.failures import failures_of
@@ -23,7 +23,7 @@ from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, 
 from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
-from jaxsched.workload.jobs import WHOLE, JobList, gpu_sets
+from jaxsched.workload.jobs import WHOLE, JobList, ask_for_more, gpu_sets
 
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
@@ -76,15 +76,12 @@ class Settings(EvaluatedWorld, RunOptions):
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
     """Some partition could hold the gang when it is empty; the others are rejected."""
-    partitions, kinds = cluster.shape[0], np.asarray(cluster.group_gpu_type)
-    sizes, index = np.unique(jobs.gpus_per_worker, return_inverse=True)
     sets, chosen = np.unique(jobs.allowed, return_inverse=True)
-    most = np.zeros((len(sets), len(sizes)), np.int64)  # workers of each size on the roomiest partition
-    for row, types in enumerate(types_of_sets(cluster.gpu_types, sets.tolist())):
-        usable = types[np.maximum(kinds, 0)]
-        gpus = np.where(usable, np.asarray(cluster.group_gpus), 0).reshape(partitions, -1)
-        most[row] = (gpus[None] // sizes[:, None, None]).sum(-1).max(-1)
-    return most[chosen, index] >= jobs.workers
+    types = types_of_sets(cluster.gpu_types, sets.tolist())
+    gpus = np.where(types[:, np.maximum(cluster.group_gpu_type, 0)], np.asarray(cluster.group_gpus), 0)
+    kinds = np.stack([chosen, jobs.gpus_per_worker, jobs.cpu_milli, jobs.memory_mib], -1)
+    held, kind = workers_held(gpus, np.asarray(cluster.reservable), kinds)
+    return held.max(-1)[kind] >= jobs.workers
 
 
 def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> EnvConfig:
@@ -97,13 +94,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
         smallest = min(int(jobs.num_gpus.min()) for jobs in job_lists)
         worker, group = min(int(jobs.gpus_per_worker.min()) for jobs in job_lists), int(cluster.group_gpus.max())
-        bound = sorted(set().union(*(np.unique(jobs.allowed).tolist() for jobs in job_lists)))
-        if "" not in bound:
-            types = ", ".join(cluster.gpu_types[kind] for kind in np.unique(cluster.group_gpu_type) if kind >= 0)
-            raise UserError(
-                f"no job fits the cluster: jobs may use {', '.join(map(shorten, bound[:5]))}, the cluster has {types}, "
-                "or too few of these in every partition; take a cluster with such GPUs, or leave the types out"
-            )
+        _check_kinds(cluster, job_lists)
         if worker > group:
             raise UserError(
                 f"no job fits the cluster: the smallest worker has {worker} GPUs, the largest GPU group {group}, and a "
@@ -142,8 +133,27 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         gpu_speeds=distinct_speeds(cluster),
         shared_gpus=shared_gpus(cluster, job_lists),
         gpu_sets=gpu_sets(job_lists),
+        asks=ask_for_more(job_lists),
         knows=settings.knows,
     )
+
+
+def _check_kinds(cluster: Cluster, job_lists: Sequence[JobList]) -> None:
+    """UserError if no server has the GPU types, or the CPUs and memory, that all of these jobs ask for."""
+    bound = sorted(set().union(*(np.unique(jobs.allowed).tolist() for jobs in job_lists)))
+    if "" not in bound:
+        types = ", ".join(cluster.gpu_types[kind] for kind in np.unique(cluster.group_gpu_type) if kind >= 0)
+        raise UserError(
+            f"no job fits the cluster: jobs may use {', '.join(map(shorten, bound[:5]))}, the cluster has {types}, or "
+            "too few of these in every partition; take a cluster with such GPUs, or leave the types out"
+        )
+    least = np.min([(jobs.cpu_milli.min(), jobs.memory_mib.min()) for jobs in job_lists], 0)
+    most = np.asarray(cluster.reservable).max((0, 1))
+    if (most < least).any():
+        raise UserError(
+            f"no job fits the cluster: a worker asks for {least[0] / 1000:g} CPU cores and {least[1]} MiB or more, a "
+            f"server has {most[0] / 1000:g} and {most[1]} at most; take larger servers, or leave these columns out"
+        )
 
 
 def env_params(cluster: Cluster, config: EnvConfig, settings: Settings, job_lists: Sequence[JobList] = ()) -> EnvParams:

@@ -21,6 +21,7 @@ from jaxsched.workload.models import MODEL_NAMES
 
 WHOLE = 1000  # thousandths of a GPU
 MOST_PS = 2**15 - 1  # parameter servers of a job: a group may have all of them, which are counted in int16
+MOST_ASKED = 2**30  # thousandths of cores, or MiB, that a worker reserves: int32 holds them
 ENDS = ("completed", "cancelled", "failed")  # how a job ended, as its trace says
 MILLI = np.float32(0.001)  # times `WHOLE` it is exactly 1
 
@@ -46,6 +47,8 @@ class JobList:
     tenant_name: Shaped[np.ndarray, "J"]  # strings, as the input has them; else the number
     user: Shaped[np.ndarray, "J"]  # strings; "" = the input names none
     allowed: Shaped[np.ndarray, "J"]  # strings: the GPU types that it may use, `A100|H100`; "" = any
+    cpu_milli: Int32[np.ndarray, "J"]  # thousandths of a CPU core that each worker reserves
+    memory_mib: Int32[np.ndarray, "J"]  # likewise
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -83,6 +86,8 @@ class JobTable(Pytree):
     """Thousandths of a GPU per worker; of size 0 where all jobs have whole GPUs."""
     allowed: Int32[Array, "Jb"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
     """The set of GPU types that it may use, an index of `EnvConfig.gpu_sets`; of size 0 where all may use any."""
+    asks: Int32[Array, "r Jq"] = dataclasses.field(default_factory=lambda: on_device(np.zeros((0, 0)), np.int32))
+    """What each worker reserves of its server, CPUs in thousandths and MiB; of size 0 where no job does."""
 
 
 NEVER = np.int32(2**31 - 1)
@@ -106,6 +111,8 @@ class JobColumns(TypedDict, total=False):
     estimate_s: ArrayLike | None  # the run time itself, and so where it is NaN
     tenant_name: Texts | None  # the tenant's number
     user: Texts  # ""
+    cpu_milli: ArrayLike  # 0
+    memory_mib: ArrayLike  # 0
     allowed: Texts  # GPU types that it may use, such as `A100` or `A100|H100`; "": any
     job_id: Texts | None  # the number in order of submission
 
@@ -116,6 +123,8 @@ _WHOLE_NUMBERS = {  # least, most, and what it is where nothing is said
     "model": (0, np.inf, 0),
     "tenant": (0, np.inf, 0),
     "milli": (1, WHOLE, WHOLE),
+    "cpu_milli": (0, MOST_ASKED, 0),
+    "memory_mib": (0, MOST_ASKED, 0),
     "ended": (0, len(ENDS) - 1, 0),
 }
 
@@ -307,13 +316,24 @@ def gpu_sets(job_lists: Iterable[JobList]) -> tuple[str, ...]:
     return ("", *sorted(sets)) if sets else ()
 
 
+def ask_for_more(job_lists: Iterable[JobList]) -> bool:
+    """Whether some job reserves CPUs or memory beside GPUs."""
+    return any(bool(jobs.cpu_milli.any() or jobs.memory_mib.any()) for jobs in job_lists)
+
+
 def to_table(
-    jobs: JobList, interval_s: float, home: Int[np.ndarray, "J"] | None = None, sets: Sequence[str] = ()
+    jobs: JobList,
+    interval_s: float,
+    home: Int[np.ndarray, "J"] | None = None,
+    *,
+    sets: Sequence[str] = (),
+    asks: bool = False,
 ) -> JobTable:
     """The jobs on the device: `arrival` is the first boundary i with `submit_s <= i * interval_s` (in float64).
 
-    Run times must be on the cluster's reference GPU type: see `dynamics.reference.on_reference`. `home` replaces the
-    jobs' own. `sets`: as of `gpu_sets`. UserError if `interval_s` is not positive or a boundary exceeds int32.
+    Run times must be on the cluster's reference GPU type: see `dynamics.reference.on_reference`. `home` replaces
+    the jobs' own. `sets`: as of `gpu_sets`. `asks`: as of `ask_for_more`. UserError if `interval_s` is not positive
+    or a boundary exceeds int32.
     """
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise UserError(f"interval_s: {interval_s} should be a finite number > 0")
@@ -337,6 +357,7 @@ def to_table(
         tenant=on_device(jobs.tenant, np.int32),
         home=on_device(homes, np.int32),
         milli=on_device(jobs.milli, np.int32),
+        asks=on_device([jobs.cpu_milli, jobs.memory_mib] if asks else np.zeros((0, 0)), np.int32),
         allowed=on_device([sets.index(text) for text in jobs.allowed.tolist()] if sets else [], np.int32),
     )
 

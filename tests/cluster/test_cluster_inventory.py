@@ -24,7 +24,7 @@ def test_openb_nodes(cluster_data):
     gpus = np.asarray(cluster.group_gpus).sum(-1)
     assert np.unique(gpus[np.asarray(cluster.server_id) >= 0]).tolist() == [1, 2, 4, 8]
     assert inventory.names[0] == "openb-node-0000"
-    assert inventory.servers[0] == Server(groups=(2,), gpu_type="P100", cores=64)
+    assert inventory.servers[0] == Server(groups=(2,), gpu_type="P100", cores=64, memory_mib=262144)
     speed = np.asarray(cluster.group_speed)
     assert reference_type(cluster) == "G2"
     assert speed.max() == pytest.approx(2.06 / 0.67)
@@ -48,8 +48,9 @@ def test_lingjun_hosts(cluster_data):
 def test_node_list_rows_become_servers_and_nodes_without_gpus_are_left_out(write):
     inventory = read_node_list(write("nodes.csv", NODES))
     assert inventory.names == ("n0", "n1")
-    assert inventory.servers[0] == Server(groups=(2,), gpu_type="P100", cores=64)
-    assert inventory.servers[1] == Server(groups=(4, 4), gpu_type="G2", cores=96)
+    assert inventory.servers[0] == Server(groups=(2,), gpu_type="P100", cores=64, memory_mib=262144)
+    assert inventory.servers[1] == Server(groups=(4, 4), gpu_type="G2", cores=96, memory_mib=393216)
+    assert inventory.build(1).reservable.tolist() == [[[64000, 262144], [96000, 393216]]]
 
 
 def test_columns_may_stand_in_any_order_and_blank_lines_do_not_count(write):
@@ -88,6 +89,7 @@ def edited(line: int, text: str) -> str:
         (edited(3, "n1,96000,1,99999,G2"), ["{path}:3: gpu is '99999'", "to 127"]),
         (edited(2, "n0,many,1,8,G2"), ["{path}:2: cpu_milli is 'many'", "thousandths of a core"]),
         (edited(2, "n0,0,1,8,G2"), ["{path}:2: cpu_milli is '0'", "from 1"]),
+        (edited(2, "n0,1,much,8,G2"), ["{path}:2: memory_mib is 'much'", "MiB, e.g. 262144"]),
         (edited(3, "n1,96000,1,8,B9000"), ["{path}:3: model", "'B9000'", "known types: V100"]),
         (edited(3, "n1,96000,1,8"), ["{path}, line 3: 4 cells", "should be 5"]),
         (edited(3, ",96000,1,8,G2"), ["{path}:3: sn is empty", "a name"]),

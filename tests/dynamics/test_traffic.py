@@ -40,6 +40,7 @@ def make_cluster(racks=(0, 0, 1, 2), speed=1.0) -> Cluster:
         pcie_bytes_s=full(PCIE, 1, n, 2),
         qpi_bytes_s=full(QPI, 1, n),
         nic_bytes_s=full(NIC, 1, n),
+        reservable=jnp.ones((1, n, 2), jnp.int32),
         server_id=jnp.arange(n, dtype=jnp.int32)[None],
         server_rack=jnp.asarray(racks, jnp.int32)[None],
         rack_id=jnp.arange(t, dtype=jnp.int32)[None],

@@ -1,4 +1,4 @@
-"""Jobs that may use some GPU types only: the environment against the oracle."""
+"""Jobs that may use some GPU types only, or reserve CPUs and memory: the environment against the oracle."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from jaxsched.workload.jobs import split_types
 from tests.env.test_oracle import assert_same
 from tests.support import strategies
 from tests.support.cases import cases
-from tests.support.random_cases import bound_case
+from tests.support.random_cases import asking_case, bound_case
 
 POLICIES = {
     "two": (
@@ -39,22 +39,26 @@ def run_on_types(case, spec, config, specs):
     return state
 
 
-def same(data: st.DataObject, shape: str) -> None:
+def same(data: st.DataObject, shape: str, *, asks: bool = False) -> None:
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(POLICIES[shape]))
     seed, part = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from((0.3, 0.7, 1.0)))
-    assert_same(bound_case(case, seed, part), spec, POLICIES[shape], "analytic", run_on_types)
+    case = bound_case(case, seed, part)
+    case = asking_case(case, seed, data.draw(st.sampled_from((0.5, 1.0)))) if asks else case
+    assert_same(case, spec, POLICIES[shape], "analytic", run_on_types)
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@pytest.mark.parametrize("asks", [False, True])
+@settings(max_examples=12)
 @given(data=st.data())
-def test_some_policies(data):
-    same(data, "two")
+def test_some_policies(asks, data):
+    same(data, "two", asks=asks)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("shape", POLICIES)
-@cases(30)
+@cases(20)
 @given(data=st.data())
-def test_more_policies(shape, data):
-    same(data, shape)
+def test_more_policies(shape, asks, data):
+    same(data, shape, asks=asks)

@@ -11,7 +11,18 @@ from tests.oracle.policies import make_policy
 
 
 def make_cluster(
-    gpus, *, speed=1.0, cores=8.0, pcie=10.0, qpi=10.0, nic=5.0, racks=None, links=(), link_id=None, route=None
+    gpus,
+    *,
+    speed=1.0,
+    cores=8.0,
+    pcie=10.0,
+    qpi=10.0,
+    nic=5.0,
+    racks=None,
+    links=(),
+    link_id=None,
+    route=None,
+    has=(10**6, 10**6),
 ) -> Cluster:
     """`gpus[P][N][K]`; scalars are broadcast; no links unless given."""
     gpus = np.asarray(gpus, np.int32)
@@ -32,6 +43,7 @@ def make_cluster(
         pcie_bytes_s=full(pcie, gpus.shape),
         qpi_bytes_s=full(qpi, (P, N)),
         nic_bytes_s=full(nic, (P, N)),
+        reservable=np.broadcast_to(np.asarray(has, np.int32), (P, N, 2)).copy(),
         server_id=np.arange(P * N, dtype=np.int32).reshape(P, N),
         server_rack=racks,
         rack_id=np.arange(P * T, dtype=np.int32).reshape(P, T),
@@ -72,6 +84,8 @@ def make_jobs(*rows) -> JobList:
         tenant_name=column("tenant", 0, str),
         user=column("user", "", str),
         allowed=column("allowed", "", str),
+        cpu_milli=column("cpu", 0, np.int64),
+        memory_mib=column("memory", 0, np.int64),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Hardware:
         self.server_id = np.asarray(cluster.server_id)
         self.gpu_type = np.asarray(cluster.group_gpu_type).astype(int).reshape(flat)
         self.gpu_types = tuple(cluster.gpu_types)
+        self.reservable = np.asarray(cluster.reservable).astype(int)
         self.speed = np.asarray(cluster.group_speed, np.float64).reshape(flat)
         self.cores = np.asarray(cluster.group_cores, np.float64).reshape(flat)
         self.pcie = np.asarray(cluster.pcie_bytes_s, np.float64).reshape(flat)
@@ -66,6 +68,16 @@ class Hardware:
         """GPUs of each group of a partition as the job counts them: 0 where it may use none."""
         return np.where(self.usable(p, job), self.gpus[p], 0)
 
+    def within(self, job: "Job", left: np.ndarray) -> int:
+        """Workers of a job for whom so much of what a server has is enough."""
+        return min((int(x) // asked for x, asked in zip(left, job.asks) if asked), default=10**9)
+
+    def empty_capacity(self, p: int, job: "Job", groups: Iterable[int]) -> list[int]:
+        """Workers of a job that fit these groups of each server of an empty partition."""
+        gpus = self.gpus_for(p, job)
+        fits = [sum(int(gpus[a]) // job.g for a in groups if a // self.K == s) for s in range(self.N)]
+        return [min(x, self.within(job, self.reservable[p, s])) for s, x in enumerate(fits)]
+
     def groups_of(self, server: int) -> range:
         """The groups of a server."""
         return range(server * self.K, (server + 1) * self.K)
@@ -94,6 +106,7 @@ class Job:
     milli: int = WHOLE
     speeds: dict[int, float] = dataclasses.field(default_factory=dict)  # measured: GPU type -> speed
     types: frozenset[str] | None = None  # GPU types that it may use; None: any
+    asks: tuple[int, int] = (0, 0)  # thousandths of CPU cores, and MiB, that a worker reserves
 
     @property
     def fraction(self) -> bool:
@@ -137,6 +150,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
                 sens_pcie=prof["sens_pcie"][m],
                 milli=int(jobs.milli[j]),
                 speeds={t: float(x) for t, x in enumerate(measured[m]) if x > 0},
+                asks=(int(jobs.cpu_milli[j]), int(jobs.memory_mib[j])),
                 types=frozenset(str(jobs.allowed[j]).split("|")) if jobs.allowed[j] else None,
             )
         )

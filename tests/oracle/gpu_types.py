@@ -29,7 +29,7 @@ def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
     """Free GPUs and capacities as rules see them: none below the job's tier."""
     tier = tier_of(state, p, j)
     at = set() if tier is None else set(groups_at(state, p, j, tier))
-    free, cap = [int(x) for x in state.free(p)], state.capacity(p, j)
+    free, cap = [state.seen_free(p, j, a) for a in range(state.hw.N * state.hw.K)], state.capacity(p, j)
     return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]
 
 
@@ -55,7 +55,7 @@ def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool
         if tier <= own:
             break
         at = groups_at(state, p, j, tier)
-        if sum(int(state.hw.gpus[p, a]) // job.g for a in at) < job.W:
+        if sum(state.hw.empty_capacity(p, job, at)) < job.W:
             continue
         free = sum(int(state.free(p)[a]) for a in at)
         ends = []

@@ -257,7 +257,8 @@ def _legal(state: State, p: int, action) -> bool:
             and state.could_hold(target, j)
         )
     _, w, u, gpu = _placement(action)
-    job, cap = state.jobs[j], state.capacity(p, j)
+    job, cap = state.jobs[j], state.gpu_capacity(p, j)
+    by_server = [sum(w.get(a, 0) for a in state.hw.groups_of(s)) for s in range(state.hw.N)]
     if gpu is not None and not all(job.fraction and state.may_share(p, j, a, gpu) for a, x in w.items() if x):
         return False
     return (
@@ -265,6 +266,7 @@ def _legal(state: State, p: int, action) -> bool:
         and sum(w.values()) == job.W
         and sum(u.values()) == job.U
         and all(0 <= x <= cap[a] for a, x in w.items())
+        and all(x <= state.within(p, j, s) for s, x in enumerate(by_server) if x)
         and all(0 <= x and state.hw.usable(p, job)[a] and not state.out[p, a // state.hw.K] for a, x in u.items() if x)
     )
 

@@ -98,10 +98,34 @@ class State:
 
     def capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
         """`cap_a` of section 7 for every group."""
+        job, cap = self.jobs[j], self.gpu_capacity(p, j, without)
+        for s in range(self.hw.N):
+            within = self.within(p, j, s, without)
+            for a in self.hw.groups_of(s):
+                cap[a] = min(cap[a], within)
+                within -= 0 if job.fraction else cap[a]
+        return cap
+
+    def gpu_capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
+        """The same by GPUs alone."""
         job, usable = self.jobs[j], self.hw.usable(p, self.jobs[j])
-        free = [int(x) for x in self.free(p, without)]
-        cap = self._capacity(p, job, free, without)
+        cap = self._capacity(p, job, [int(x) for x in self.free(p, without)], without)
         return [x if usable[a] else 0 for a, x in enumerate(cap)]
+
+    def within(self, p: int, j: int, s: int, without: Collection[int] = ()) -> int:
+        """Workers of a job for whom the CPUs and the memory that are left of a server are enough."""
+        left = self.hw.reservable[p, s].copy()
+        for r in self.running[p]:
+            if r.job not in without:
+                left -= np.array(self.jobs[r.job].asks) * sum(x for a, x in r.w.items() if a // self.hw.K == s)
+        return self.hw.within(self.jobs[j], left)
+
+    def seen_free(self, p: int, j: int, a: int) -> int:
+        """Free GPUs of a group as a job sees them: no more than CPUs and memory are enough for, if they run short."""
+        free, cap, job = int(self.free(p)[a]), self.capacity(p, j)[a], self.jobs[j]
+        if job.fraction:
+            return free if self.within(p, j, a // self.hw.K) > 0 else 0
+        return free if cap == free // job.g else cap * job.g
 
     def _capacity(self, p: int, job: Job, free: list[int], without: Collection[int]) -> list[int]:
         """The same of a job that may use all GPUs."""
@@ -215,13 +239,17 @@ class State:
 
     def could_hold(self, p: int, j: int) -> bool:
         """Whether the gang fits the empty partition."""
-        return sum(int(x) // self.jobs[j].g for x in self.hw.gpus_for(p, self.jobs[j])) >= self.jobs[j].W
+        return sum(self.empty_capacity(p, j)) >= self.jobs[j].W
+
+    def empty_capacity(self, p: int, j: int) -> list[int]:
+        """Workers of a job that fit each server of the empty partition."""
+        return self.hw.empty_capacity(p, self.jobs[j], range(self.hw.N * self.hw.K))
 
     def feasible(self, p: int, j: int, without: Collection[int] = ()) -> bool:
         """Whether the gang fits the partition now (section 7), or would without some running jobs."""
         fits = sum(self.capacity(p, j, without)) >= self.jobs[j].W
         if self.consolidate and fits and not self.jobs[j].fraction:
-            empty = self.roomiest(p, [int(x) // self.jobs[j].g for x in self.hw.gpus_for(p, self.jobs[j])])
+            empty = sorted(self.empty_capacity(p, j), reverse=True)
             servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
             fits = sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
         return fits and len(self.running[p]) - len(without) < self.running_slots

@@ -38,6 +38,7 @@ def view(free=None, **use) -> View:
         profiles=profiles(),
         room=jnp.zeros(len(FULL), jnp.int32),
         usable=NO_SETS,
+        spare=jnp.zeros((6, 0), jnp.int32),
     )
 
 
@@ -252,7 +253,8 @@ def test_small_partitions_have_fewer_anchors():
     size = layout_of(small).size
     free, full = jnp.array([4, 4, 4, 4]), jnp.zeros(4, jnp.int32)
     sets = jnp.zeros((0, 4), bool)
-    seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full, usable=sets)
+    none = {"usable": sets, "spare": jnp.zeros((2, 0), jnp.int32)}
+    seen = View(cluster=one, free=free, total=jnp.zeros(size), profiles=profiles(), room=full, **none)
     workers, valid = map(np.asarray, jax.jit(list_candidates)(seen, job(2)))
     expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
     assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected

@@ -51,9 +51,9 @@ def same_as_the_oracle(case: strategies.Case, spec: str, *, in_python: bool) -> 
     as_the_oracle(case, policy, run)
 
 
-@st.composite
-def bound_cases(draw, shape: str) -> strategies.Case:
-    return bound_case(draw(strategies.cases(shape)), draw(st.integers(0, 2**32 - 1)), draw(SHARES))
+def drawn(data: st.DataObject, shape: str) -> strategies.Case:
+    case, seed = data.draw(strategies.cases(shape)), data.draw(st.integers(0, 2**32 - 1))
+    return bound_case(case, seed, data.draw(SHARES))
 
 
 @pytest.mark.slow
@@ -61,15 +61,16 @@ def bound_cases(draw, shape: str) -> strategies.Case:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_some_policies(shape, data):
-    case, spec = data.draw(bound_cases(shape)), data.draw(SPECS | MATCHING | SEEKING)
+    case, spec = drawn(data, shape), data.draw(SPECS | MATCHING | SEEKING)
     same_as_the_oracle(dataclasses.replace(case, history=data.draw(st.booleans())), spec, in_python=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=8)
-@given(case=bound_cases("two"), spec=PREEMPTIVE, costs=COSTS)
-def test_some_that_stop_jobs(case, spec, costs):
-    same_as_the_oracle(dataclasses.replace(case, preemption=costs), spec, in_python=True)
+@given(data=st.data())
+def test_some_that_stop_jobs(data):
+    case = dataclasses.replace(drawn(data, "two"), preemption=data.draw(COSTS))
+    same_as_the_oracle(case, data.draw(PREEMPTIVE), in_python=True)
 
 
 @pytest.mark.long
@@ -77,7 +78,7 @@ def test_some_that_stop_jobs(case, spec, costs):
 @cases(30)
 @given(data=st.data())
 def test_every_policy(shape, data):
-    case, spec = data.draw(bound_cases(shape)), data.draw(SPECS | MATCHING | SEEKING | PREEMPTIVE)
+    case, spec = drawn(data, shape), data.draw(SPECS | MATCHING | SEEKING | PREEMPTIVE)
     if "preempt" in spec:
         case = dataclasses.replace(case, preemption=data.draw(COSTS))
     same_as_the_oracle(dataclasses.replace(case, history=data.draw(st.booleans())), spec, in_python=False)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.outcome import job_columns
@@ -38,6 +39,12 @@ def test_each_tenant_waits_for_the_servers_of_its_own_partition(files):
     assert found["user"].tolist() == ["ann", "bob", "bob", "eve", "eve"]
     assert run.partition.tolist() == [0, 1, 2, 0, 1]
     assert run.start_s.tolist() == [0.0, 0.0, 0.0, 600.0, 600.0], "others has a free server all the time"
+
+
+def test_check_names_the_partitions(files, capsys):
+    main(["check", files[0]])
+    said = "a cluster of 6 servers in partitions (vision 3, speech 1, others 2)"
+    assert capsys.readouterr().out == f"{files[0]}: {said}\n"
 
 
 def test_a_tenant_without_a_partition_is_one_line(files):

@@ -190,6 +190,7 @@ class Case:
     sharing: SharingTable | None = None  # the law of sharing a GPU
     pairs: Pairs | None = None  # factors of models that share one
     sets: tuple[str, ...] = ()  # of GPU types, if jobs are bound to some
+    asks: bool = False  # jobs reserve CPUs or memory
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -219,7 +220,7 @@ class Case:
     def config(self, **changes) -> EnvConfig:
         """The static configuration of the shape, with what policies know."""
         knows = {"knows": HISTORY} if self.history else {}
-        return self.shape.config(**(knows | {"gpu_sets": self.sets} | changes))
+        return self.shape.config(**(knows | {"gpu_sets": self.sets, "asks": self.asks} | changes))
 
     @property
     def failures(self) -> Failures:
@@ -235,7 +236,7 @@ class Case:
     @property
     def table(self) -> JobTable:
         """The jobs on the device, padded."""
-        return pad_table(to_table(self.jobs, self.interval_s, sets=self.sets), self.shape.jobs)
+        return pad_table(to_table(self.jobs, self.interval_s, sets=self.sets, asks=self.asks), self.shape.jobs)
 
 
 MOST_CHANGES = 17  # of servers in a case: eight outages each at most
@@ -267,6 +268,23 @@ def bound_case(case: Case, seed: int, part: float) -> Case:
     allowed = np.where(rng.random(len(chosen)) < part, chosen, "")
     jobs = dataclasses.replace(case.jobs, allowed=allowed)
     return dataclasses.replace(case, origin=f"bound_case({case.origin}, {seed}, {part})", jobs=jobs, sets=SETS)
+
+
+def asking_case(case: Case, seed: int, part: float) -> Case:
+    """The case, but about `part` of the jobs reserve CPUs, memory or both, of which servers run short."""
+    rng, count = np.random.default_rng([seed, 3]), len(case.jobs)
+    has = np.array(case.cluster.reservable)
+    has[..., 1] = rng.integers(20_000, 200_000, has.shape[:2])
+    cpu = rng.choice([0, 500, 3000, 7001, 20_000], count, p=[0.3, 0.2, 0.2, 0.2, 0.1])
+    memory = rng.choice([0, 1000, 15_000, 60_001], count, p=[0.4, 0.2, 0.3, 0.1])
+    some = rng.random(count) < part
+    return dataclasses.replace(
+        case,
+        origin=f"asking_case({case.origin}, {seed}, {part})",
+        cluster=case.cluster.replace(reservable=jnp.asarray(has, jnp.int32)),
+        jobs=dataclasses.replace(case.jobs, cpu_milli=np.where(some, cpu, 0), memory_mib=np.where(some, memory, 0)),
+        asks=True,
+    )
 
 
 INTERVALS_S = (60.0, 7.3, 211.7, 1000.0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float64, Int64
 
-from jaxsched.cluster.hardware import Cluster, distinct_speeds
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, workers_held
 from jaxsched.dynamics.gpu_types import relative_speed
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.sharing import LARGEST
@@ -83,6 +83,8 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
         reach=pairs[:, 1].copy(),
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
         group_tier=_build_group_tiers(cluster),
+        group_gpus=np.asarray(cluster.group_gpus, np.int64).reshape(p, n * k),
+        reservable=np.asarray(cluster.reservable, np.int64),
         usable=_usable(cluster, gpu_sets).reshape(-1, p, n * k).astype(np.int8),
     )
 
@@ -119,6 +121,8 @@ def build_jobs(cluster: Cluster, profiles: Profiles, jobs: JobTable, order: Orde
             "area": area,
             "home": find_homes(cluster, jobs, config.gpu_sets),
             "allowed": _sets_of(jobs),
+            "cpu": _asks_of(jobs)[0],
+            "memory": _asks_of(jobs)[1],
         },
     )
 
@@ -153,6 +157,7 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         numbers=numbers,
         now_s=np.zeros(1),
         free=free,
+        spare=w.site.reservable.copy(),
         fits=np.full((p, len(w.site.usable) * (widest + 1)), -1),
         most=np.full((p, len(w.site.usable) * (widest + 1), n), -1),
         most_empty=_count_empty(w, widest),
@@ -194,6 +199,8 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
         level=np.zeros(r, np.int64),
         most_without=np.zeros(n, np.int64),
         without=np.zeros(nk, np.int64),
+        spare=np.zeros((n, 2), np.int64),
+        roomiest=np.zeros(n, np.int64),
         hidden=np.zeros(nk, np.int64),
         kept_groups=np.zeros(gang, ON_GROUP),
         kept_wires=np.zeros(wires, ON_WIRE),
@@ -257,7 +264,10 @@ def _count_empty(w: World, widest: int) -> Int64[np.ndarray, "P A*G N"]:
 
 def find_homes(cluster: Cluster, jobs: JobTable, gpu_sets: Sequence[str] = ()) -> Int64[np.ndarray, "J"]:
     """As `env.state.assign_homes`: the next partition from the job's own on that could hold it, -1 if there is none."""
-    fits = _could_hold(_usable(cluster, gpu_sets) * np.asarray(cluster.group_gpus), jobs)
+    gpus = _usable(cluster, gpu_sets) * np.asarray(cluster.group_gpus)
+    kinds = np.stack([_sets_of(jobs), np.asarray(jobs.gpus_per_worker), *_asks_of(jobs)], -1)
+    held, kind = workers_held(gpus, np.asarray(cluster.reservable), kinds)
+    fits = held[kind] >= np.asarray(jobs.workers)[:, None]
     p = fits.shape[1]
     real = np.flatnonzero((np.asarray(cluster.server_id) >= 0).any(-1)).max(initial=0) + 1
     first = np.asarray(jobs.home, np.int64) % real
@@ -265,17 +275,16 @@ def find_homes(cluster: Cluster, jobs: JobTable, gpu_sets: Sequence[str] = ()) -
     return np.where(fits.any(-1), distance.argmin(-1), -1)
 
 
-def _could_hold(gpus: Int64[np.ndarray, "A P N K"], jobs: JobTable) -> Bool[np.ndarray, "J P"]:
-    """Whether the gang fits a partition that is empty. Of many jobs few sizes of workers differ."""
-    sizes, size = np.unique(np.maximum(jobs.gpus_per_worker, 1), return_inverse=True)
-    capacity = (gpus // sizes[:, None, None, None, None]).sum((-1, -2))
-    return capacity[size, _sets_of(jobs)] >= np.asarray(jobs.workers)[:, None]
-
-
 def _sets_of(jobs: JobTable) -> Int64[np.ndarray, "J"]:
     """The set of GPU types that each job may use."""
     allowed = np.asarray(jobs.allowed, np.int64)
     return allowed if len(allowed) else np.zeros(jobs.arrival.shape[-1], np.int64)
+
+
+def _asks_of(jobs: JobTable) -> Int64[np.ndarray, "2 J"]:
+    """What each worker of each job reserves."""
+    asks = np.asarray(jobs.asks, np.int64)
+    return asks if asks.size else np.zeros((2, jobs.arrival.shape[-1]), np.int64)
 
 
 def compute_ideal_s(

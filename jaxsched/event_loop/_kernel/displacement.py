@@ -10,7 +10,7 @@ from jaxsched.event_loop._kernel.estimates import (
     until_estimate_grows_s,
 )
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, fill_roomiest
+from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, count_within, fill_roomiest, reserve
 from jaxsched.event_loop._kernel.queues import (
     GITTINS,
     LAS,
@@ -74,9 +74,9 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
             known, size, freed = above, 0, _fill_without_all(w, t, p, above)
             if whole and freed < count_gang_gpus(w, j):
                 continue
-        if whole and (size != w.jobs[j].size or allowed != w.jobs[j].allowed):
+        if whole and (w.asks or size != w.jobs[j].size or allowed != w.jobs[j].allowed):
             size, allowed = w.jobs[j].size, w.jobs[j].allowed
-            fill_roomiest(t.scratch.without, size, t.scratch.most_without, w.site.usable[allowed, p])
+            fill_roomiest(w, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -163,6 +163,8 @@ def fill_without(t: Tables, p: int) -> None:
     """Fill `Scratch.without` with the free GPUs of a partition."""
     for a in range(len(t.scratch.without)):
         t.scratch.without[a] = t.free[p, a]
+    for s in range(len(t.scratch.spare)):
+        t.scratch.spare[s, 0], t.scratch.spare[s, 1] = t.spare[p, s, 0], t.spare[p, s, 1]
     copy_shared(t, p)
 
 
@@ -170,6 +172,10 @@ def fill_without(t: Tables, p: int) -> None:
 def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
     """Add the GPUs of a running job to `Scratch.without`, or take them away."""
     run = t.running[p, i]
+    if w.asks:
+        for g in range(t.slots[p, run.slot].groups):
+            group = t.groups[p, run.slot, g]
+            reserve(w, t.scratch.spare, group.group, run.job, -sign * group.workers)
     if w.jobs[run.job].size < 0:
         share_without(t, p, run.slot, -w.jobs[run.job].size, sign)
         return
@@ -182,8 +188,7 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Scratch.without`."""
     if w.jobs[j].size > 0:
-        usable = w.site.usable[w.jobs[j].allowed, p]
-        fill_roomiest(t.scratch.without, w.jobs[j].size, t.scratch.most_without, usable)
+        fill_roomiest(w, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
     return _fits_most(w, t, p, j)
 
 
@@ -191,9 +196,10 @@ def _fits(w: World, t: Tables, p: int, j: int) -> bool:
 def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits what `Scratch.most_without` says, or a fraction fits `Scratch.without`."""
     if w.jobs[j].size < 0:
-        usable = w.site.usable[w.jobs[j].allowed, p]
+        usable, k = w.site.usable[w.jobs[j].allowed, p], len(t.scratch.without) // w.site.servers.shape[1]
         for a in range(len(t.scratch.without)):
-            if usable[a] > 0 and count_capacity_without(t, a, w.jobs[j].size) > 0:
+            fits = usable[a] > 0 and count_capacity_without(t, a, w.jobs[j].size) > 0
+            if fits and count_within(w, t.scratch.spare, a // k, j) > 0:
                 return True
         return False
     servers = count_fewest_servers(w, t, p, j) if w.rule.consolidate else len(t.scratch.most_without)

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.occupancy import MANY, count_within
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_capacity, count_capacity_without, count_fitting
 from jaxsched.event_loop._kernel.speed import quantise
@@ -26,12 +27,16 @@ def find_tier(w: World, t: Tables, p: int, j: int) -> int:
 @compiled
 def find_tier_without(w: World, t: Tables, p: int, j: int) -> int:
     """The same of the GPUs in `Scratch.without`."""
-    job, tier = w.jobs[j], 0
+    job, tier, servers = w.jobs[j], 0, w.site.servers.shape[1]
+    k = len(t.scratch.without) // servers
     while True:
         fits = 0
-        for a in range(len(t.scratch.without)):
-            if is_at_tier(w, p, a, j, tier):
-                fits += count_capacity_without(t, a, job.size)
+        for s in range(servers):
+            here = 0
+            for a in range(s * k, (s + 1) * k):
+                if is_at_tier(w, p, a, j, tier):
+                    here += count_capacity_without(t, a, job.size)
+            fits += min(here, count_within(w, t.scratch.spare, s, j)) if w.asks else here
         if fits >= job.workers:
             return tier
         tier += 1
@@ -46,20 +51,28 @@ def is_at_tier(w: World, p: int, a: int, j: int, tier: int) -> bool:
 @compiled
 def _fits_now(w: World, t: Tables, p: int, j: int, tier: int) -> int:
     """Workers that fit the groups at a tier now."""
-    fits = 0
-    for a in range(t.free.shape[1]):
-        if is_at_tier(w, p, a, j, tier):
-            fits += count_capacity(t, p, a, w.jobs[j].size)
+    fits, servers = 0, w.site.servers.shape[1]
+    k = t.free.shape[1] // servers
+    for s in range(servers):
+        here = 0
+        for a in range(s * k, (s + 1) * k):
+            if is_at_tier(w, p, a, j, tier):
+                here += count_capacity(t, p, a, w.jobs[j].size)
+        fits += min(here, count_within(w, t.spare[p], s, j)) if w.asks else here
     return fits
 
 
 @compiled
 def _fits_empty(w: World, p: int, j: int, tier: int) -> int:
     """Workers that fit the groups at a tier when they are empty."""
-    fits = 0
-    for a in range(w.site.groups.shape[1]):
-        if is_at_tier(w, p, a, j, tier):
-            fits += count_fitting(w.site.groups[p, a].gpus, w.jobs[j].wide)
+    fits, servers = 0, w.site.servers.shape[1]
+    k = w.site.groups.shape[1] // servers
+    for s in range(servers):
+        here = 0
+        for a in range(s * k, (s + 1) * k):
+            if is_at_tier(w, p, a, j, tier):
+                here += count_fitting(w.site.groups[p, a].gpus, w.jobs[j].wide)
+        fits += min(here, count_within(w, w.site.reservable[p], s, j)) if w.asks else here
     return fits
 
 
@@ -119,14 +132,22 @@ def _count_held(w: World, t: Tables, p: int, i: int, tier: int, j: int) -> int:
 
 @compiled
 def hide_others(w: World, t: Tables, p: int, j: int) -> None:
-    """Take away the free GPUs below a job's tier, and those that it may not use, for as long as it is placed."""
-    tier = find_tier(w, t, p, j)
-    for a in range(t.free.shape[1]):
-        seen = is_at_tier(w, p, a, j, tier)
-        t.scratch.hidden[a] = 0 if seen else t.free[p, a]
-        t.free[p, a] -= t.scratch.hidden[a]
-        t.shared.hidden[a] = 0 if seen else t.shared.room[p, a]
-        t.shared.room[p, a] -= t.shared.hidden[a]
+    """Take away the free GPUs below a job's tier, and those that it cannot use, for as long as it is placed."""
+    tier, job, servers = find_tier(w, t, p, j), w.jobs[j], w.site.servers.shape[1]
+    k = t.free.shape[1] // servers
+    for s in range(servers):
+        within = count_within(w, t.spare[p], s, j) if w.asks else MANY
+        for a in range(s * k, (s + 1) * k):
+            seen = is_at_tier(w, p, a, j, tier) and (job.size > 0 or within > 0)
+            left = t.free[p, a] if seen else 0
+            if seen and job.size > 0:
+                fits = count_fitting(left, job.size)
+                left = left if fits <= within else within * job.size
+                within -= min(fits, within)
+            t.scratch.hidden[a] = t.free[p, a] - left
+            t.free[p, a] = left
+            t.shared.hidden[a] = 0 if seen else t.shared.room[p, a]
+            t.shared.room[p, a] -= t.shared.hidden[a]
 
 
 @compiled

@@ -1,7 +1,7 @@
 """Jobs come and go: free GPUs, totals of use, and whose slowdown is another for it."""
 
 import numpy as np
-from jaxtyping import Int8, Int64
+from jaxtyping import Int64
 
 from jaxsched.dynamics.resources import LINK
 from jaxsched.event_loop._kernel.estimates import note_finished
@@ -26,6 +26,7 @@ from jaxsched.event_loop._kernel.shared_gpus import (
 from jaxsched.event_loop._kernel.speed import compute_slowdown, write_footprint
 from jaxsched.semantics import WORK_TOLERANCE
 
+MANY = 2**31  # workers
 CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
 
 
@@ -33,9 +34,12 @@ CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or
 def count_workers_that_fit(w: World, t: Tables, p: int, j: int) -> int:
     """Workers of a job that fit a partition now; of a fraction 1 at most."""
     size, allowed = w.jobs[j].size, w.jobs[j].allowed
+    if w.asks and size > 0:
+        fill_roomiest(w, p, j, t.free[p], t.spare[p], t.scratch.roomiest)
+        return t.scratch.roomiest[len(t.scratch.roomiest) - 1]
     if size < 0:
-        if allowed > 0:
-            return count_fraction_of_set(w, t, p, size, allowed)
+        if w.asks or allowed > 0:
+            return count_fraction_of_set(w, t, p, j)
         return 1 if t.partitions[p].free_gpus > 0 or find_most_room(t, p) >= -size else 0
     place = index_size(w, t, j)
     if t.fits[p, place] < 0:
@@ -48,12 +52,25 @@ def count_workers_that_fit(w: World, t: Tables, p: int, j: int) -> int:
 
 
 @compiled
-def count_fraction_of_set(w: World, t: Tables, p: int, size: int, allowed: int) -> int:
-    """1 if a fraction fits some GPU of its set in a partition now, else 0."""
+def count_fraction_of_set(w: World, t: Tables, p: int, j: int) -> int:
+    """1 if a fraction fits some GPU in a partition now that it may use, else 0."""
+    k = t.free.shape[1] // w.site.servers.shape[1]
     for a in range(t.free.shape[1]):
-        if w.site.usable[allowed, p, a] > 0 and count_capacity(t, p, a, size) > 0:
+        fits = w.site.usable[w.jobs[j].allowed, p, a] > 0 and count_capacity(t, p, a, w.jobs[j].size) > 0
+        if fits and count_within(w, t.spare[p], a // k, j) > 0:
             return 1
     return 0
+
+
+@compiled
+def count_within(w: World, spare: Int64[np.ndarray, "N 2"], s: int, j: int) -> int:
+    """Workers of a job for whom what is spare of a server is enough."""
+    workers, job = MANY, w.jobs[j]
+    if job.cpu > 0:
+        workers = spare[s, 0] // job.cpu
+    if job.memory > 0:
+        workers = min(workers, spare[s, 1] // job.memory)
+    return workers
 
 
 @compiled
@@ -65,33 +82,49 @@ def index_size(w: World, t: Tables, j: int) -> int:
 @compiled
 def fits_fewest_servers(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits as few servers of a partition as it ever needs."""
-    job, place = w.jobs[j], index_size(w, t, j)
-    if t.most[p, place, 0] < 0:
-        fill_roomiest(t.free[p], job.wide, t.most[p, place], w.site.usable[job.allowed, p])
-    return t.most[p, place, count_fewest_servers(w, t, p, j) - 1] >= job.workers
+    job, place, servers = w.jobs[j], index_size(w, t, j), count_fewest_servers(w, t, p, j)
+    if w.asks or t.most[p, place, 0] < 0:
+        fill_roomiest(w, p, j, t.free[p], t.spare[p], t.most[p, place])
+    return t.most[p, place, servers - 1] >= job.workers
 
 
 @compiled
 def count_fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
     """That a gang needs in an empty partition, which can hold it."""
-    count, job, place = 1, w.jobs[j], index_size(w, t, j)
-    while t.most_empty[p, place, count - 1] < job.workers:
+    count = 1
+    while count_empty(w, t, p, j, count) < w.jobs[j].workers:
         count += 1
     return count
 
 
 @compiled
+def count_empty(w: World, t: Tables, p: int, j: int, servers: int) -> int:
+    """Workers of a job that fit so many of the roomiest servers of an empty partition."""
+    if w.asks:
+        fill_roomiest(w, p, j, w.site.group_gpus[p], w.site.reservable[p], t.scratch.roomiest)
+        return t.scratch.roomiest[servers - 1]
+    return t.most_empty[p, index_size(w, t, j), servers - 1]
+
+
+@compiled
 def fill_roomiest(
-    free: Int64[np.ndarray, "NK"], wide: int, most: Int64[np.ndarray, "N"], usable: Int8[np.ndarray, "NK"]
+    w: World,
+    p: int,
+    j: int,
+    free: Int64[np.ndarray, "NK"],
+    spare: Int64[np.ndarray, "N 2"],
+    most: Int64[np.ndarray, "N"],
 ) -> None:
-    """Fill `most` with the workers of `wide` GPUs that fit the 1, 2, ... roomiest servers, in the `usable` groups."""
-    servers = len(most)
+    """Fill `most` with the workers of a gang that fit the 1, 2, ... roomiest servers, by what is free and spare."""
+    servers, wide, usable = len(most), w.jobs[j].wide, w.site.usable[w.jobs[j].allowed, p]
     k = len(free) // servers
     for s in range(servers):
         fits = 0
         for a in range(s * k, (s + 1) * k):
             if usable[a] > 0:
                 fits += count_fitting(free[a], wide)
+        if w.asks:
+            fits = min(fits, count_within(w, spare, s, j))
         at = s
         while at > 0 and most[at - 1] < fits:
             most[at] = most[at - 1]
@@ -221,6 +254,8 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
         group = t.groups[p, slot, i]
         if job.size > 0:
             t.free[p, group.group] -= sign * group.workers * job.wide
+        if w.asks:
+            reserve(w, t.spare[p], group.group, j, sign * group.workers)
         on = t.on_group[p, group.group]
         on.users += sign
         on.cpu = on.cpu + sign * group.cpu if on.users > 0 else 0.0
@@ -246,6 +281,14 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
         partition.free_gpus -= sign * job.workers * job.wide
     t.tenants[job.tenant].gpus += sign * job.workers * job.wide * job.share
     recount(t, p)
+
+
+@compiled
+def reserve(w: World, spare: Int64[np.ndarray, "N 2"], a: int, j: int, workers: int) -> None:
+    """Take from the server of a group what so many workers of a job reserve."""
+    s = a // (w.site.groups.shape[1] // w.site.servers.shape[1])
+    spare[s, 0] -= workers * w.jobs[j].cpu
+    spare[s, 1] -= workers * w.jobs[j].memory
 
 
 @compiled

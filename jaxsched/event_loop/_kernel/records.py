@@ -25,10 +25,12 @@ MODEL = _record(
 # `key` is that of the queue's order; `wide`: GPUs per worker; `home` -1: rejected; `held`: it does not start
 # before that boundary, for a search holds it back. Where policies know the history, and no more, `estimate_s`, `key`
 # and `area` are those of the present boundary. `size`: as `wide`, but minus the thousandths of a fraction of a GPU;
-# `share` is that fraction, 1 for whole ones; `allowed`: its set of GPUs, see `Site.usable`.
+# `share` is that fraction, 1 for whole ones; `allowed`: its set of GPUs, see `Site.usable`;
+# `cpu`, `memory`: what each worker reserves.
 JOB = _record(
     arrival="i8", duration_s="f8", estimate_s="f8", ideal_s="f8", ideal_comm_s="f8", key="f4", area="f4", workers="i8",
-    wide="i8", size="i8", share="f8", ps="i8", model="i8", tenant="i8", home="i8", held="i8", allowed="i8",
+    wide="i8", size="i8", share="f8", ps="i8", model="i8", tenant="i8", home="i8", held="i8", allowed="i8", cpu="i8",
+    memory="i8",
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
@@ -118,6 +120,8 @@ class Site(NamedTuple):
     reach: Int64[np.ndarray, "pairs"]
     partition_gpus: Int64[np.ndarray, "P"]
     group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
+    group_gpus: Int64[np.ndarray, "P NK"]  # as in `groups`
+    reservable: Int64[np.ndarray, "P N 2"]  # as in `Cluster`
     usable: Int8[np.ndarray, "A P NK"]  # 1 for the groups that jobs of a set of GPU types may use; set 0: all
 
 
@@ -165,7 +169,8 @@ class World(NamedTuple):
     models: Records  # MODEL[models]
     speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
     tier_speed: Float64[np.ndarray, "A models tiers"]  # as `speed`, on a set's GPUs of each tier, 0: there are none
-    masks: bool  # rules do not see all free GPUs: some are slower, or not for all jobs
+    masks: bool  # rules do not see all free GPUs: some are slower, not for all jobs, or without CPUs or memory
+    asks: bool  # jobs reserve CPUs or memory
     waits: bool  # GPUs differ, and jobs wait for faster ones if run times are known
     jobs: Records  # JOB[J], in order of submission
     law: Records  # LAW[channels], of stretches
@@ -215,6 +220,8 @@ class Scratch(NamedTuple):
     level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
     most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
     without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
+    spare: Int64[np.ndarray, "N 2"]  # likewise, of what jobs reserve
+    roomiest: Int64[np.ndarray, "N"]  # as `Tables.most` or `most_empty`, of a job that reserves something
     hidden: Int64[np.ndarray, "NK"]  # free GPUs that a rule does not see, taken from `free`
     kept_groups: Records  # ON_GROUP[...], totals without the placement that is tried
     kept_wires: Records  # ON_WIRE[...]
@@ -227,6 +234,7 @@ class Tables(NamedTuple):
     numbers: Int64[np.ndarray, "numbers"]
     now_s: Float64[np.ndarray, "1"]
     free: Int64[np.ndarray, "P NK"]
+    spare: Int64[np.ndarray, "P N 2"]  # what is left of `Site.reservable`
     fits: Int64[np.ndarray, "P A*G"]  # workers of so many GPUs that fit a set's GPUs; -1 = not since `free` changed
     most: Int64[np.ndarray, "P A*G N"]  # workers of so many GPUs that fit its 1, 2, ... roomiest servers; see `fits`
     most_empty: Int64[np.ndarray, "P A*G N"]  # the same of the empty cluster

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, remaining_s
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.occupancy import index_size
+from jaxsched.event_loop._kernel.occupancy import count_empty
 from jaxsched.event_loop._kernel.openings import estimate_wait, is_feasible, may_start
 from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_JOB, Tables, World
@@ -93,7 +93,7 @@ def _estimate_wait_s(w: World, t: Tables, q: int, need: int, allowed: int) -> fl
 @compiled
 def _could_hold(w: World, t: Tables, q: int, j: int) -> bool:
     """Whether the gang fits the empty partition."""
-    return t.most_empty[q, index_size(w, t, j), t.most_empty.shape[2] - 1] >= w.jobs[j].workers
+    return count_empty(w, t, q, j, w.site.servers.shape[1]) >= w.jobs[j].workers
 
 
 @compiled

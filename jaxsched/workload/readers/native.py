@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int64
 
-from jaxsched.workload.jobs import MOST_PS, WHOLE
+from jaxsched.workload.jobs import MOST_ASKED, MOST_PS, WHOLE
 from jaxsched.workload.readers.cells import Cells
 from jaxsched.workload.readers.source import Columns, Source
 
@@ -36,6 +36,8 @@ def _read(cells: Cells) -> Columns:
         "home": cells.given("home", minimum=0),
         "milli": milli,
         "gpu_type": cells.labels("gpu_type"),
+        "cpu_milli": np.maximum(cells.given("cpu_milli", minimum=0, maximum=MOST_ASKED), 0),
+        "memory_mib": np.maximum(cells.given("memory_mib", minimum=0, maximum=MOST_ASKED), 0),
         "allowed": cells.gpu_types("allowed_gpu_types"),
         "ended": ended,
         "estimate_s": estimate_s,
@@ -58,7 +60,7 @@ NATIVE = Source(
     _read,
     uses=(
         *("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "user", "home", "gpu_milli", "gpu_type"),
-        *("ended", "estimate_s", "allowed_gpu_types"),
+        *("ended", "estimate_s", "allowed_gpu_types", "cpu_milli", "memory_mib"),
     ),
     closed=True,
     from_start=False,

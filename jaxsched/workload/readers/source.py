@@ -24,6 +24,8 @@ COLUMNS: dict[str, Any] = {
     "milli": WHOLE,  # thousandths of a GPU, below `WHOLE` for a job that shares its only one
     "gpu_type": "",  # that run times are on
     "allowed": "",  # GPU types that it may use, with bars between them
+    "cpu_milli": 0,  # thousandths of a core that each worker reserves
+    "memory_mib": 0,  # likewise
     "ended": 0,
     "estimate_s": float("nan"),  # what its user said it would take
 }

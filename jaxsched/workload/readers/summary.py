@@ -50,6 +50,7 @@ def understood(log: Log, jobs: JobList, gpus: int | None = None) -> dict[str, An
         "users": len(np.unique(jobs.user[jobs.user != ""])),
         "gpu_types": sorted(set(jobs.gpu_type.tolist()) - {""}),
         "bound_to_gpu_types": dict(Counter(jobs.allowed[jobs.allowed != ""].tolist()).most_common()),
+        "jobs_with_cpus_or_memory": int(((jobs.cpu_milli > 0) | (jobs.memory_mib > 0)).sum()),
         "jobs_with_estimates": int(np.isfinite(log.jobs["estimate_s"]).sum()),
         "jobs_without_model": int((log.jobs["model"] == "").sum()),
     }
@@ -82,6 +83,9 @@ def details(found: Mapping[str, Any]) -> list[str]:
         "tenants": _tenants(found["tenants"], found["users"]),
         "GPU types": ", ".join(found["gpu_types"]) and f"run times are on {', '.join(found['gpu_types'])}",
         "bound": _bound(found["bound_to_gpu_types"]),
+        "reserved": f"CPUs or memory, by {found['jobs_with_cpus_or_memory']:,} jobs"
+        if found["jobs_with_cpus_or_memory"]
+        else "",
         "estimates": f"policies see what users asked for, of {found['jobs_with_estimates']:,} jobs"
         if found["jobs_with_estimates"]
         else "",

@@ -201,7 +201,7 @@ CASES = {
         OPENB,
         [Job("a", 0, 3595, 1), Job("b", 20, 3600, 1, "failed")],
         {"no GPU": 1},
-        "cpu_milli memory_mib qos",
+        "qos",
     ),
     "pai": Case(
         PAI,

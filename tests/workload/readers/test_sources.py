@@ -117,7 +117,9 @@ def test_sources_that_name_gpu_types_bind_jobs_to_them(tmp_path):
     openb, spot = tmp_path / "openb.csv", tmp_path / "spot.csv"
     openb.write_text(OPENB)
     spot.write_text(SPOT)
-    assert fill_in(read_log(openb)).allowed.tolist() == ["V100M32", "A10|T4"]
+    jobs = fill_in(read_log(openb))
+    assert jobs.allowed.tolist() == ["V100M32", "A10|T4"]
+    assert jobs.cpu_milli.tolist() == [4000, 4000] and jobs.memory_mib.tolist() == [16384, 16384]
     log = read_log(spot)
     assert fill_in(log).allowed.tolist() == ["A10", "A100-SXM4-80GB", "A100-SXM4-80GB"]
     found = understood(log, fill_in(log))

@@ -1,0 +1,24 @@
+"""CPUs and memory that jobs reserve of their servers, if some do (docs/semantics.md, section 2).
+
+They are reserved, not used: contention for CPU cores is another matter (section 5). What is left follows from the jobs
+that run, so that the state holds nothing of it.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int32
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.env.state import State
+
+
+def asks_of(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs 2"]:
+    """What each worker of the jobs in these rows reserves."""
+    return jnp.moveaxis(state.jobs.asks[:, row], 0, -1)
+
+
+def spare(state: State, cluster: Cluster) -> Int32[Array, "P N 2"]:
+    """What is left of each server."""
+    running = state.running
+    workers = jnp.where((running.job >= 0)[..., None], running.workers.astype(jnp.int32).sum(-1), 0)
+    return cluster.reservable - jnp.einsum("prn,prc->pnc", workers, asks_of(state, jnp.maximum(running.job, 0)))
