@@ -19,7 +19,7 @@ from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
 from jaxsched.env.extensions.failures import change_servers, no_faults
-from jaxsched.env.extensions.gpu_sets import usable_groups
+from jaxsched.env.extensions.gpu_sets import usable_groups, with_choice
 from jaxsched.env.extensions.history import no_history
 from jaxsched.env.extensions.pairs import no_pairs
 from jaxsched.env.extensions.parts import Pairs
@@ -58,7 +58,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
     usable = usable_groups(params.cluster, config.gpu_sets)
     state = State(
-        jobs=assign_homes(params.cluster, with_fractions(config.shared_gpus, jobs), usable),
+        jobs=assign_homes(params.cluster, with_choice(config, with_fractions(config.shared_gpus, jobs)), usable),
         clock=jnp.int32(0),
         round=jnp.int32(0),
         waited=jnp.zeros(p, bool),

@@ -14,10 +14,19 @@ from jaxtyping import Bool, Int32, Shaped
 
 from jaxsched.cluster.gpu_types import types_named
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.env.state import State
-from jaxsched.workload.jobs import split_types
+from jaxsched.env.state import EnvConfig, State
+from jaxsched.workload.jobs import JobTable, split_types
 
 Seen = Callable[[State, Cluster], Shaped[Array, "..."]]
+
+
+def with_choice(config: EnvConfig, jobs: JobTable) -> JobTable:
+    """`jobs` with columns of what they may use of the cluster, or reserve, exactly where the world has it."""
+    lead, size = jobs.workers.shape[:-1], jobs.workers.shape[-1]
+    allowed = jobs.allowed if jobs.allowed.size else jnp.zeros((*lead, size), jnp.int32)
+    asks = jobs.asks if jobs.asks.size else jnp.zeros((*lead, 2, size), jnp.int32)
+    none = jnp.zeros((*lead, 0), jnp.int32), jnp.zeros((*lead, 0, 0), jnp.int32)
+    return jobs.replace(allowed=allowed if config.gpu_sets else none[0], asks=asks if config.asks else none[1])
 
 
 def usable_groups(cluster: Cluster, sets: Sequence[str]) -> Bool[Array, "A P N K"]:
