@@ -60,7 +60,7 @@ class WorkloadConfig:
 class EnvironmentConfig(World):
     """The cluster to train on, and the rules of its world: those of an evaluation, with these defaults, and more."""
 
-    cluster: str = "leaf-spine-8"
+    cluster: str = "leaf-spine-8"  # or that of a training world, wide-training-3
     more_clusters: tuple[str, ...] = ()  # every environment draws one of all
     schedulers: Many = 2
     interval_s: float = 300.0

@@ -18,6 +18,7 @@ from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, params_of_wo
 from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
+from jaxsched.worlds.draw import training_world
 
 
 class Worlds(NamedTuple):
@@ -35,7 +36,7 @@ class Worlds(NamedTuple):
 
 def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: RewardWeights) -> Worlds:
     """The worlds of these options. UserError on a cluster or an interference model that does not exist."""
-    clusters = [get_cluster(name, env.schedulers) for name in (env.cluster, *env.more_clusters)]
+    clusters = [training_cluster(name, env.schedulers) for name in (env.cluster, *env.more_clusters)]
     shape = common_shape(clusters)
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
     params = base_params(env, reward, pad(clusters[0], shape))
@@ -47,6 +48,15 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
         rows = [speeds_on(cluster, params.profiles, models, workload.trace_gpu) for cluster in clusters]
         speeds = jnp.asarray(np.stack(rows))
     return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs, speeds)
+
+
+def training_cluster(name: str, schedulers: int) -> Cluster:
+    """A cluster by name or file, or that of a training world such as `wide-training-3`, with the world's schedulers.
+
+    UserError if there is no such cluster, or it is that of a test world.
+    """
+    world = training_world(name)
+    return get_cluster(name, schedulers) if world is None else world.cluster
 
 
 def env_config(env: EnvironmentConfig) -> EnvConfig:

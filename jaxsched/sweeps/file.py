@@ -18,6 +18,7 @@ from jaxsched.io.schema import Count, Positive, Size
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, to_dict, validate
 from jaxsched.learning.options import EnvironmentConfig
+from jaxsched.learning.worlds import training_cluster
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
@@ -167,12 +168,11 @@ def load_sweep(path: str | Path) -> Sweep:
 def _check_names(points: list[Point], tests: Tests, where: str) -> None:
     """That all clusters, GPU types and interference models exist: no point may fail for it after days of others."""
     worlds = [point.config.env for point in points]
-    clusters = {(name, env.schedulers) for env in worlds for name in (env.cluster, *env.more_clusters)}
-    if tests.cluster:
-        clusters |= {(tests.cluster, tests.schedulers or env.schedulers) for env in worlds}
+    trained = {(name, env.schedulers) for env in worlds for name in (env.cluster, *env.more_clusters)}
+    tested = {(tests.cluster, tests.schedulers or env.schedulers) for env in worlds if tests.cluster}
     try:
-        for name, schedulers in sorted(clusters):
-            cluster = get_cluster(name, schedulers)
+        clusters = [training_cluster(*names) for names in sorted(trained)]
+        for cluster in [*clusters, *(get_cluster(*names) for names in sorted(tested - trained))]:
             for gpu_type in sorted({point.config.workload.trace_gpu for point in points} - {""}):
                 speed_of_type(cluster, gpu_type)
         for name in sorted({env.interference for env in worlds} | {tests.interference} - {""}):

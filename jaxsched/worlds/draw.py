@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import zlib
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.gpu_types import relative_speeds
 from jaxsched.cluster.servers import Server, gpu_types, most_frequent_type, partition_rows
 from jaxsched.dynamics.reference import profiles_on
+from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
@@ -51,6 +53,20 @@ def draw_world(choice: Choice, number: int, jobs: int | None = None) -> World:
         if not family.contended or plain_over_bound(world) > CONTENDED:
             return world
     raise AssertionError("there is always another attempt")
+
+
+def training_world(name: str) -> World | None:
+    """The world of a name such as `any-training-3`; None if it is no world's name.
+
+    UserError on the name of a test world: what learned on it could not be judged by it.
+    """
+    found = re.fullmatch(rf"({'|'.join(FAMILIES)})-({TRAINING}-)?([0-9]{{1,9}})", name)
+    if found is None:
+        return None
+    family, training, number = found.groups()
+    if training is None:
+        raise UserError(f"{name}: is a test world, nothing may learn on it; take {family}-{TRAINING}-{number}")
+    return draw_world(Choice(family, training=True), int(number))
 
 
 def plain_over_bound(world: World) -> float:

@@ -10,11 +10,14 @@ import pytest
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import on_reference
+from jaxsched.errors import UserError
 from jaxsched.learning.draws import Draw, draw_state, draw_worlds, params_axes, params_of, params_of_all
 from jaxsched.learning.validation import validation_worlds
 from jaxsched.learning.worlds import make_worlds
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
+from jaxsched.worlds.draw import draw_world
+from jaxsched.worlds.families import parse_worlds
 
 COUNT, JOBS, LOAD = 64, 2000, 0.8
 
@@ -77,6 +80,17 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
         kappa = worlds.params.interference.weights.kappa * draws.strength[e]
         np.testing.assert_allclose(params.interference.weights.kappa[e], kappa, rtol=1e-6)
     assert axes.interval_s == 0 and axes.cluster.route == 0 and axes.max_forwards is None
+
+
+def test_clusters_of_training_worlds_can_be_trained_on_and_those_of_tests_cannot(config):
+    names = ("partitioned-training-0", "any-training-1")
+    own = [draw_world(parse_worlds(f"{name.partition('-')[0]}:1:training"), int(name[-1])).cluster for name in names]
+    env = dataclasses.replace(config.env, cluster=names[0], more_clusters=names[1:])
+    many = make_worlds(env, config.workload, config.reward.weights())
+    assert many.gpus.tolist() == [total_gpus(cluster) for cluster in own]
+    assert [int(row.any(-1).sum()) for row in many.clusters.server_id >= 0] == [cluster.shape[0] for cluster in own]
+    with pytest.raises(UserError, match=r"any-1: is a test world.*any-training-1"):
+        make_worlds(dataclasses.replace(env, more_clusters=("any-1",)), config.workload, config.reward.weights())
 
 
 @pytest.mark.slow
