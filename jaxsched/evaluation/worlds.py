@@ -15,7 +15,7 @@ from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparis
 from jaxsched.executors.executor import Executor, LocalExecutor, Task, Tell
 from jaxsched.io.files import write_text
 from jaxsched.machine import versions
-from jaxsched.options import EvaluatedWorld, RunOptions, describe, list_names
+from jaxsched.options import MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.policies.rules import Rule
@@ -24,7 +24,7 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import prepare_players
 from jaxsched.workload.jobs import offered_load
 from jaxsched.worlds.draw import PLAIN, draw_world
-from jaxsched.worlds.families import Choice, parse_worlds
+from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
 from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World
 
 COMMAND, README = "command.txt", "README.md"  # of the worst worlds
@@ -79,6 +79,11 @@ def compare_worlds(
 def _draw_all(choice: Choice, first: int, num_jobs: int | None, drawn: Drawn | None) -> list[World]:
     if num_jobs is not None and num_jobs < 2:
         raise UserError(f"num_jobs: {num_jobs} should be at least 2, so that a world has a load")
+    jobs = FAMILIES[choice.family].jobs if num_jobs is None else num_jobs
+    if choice.worlds * jobs > MOST_JOBS:
+        raise UserError(f"worlds: {choice.worlds:,} with {jobs:,} jobs each should have at most {MOST_JOBS:,} in all")
+    if first < 0:
+        raise UserError(f"first: {first} should be the number of a world, 0 or more")
     found = []
     for number in range(first, first + choice.worlds):
         found.append(draw_world(choice, number, num_jobs))
@@ -92,7 +97,7 @@ def _check(worlds: Sequence[World], policies: Sequence[Policy], what: str, setti
     for world in worlds:
         try:
             own = dataclasses.replace(settings, models=world.catalogue)
-            prepare_players(policies, world.cluster, [world.jobs], own)
+            prepare_players(policies, world.build(), [world.jobs], own)
         except UserError as error:
             raise UserError(f"world {world.name}{what}: {error}") from None
 
@@ -106,9 +111,9 @@ class Common(NamedTuple):
 
 def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
     """The work of a task: every policy on one world. UserError names the world."""
-    settings = dataclasses.replace(common.settings, models=world.catalogue)
+    cluster, settings = world.build(), dataclasses.replace(common.settings, models=world.catalogue)
     try:
-        found = compare(world.cluster, world.jobs, common.policies, settings, report=tell)
+        found = compare(cluster, world.jobs, common.policies, settings, report=tell)
     except UserError as error:
         raise UserError(f"world {world.name}: {error}") from None
     jobs, played = len(world.jobs), {}
@@ -117,7 +122,7 @@ def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
         jct_s = row.figures.jct_mean_s if complete else math.nan
         unstable = any(note.startswith("unstable") for note in row.notes)
         played[row.name] = Played(jct_s, complete, unstable, row.outcomes[0].stats.wall_s)
-    gpus = total_gpus(world.cluster)
+    gpus = total_gpus(cluster)
     about = {
         "servers": sum(count for count, _ in world.servers),
         "gpus": gpus,

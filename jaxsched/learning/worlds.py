@@ -56,7 +56,7 @@ def training_cluster(name: str, schedulers: int) -> Cluster:
     UserError if there is no such cluster, or it is that of a test world.
     """
     world = training_world(name)
-    return get_cluster(name, schedulers) if world is None else world.cluster
+    return get_cluster(name, schedulers) if world is None else world.build()
 
 
 def env_config(env: EnvironmentConfig) -> EnvConfig:

@@ -71,11 +71,11 @@ def training_world(name: str) -> World | None:
 
 def plain_over_bound(world: World) -> float:
     """Mean JCT of the best of `PLAIN`, which know no law of contention, over the lower bound; run times are known."""
-    settings = Settings(models=world.catalogue)
-    outcomes = simulate(parse_all(PLAIN), world.cluster, [world.jobs], settings)
+    cluster, settings = world.build(), Settings(models=world.catalogue)
+    outcomes = simulate(parse_all(PLAIN), cluster, [world.jobs], settings)
     best = min(float(runs[0].jct_s.mean()) for runs in outcomes.values())
-    models = profiles_on(world.cluster, world.catalogue.models)
-    return best / jct_lower_bound_s(world.cluster, world.jobs, settings.interval_s, models)
+    models = profiles_on(cluster, world.catalogue.models)
+    return best / jct_lower_bound_s(cluster, world.jobs, settings.interval_s, models)
 
 
 class _Hardware(NamedTuple):

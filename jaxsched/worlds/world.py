@@ -1,7 +1,6 @@
 """One world: a cluster, the models of its jobs, and the jobs; as objects, and as files that give the same objects."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,18 +40,14 @@ class World:
         topology = TOPOLOGIES[self.topology["kind"]](len(servers), **options)
         return Inventory(servers, tuple(f"server{row}" for row in range(len(servers))), topology, self.schedulers)
 
-    @functools.cached_property
-    def cluster(self) -> Cluster:
-        """The hardware as arrays."""
+    def build(self) -> Cluster:
+        """The hardware as arrays. They are not kept: thousands of worlds would fill the memory."""
         return self.inventory.build()
 
     @property
     def catalogue(self) -> Catalogue:
         """The models that its jobs name."""
         return Catalogue((*BUILT_IN.models, *self.models))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def write(self, folder: str | Path) -> None:
         """Writes `CLUSTER`, `MODELS` and `TRACE` into a folder that is there: read again, they are this world."""

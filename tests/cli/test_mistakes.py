@@ -77,6 +77,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
             "world any-0, where the plain rules are always played: ",
         ),
         (["evaluate", "--worlds", "any", "--num-jobs", "1"], "num_jobs: 1 should be at least 2"),
+        (["evaluate", "--worlds", "any:9999", "--num-jobs", "9999"], "should have at most 10,000,000 in all"),
         (["evaluate", "--worlds", "any", "--policies", "nix"], "unknown policy 'nix'"),
         (["evaluate", "--worst", "folder"], "--worst: is for --worlds"),
         (["evaluate", "--policies", "no/such/folder"], "no such folder"),

@@ -84,7 +84,7 @@ def test_every_environment_has_the_cluster_interval_and_contention_of_its_draw(c
 
 def test_clusters_of_training_worlds_can_be_trained_on_and_those_of_tests_cannot(config):
     names = ("partitioned-training-0", "any-training-1")
-    own = [draw_world(parse_worlds(f"{name.partition('-')[0]}:1:training"), int(name[-1])).cluster for name in names]
+    own = [draw_world(parse_worlds(f"{name.partition('-')[0]}:1:training"), int(name[-1])).build() for name in names]
     env = dataclasses.replace(config.env, cluster=names[0], more_clusters=names[1:])
     many = make_worlds(env, config.workload, config.reward.weights())
     assert many.gpus.tolist() == [total_gpus(cluster) for cluster in own]
