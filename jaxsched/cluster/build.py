@@ -63,6 +63,7 @@ def build_rows(
         "link_bytes_s": on_device(np.append(topology.link_bytes_s, 1.0), np.float32),
         "link_id": on_device(link_id, np.int32),
         "route": on_device(route, np.float32),
+        **list_paths(route),
         "reference": on_device(numbers[most_frequent_type(servers)], np.int32),
     }
     return Cluster(**leaves, gpu_types=tuple(numbers))
@@ -120,6 +121,17 @@ def _local_routes(
         for (source, target), share in pairs.items():
             route[partition, source, target, [local[link] for link in share]] = list(share.values())
     return link_id, route
+
+
+def list_paths(route: Float32[np.ndarray, "P T T E"]) -> dict[str, Array]:
+    """`path` and `path_share` of a cluster with these routes."""
+    crossed = np.nonzero(route)
+    pair = np.ravel_multi_index(crossed[:3], route.shape[:3])
+    hop = np.arange(len(pair)) - np.searchsorted(pair, pair)  # which of its pair's links
+    size = (*route.shape[:3], hop.max(initial=0) + 1)
+    path, share = np.zeros(size, np.int32), np.zeros(size, np.float32)
+    path[(*crossed[:3], hop)], share[(*crossed[:3], hop)] = crossed[3], route[crossed]
+    return {"path": on_device(path, np.int32), "path_share": on_device(share, np.float32)}
 
 
 def _check_route_size(racks: Int[np.ndarray, "P T"], links: int) -> None:

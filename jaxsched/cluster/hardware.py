@@ -1,9 +1,9 @@
 """The hardware of a GPU cluster as arrays: partitions, servers, GPU groups, racks and links.
 
 Axes, here and everywhere: `P` partitions (one scheduler each), `N` servers per partition, `K` GPU groups per server,
-`T` racks per partition, `E` links that a partition can reach, `L` links in all. Smaller partitions and servers are
-padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division needs a mask. `cluster.padding`
-brings clusters of different shapes to one.
+`T` racks per partition, `E` links that a partition can reach, `H` links of its longest route, `L` links in all. Smaller
+partitions and servers are padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division
+needs a mask. `cluster.padding` brings clusters of different shapes to one.
 """
 
 import jax
@@ -36,6 +36,8 @@ class Cluster(Pytree):
     link_bytes_s: Float32[Array, "links"]  # the last entry is a dummy of capacity 1
     link_id: Int32[Array, "P E"]  # global link of a local link, L = padding (the dummy)
     route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
+    path: Int32[Array, "P T T H"]  # the same as lists: local links on the way from t to u, 0 = padding
+    path_share: Float32[Array, "P T T H"]  # and the share that crosses each; 0 = padding
     reference: Int32[Array, ""]  # the GPU type that run times are on: that of most GPUs
     gpu_types: tuple[str, ...] = static(default=GPU_TYPES)  # names of the numbers in `group_gpu_type`
 

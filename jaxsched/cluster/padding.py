@@ -28,6 +28,7 @@ class Shape:
     groups: int  # K, per server
     racks: int  # T, per partition
     links: int  # E, per partition
+    hops: int  # H
     all_links: int  # L, without the dummy
 
 
@@ -45,6 +46,8 @@ _AXES: dict[str, tuple[tuple[str, ...], float]] = {
     "server_rack": (("partitions", "servers"), 0),
     "rack_id": (("partitions", "racks"), -1),
     "route": (("partitions", "racks", "racks", "links"), 0),
+    "path": (("partitions", "racks", "racks", "hops"), 0),
+    "path_share": (("partitions", "racks", "racks", "hops"), 0),
 }
 
 
@@ -57,6 +60,7 @@ def shape_of(cluster: Cluster) -> Shape:
         groups=groups,
         racks=cluster.rack_id.shape[1],
         links=cluster.link_id.shape[1],
+        hops=cluster.path.shape[-1],
         all_links=cluster.link_bytes_s.shape[0] - 1,
     )
 

@@ -1,10 +1,13 @@
 """Bytes per training step that a placement puts on PCIe, QPI, NICs and links (docs/semantics.md, section 3)."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32, Num
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.batching import on_cpu
+
+AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than a loop
 
 
 def ring_bytes(
@@ -26,6 +29,38 @@ def ring_flows(present: Bool[Array, "T"]) -> Float32[Array, "T T"]:
     hops = jnp.where(present[None, :] & (hops > 0), hops, size)
     successor = hops == hops.min(axis=1, keepdims=True)
     return (successor & present[:, None] & (hops < size)).astype(jnp.float32)
+
+
+def exchanges(w_rack: Float32[Array, "T"], u_rack: Float32[Array, "T"]) -> Float32[Array, "T T"]:
+    """How many pairs of a worker and a PS are in rack t and in rack u, another one."""
+    pairs = w_rack[:, None] * u_rack[None, :] + u_rack[:, None] * w_rack[None, :]
+    return pairs * (1.0 - jnp.eye(pairs.shape[0]))
+
+
+def _over_links(cluster: Cluster, w_rack: Float32[Array, "T"], u_rack: Float32[Array, "T"]) -> Float32[Array, "E"]:
+    """How often what two tasks send each other crosses each link, by workers and PS of racks; without PS, on a ring.
+
+    On a CPU many routes over many links are walked pair by pair: a gang is in few racks. Else all are added up at once.
+    """
+    by_ps = u_rack.sum() > 0
+    if cluster.route.size <= AT_ONCE or not on_cpu():
+        flows = jnp.where(by_ps, exchanges(w_rack, u_rack), ring_flows(w_rack > 0))
+        return jnp.einsum("tu,tue->e", flows, cluster.route)
+    place_w, place_u = jnp.cumsum(w_rack > 0), jnp.cumsum(u_rack > 0)
+    count_w, count_u = place_w[-1], jnp.maximum(place_u[-1], 1)
+
+    def send(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        turn, crossed = carry
+        t = jnp.argmax(place_w > jnp.where(by_ps, turn // count_u, turn))
+        u = jnp.where(by_ps, jnp.argmax(place_u > turn % count_u), jnp.argmax(place_w > (turn + 1) % count_w))
+        there = jnp.where(by_ps, jnp.where(t == u, 0.0, w_rack[t] * u_rack[u]), 1.0)
+        back = jnp.where(by_ps, there, 0.0)
+        crossed = crossed.at[cluster.path[t, u]].add(there * cluster.path_share[t, u])
+        return turn + 1, crossed.at[cluster.path[u, t]].add(back * cluster.path_share[u, t])
+
+    turns = jnp.where(by_ps, count_w * count_u, jnp.where(count_w > 1, count_w, 0))
+    start = jnp.int32(0), jnp.zeros(cluster.route.shape[-1])
+    return lax.while_loop(lambda carry: carry[0] < turns, send, start)[1]
 
 
 def rack_matrix(cluster: Cluster) -> Float32[Array, "N T"]:
@@ -56,19 +91,17 @@ def placement_bytes(
             jnp.where(w > 0, b, 0.0).reshape(-1),
             jnp.where((w > 0).sum(-1) >= 2, b, 0.0),
             jnp.where((w_server > 0) & ((w_server > 0).sum() >= 2), b, 0.0),
-            b * jnp.einsum("tu,tue->e", ring_flows(w_rack > 0), cluster.route),
+            b * _over_links(cluster, w_rack, u_rack),
         ]
     )
 
     shard = gradient_bytes / jnp.maximum(u_all, 1.0)
-    pairs = w_rack[:, None] * u_rack[None, :] + u_rack[:, None] * w_rack[None, :]
-    pairs = pairs * (1.0 - jnp.eye(pairs.shape[0]))
     server = jnp.concatenate(
         [
             (w * gradient_bytes).reshape(-1),
             (w_server * u_server - (w * u).sum(-1)) * shard,
             (w_server * (u_all - u_server) + u_server * (w_all - w_server)) * shard,
-            shard * jnp.einsum("tu,tue->e", pairs, cluster.route),
+            shard * _over_links(cluster, w_rack, u_rack),
         ]
     )
     return jnp.where(u_all > 0, server, ring)

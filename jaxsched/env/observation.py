@@ -4,6 +4,7 @@ Nothing here depends on the cluster's size except through array axes, and every 
 that weights trained on a small cluster read a large one.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int8, Int32
@@ -156,8 +157,8 @@ def server_features(params: EnvParams, state: State) -> Float32[Array, "P N Fs"]
 def rack_features(params: EnvParams, state: State) -> Float32[Array, "P T Fr"]:
     """Of racks: load of the busiest link that they send over, and what is free."""
     cluster, layout = params.cluster, layout_of(params.cluster)
-    crosses = (cluster.route.max(2) > 0).astype(jnp.float32)  # [P, T, E], links that rack t sends over
-    busiest = (crosses * state.total[:, None, layout.link]).max(-1)
+    on_path = jax.vmap(lambda links, path: links[path])(state.total[:, layout.link], cluster.path)
+    busiest = jnp.where(cluster.path_share > 0, on_path, 0.0).max((2, 3))
     in_rack = (cluster.server_rack[..., None] == jnp.arange(cluster.rack_id.shape[-1])).astype(jnp.float32)
     gpus = jnp.einsum("pn,pnt->pt", cluster.group_gpus.astype(jnp.float32).sum(-1), in_rack)
     free = jnp.einsum("pn,pnt->pt", state.free.sum(-1).astype(jnp.float32), in_rack)

@@ -74,7 +74,7 @@ def test_racks_and_links_are_local_to_the_partition():
 def test_leaves_have_the_agreed_types():
     cluster = build(MIXED, fat_tree(5), schedulers=5)
     integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id", "reference"}
-    integers.add("reservable")
+    integers |= {"reservable", "path"}
     for name in (field.name for field in dataclasses.fields(cluster) if not field.metadata.get("static")):
         leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name
@@ -106,6 +106,16 @@ def test_local_routes_are_the_topologys_routes(topology, schedulers):
                 np.testing.assert_allclose(route[t, u], [shares.get(link, 0) for link in links])
         assert not route[len(racks) :].any()
         assert not route[:, len(racks) :].any()
+    np.testing.assert_array_equal(routes_of_paths(cluster), cluster.route)
+
+
+def routes_of_paths(cluster) -> np.ndarray:
+    """`route` of the lists of links."""
+    route = np.zeros(cluster.route.shape, np.float32)
+    for (*pair, hop), share in np.ndenumerate(cluster.path_share):
+        route[(*pair, int(cluster.path[(*pair, hop)]))] += share
+        assert share > 0 or not np.any(cluster.path_share[(*pair, slice(hop, None))])  # padding comes last
+    return route
 
 
 @pytest.mark.parametrize("schedulers", [1, 2, 3, 4, 5, 8, 15, 29])

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.cluster.build import list_paths
 from jaxsched.cluster.hardware import Cluster, one_partition
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.dynamics import traffic
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_step_s
 from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
 from jaxsched.dynamics.resources import layout_of, own_use, totals
@@ -47,6 +50,7 @@ def make_cluster(racks=(0, 0, 1, 2), speed=1.0) -> Cluster:
         link_bytes_s=full(LINK, 2 * t + 1).at[-1].set(1.0),
         link_id=jnp.arange(2 * t, dtype=jnp.int32)[None],
         route=jnp.asarray(route),
+        **list_paths(route),
         reference=jnp.int32(0),
     )
 
@@ -187,6 +191,19 @@ def test_every_byte_that_leaves_a_rack_goes_up_and_comes_down():
             np.testing.assert_allclose(link[0::2].sum(), link[1::2].sum(), rtol=1e-5)
             if (np.asarray(ps) > 0).any():  # what crosses a rack's uplink passed its servers' NICs
                 assert link[0] <= nic[0] + nic[1] + 1e-3
+
+
+@pytest.mark.parametrize("name", ["torus3d-8", "dragonfly-8", "fat-tree-8", "leaf-spine-16"])
+def test_routes_that_are_walked_pair_by_pair_carry_the_same(name, monkeypatch):
+    one, rng = one_partition(get_cluster(name, 1), 0), np.random.default_rng(3)
+    for case in range(4):
+        w, u = rng.integers(0, 3, (2, *one.group_gpus.shape)) * (rng.random((2, *one.group_gpus.shape)) < 0.4)
+        args = one, jnp.asarray(w), jnp.asarray(u * (case % 2)), jnp.int32(1), jnp.float32(B)
+        monkeypatch.setattr(traffic, "AT_ONCE", 2**30)
+        at_once = placement_bytes(*args)
+        monkeypatch.setattr(traffic, "AT_ONCE", 0)
+        np.testing.assert_allclose(placement_bytes(*args), at_once, rtol=1e-6, err_msg=f"{name}, {case}")
+    assert np.asarray(at_once)[-one.route.shape[-1] :].any()
 
 
 def test_split_routes_share_the_load():

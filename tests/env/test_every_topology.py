@@ -15,7 +15,9 @@ from tests.oracle import policies, simulator
 from tests.support import strategies
 
 SIZES = {"bcube": (4, 8, 9, 16), "torus2d": (4, 6, 8, 9, 12, 15, 16), "torus3d": (8, 12, 16)}
-COMMON = Shape(partitions=2, servers=8, groups=2, racks=8, links=112, all_links=160)  # one compiled program for all
+COMMON = Shape(
+    partitions=2, servers=8, groups=2, racks=8, links=112, hops=32, all_links=160
+)  # one compiled program for all
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxsched.cluster.build import list_paths
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.workload.jobs import JobList
 from jaxsched.workload.models import Profiles
@@ -50,6 +51,7 @@ def make_cluster(
         link_bytes_s=np.asarray([*links, 1.0], np.float32),
         link_id=link_id,
         route=route.astype(np.float32),
+        **list_paths(route.astype(np.float32)),
         reference=np.int32(0),
     )
 

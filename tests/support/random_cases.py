@@ -94,6 +94,7 @@ def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
         groups=shape.groups,
         racks=shape.racks,
         links=shape.links,
+        hops=shape.links,
         all_links=shape.partitions * shape.links,
     )
     assert cluster.group_gpus.shape[0] == shape.partitions

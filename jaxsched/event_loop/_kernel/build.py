@@ -71,14 +71,15 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
     links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
     pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
     pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
-    route = np.asarray(cluster.route).view()  # large, so not copied
-    route.flags.writeable = False
+    path, path_share = (np.asarray(leaf).view() for leaf in (cluster.path, cluster.path_share))  # large, so not copied
+    path.flags.writeable = path_share.flags.writeable = False
     return Site(
         groups=fill_table(SITE_GROUP, groups).reshape(p, n * k),
         servers=fill_table(SITE_SERVER, servers),
         links=links,
         link_id=link_id,
-        route=route,
+        path=path,
+        path_share=path_share,
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
@@ -184,13 +185,14 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
 
 def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
     """Room for gangs of so many workers, whose footprints have so many wires at most."""
-    nk, n, t, r = w.site.groups.shape[1], w.site.servers.shape[1], w.site.route.shape[1], w.running_slots
+    nk, n, t, r = w.site.groups.shape[1], w.site.servers.shape[1], w.site.path.shape[1], w.running_slots
     return Scratch(
         place=np.zeros(nk, PLACE),
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
         racks=np.zeros(t, RACK),
         sent=np.zeros(w.site.link_id.shape[1]),
+        crossed=np.zeros(w.site.link_id.shape[1], np.int64),
         left_s=np.zeros(r),
         end_s=np.zeros(r),
         exit_s=np.zeros(n),

@@ -89,7 +89,8 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
     partition.gpu = -1
     least, best_cost, best_loss = NEVER, np.inf, np.inf
     _choose_anchors(w, t, p, j)
-    for anchor in t.scratch.anchors:
+    for i in range(len(t.scratch.anchors)):
+        anchor = t.scratch.anchors[i]
         for cap in CAPS:
             if anchor < 0 or (cap != CAPS[0] and cap >= job.workers):
                 continue

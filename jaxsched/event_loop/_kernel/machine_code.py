@@ -1,36 +1,40 @@
 """The marked functions as machine code, by Numba.
 
-Three things keep compiling short. Many functions are compiled as one: by itself Numba optimises every function with
+Some things keep compiling short. Many functions are compiled as one: by itself Numba optimises every function with
 all that it calls, and then again as part of each of its callers. Tuples of many arrays are passed on as one pointer: by
-value they are some hundred arguments of each function. And nothing counts references.
+value they are some hundred arguments of each function; so are arrays (`pointers`). Nothing counts references. And what
+Numba does for any function, and these do not need, is left out.
 """
 
+import contextlib
 import dis
 import functools
+import gc
 import hashlib
 import inspect
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite import ir
-from numba.core import cgutils
 from numba.core import config as numba_config
 from numba.core import types as numba_types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.typing.templates import AttributeTemplate
-from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, models, register_model
+from numba.core.compiler_machinery import PassManager
 
 from jaxsched.event_loop._kernel import jit
+from jaxsched.event_loop._kernel.pointers import by_address
 from jaxsched.machine import cache_root, cpu_kind, usable_folder
 
 
 class Part(JITCodeLibrary):
     """The code of a function that is called by compiled ones only: left as it is, to be linked."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
         """See Numba."""
@@ -51,6 +55,11 @@ class Part(JITCodeLibrary):
 
 class Whole(JITCodeLibrary):
     """The code of a function that Python calls, with that of all functions that it needs."""
+
+    def _optimize_final_module(self) -> None:
+        """Once, not twice as Numba; a level lower, and without vectors: that takes less time and runs as fast."""
+        manager, builder = self._codegen._module_pass_manager(opt=2, loop_vectorize=False)
+        manager.run(self._final_module, builder)
 
     def finalize(self) -> None:
         """See Numba."""
@@ -81,6 +90,22 @@ class _Compiler(Compiler):
         self.state.library = self.library(targetctx.codegen(), self.library.__name__)
         self.state.library.enable_object_caching()
 
+    def define_pipelines(self) -> list[PassManager]:
+        """Numba's, without the passes for what is not in these functions."""
+        (usual,) = super().define_pipelines()
+        lean = PassManager(usual.pipeline_name)
+        lean.passes = [(one, what) for one, what in usual.passes if one.__name__ not in _NOT_NEEDED]
+        lean.finalize()
+        return [lean]
+
+
+# Closures, `with`, `literally`, expressions of whole arrays, and other things that these functions do not have.
+_NOT_NEEDED = {
+    *("WithLifting", "InlineClosureLikes", "RewriteSemanticConstants", "RewriteDynamicRaises", "InlineOverloads"),
+    *("MakeFunctionToJitFunction", "InlineInlinables", "FindLiterallyCalls", "LiteralUnroll", "NopythonRewrites"),
+    *("NoPythonSupportedFeatureValidation", "DumpParforDiagnostics"),
+}
+
 
 class PartCompiler(_Compiler):
     """To `Part`."""
@@ -93,70 +118,35 @@ class WholeCompiler(_Compiler):
 
     library = Whole
 
-
-class Reference(numba_types.Type):
-    """A pointer to a named tuple that outlives it and does not change."""
-
-    def __init__(self, of: numba_types.NamedTuple) -> None:
-        self.of = of
-        super().__init__(name=f"Reference({of})")
-
-    def place(self, field: str) -> int:
-        """Which of the fields."""
-        return self.of.fields.index(field)
-
-
-@register_model(Reference)
-class ReferenceModel(models.PrimitiveModel):
-    """How it is held: an address."""
-
-    def __init__(self, manager: Any, reference: Reference) -> None:
-        target = manager.lookup(reference.of).get_value_type()
-        super().__init__(manager, reference, target.as_pointer())
+    def compile_extra(self, function: Any) -> Any:
+        """With all functions that it needs. Python's collector would search what Numba keeps, again and again."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with _resolving_once(self.state.typingctx):
+                return super().compile_extra(function)
+        finally:
+            if collects:
+                gc.enable()
 
 
-@intrinsic
-def by_address(typingctx: Any, fields: numba_types.NamedTuple) -> Any:
-    """A named tuple of the caller as a `Reference`, for functions that it calls."""
+@contextlib.contextmanager
+def _resolving_once(context: Any) -> Iterator[None]:
+    """Numba finds out anew for each `+` which of its many functions fits the types: here, once for the same types."""
+    resolve, known = context.resolve_function_type, {}
 
-    def address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return cgutils.alloca_once_value(builder, args[0])
+    def resolve_once(function: Any, args: tuple, kws: Any) -> Any:
+        if kws or not isinstance(function, numba_types.Function):
+            return resolve(function, args, kws)
+        if (function, args) not in known:
+            known[function, args] = resolve(function, args, kws)
+        return known[function, args]
 
-    return Reference(fields)(fields), address
-
-
-@infer_getattr
-class Fields(AttributeTemplate):
-    """Types of the fields; a tuple within is a `Reference`, too."""
-
-    key = Reference
-
-    def generic_resolve(self, reference: Reference, field: str) -> numba_types.Type:
-        """See Numba's `AttributeTemplate`."""
-        found = reference.of.types[reference.place(field)]
-        return Reference(found) if isinstance(found, numba_types.NamedTuple) else found
-
-
-@lower_getattr_generic(Reference)
-def _field(context: Any, builder: Any, reference: Reference, address: Any, field: str) -> Any:
-    at = cgutils.gep_inbounds(builder, address, 0, reference.place(field))
-    if isinstance(reference.of.types[reference.place(field)], numba_types.NamedTuple):
-        return at
-    return _loaded(builder, at)
-
-
-def _loaded(builder: Any, at: Any) -> Any:
-    """What does not change: LLVM may keep it over writes elsewhere. Member by member, since it leaves whole ones."""
-    kind = at.type.pointee
-    if isinstance(kind, (ir.LiteralStructType, ir.ArrayType)):
-        count = len(kind.elements) if isinstance(kind, ir.LiteralStructType) else kind.count
-        whole = ir.Constant(kind, ir.Undefined)
-        for i in range(count):
-            whole = builder.insert_value(whole, _loaded(builder, cgutils.gep_inbounds(builder, at, 0, i)), i)
-        return whole
-    value = builder.load(at)
-    value.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return value
+    context.resolve_function_type = resolve_once
+    try:
+        yield
+    finally:
+        del context.resolve_function_type
 
 
 config: Any = numba_config  # its options are attributes that it sets when it is imported
@@ -171,7 +161,7 @@ _SOURCES = (
     _PACKAGE / "workload/jobs.py",
 )
 _ONE_AT_A_TIME = threading.Lock()
-COMPILE_S = 35  # CPU seconds until the event loop is there, about
+COMPILE_S = 20  # CPU seconds until the event loop is there, about
 
 
 def is_kept(function: str) -> bool:

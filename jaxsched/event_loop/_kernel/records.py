@@ -7,7 +7,7 @@ lie on one axis: `p * 2N + s` is QPI of server `s`, `p * 2N + N + s` its NIC, af
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int8, Int64
+from jaxtyping import Float32, Float64, Int8, Int32, Int64
 
 Records = Any  # a structured array, whose fields Numba knows (`w.jobs[j].home`) and a type checker does not
 
@@ -115,7 +115,8 @@ class Site(NamedTuple):
     servers: Records  # SITE_SERVER[P, N]
     links: Float64[np.ndarray, "links"]  # bytes/s
     link_id: Int64[np.ndarray, "P E"]
-    route: Float32[np.ndarray, "P T T E"]
+    path: Int32[np.ndarray, "P T T H"]  # links between racks, as `cluster.hardware` has them
+    path_share: Float32[np.ndarray, "P T T H"]  # 0 behind the last of them
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
     partition_gpus: Int64[np.ndarray, "P"]
@@ -212,6 +213,7 @@ class Scratch(NamedTuple):
     fits_server: Int64[np.ndarray, "N"]  # workers
     racks: Records  # RACK[T]
     sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
+    crossed: Int64[np.ndarray, "E"]  # the links for which that is not 0
     left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left
     end_s: Float64[np.ndarray, "R"]  # seconds until they end
     exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends

@@ -92,8 +92,7 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, 
             first, last = r if first < 0 else first, r
     if first == last:
         return wires
-    t.scratch.sent[:] = 0.0
-    before = last
+    before, crossed = last, 0
     for r in range(first, last + 1):
         if t.scratch.racks[r].workers == 0.0:
             continue
@@ -104,21 +103,31 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, 
                         t.scratch.racks[r].workers * t.scratch.racks[q].ps
                         + t.scratch.racks[r].ps * t.scratch.racks[q].workers
                     )
-                    _send(w, t, p, r, q, pairs * shard)
+                    crossed = _send(w, t, p, r, q, pairs * shard, crossed)
         else:
-            _send(w, t, p, before, r, ring)
+            crossed = _send(w, t, p, before, r, ring, crossed)
             before = r
-    for e in range(len(t.scratch.sent)):
+    for i in range(crossed):
+        e = int(t.scratch.crossed[i])
         link = w.site.link_id[p, e]
         wires = _add(t, p, slot, wires, 2 * w.site.servers.size + link, LINK, t.scratch.sent[e] / w.site.links[link])
+        t.scratch.sent[e] = 0.0
     return wires
 
 
 @compiled
-def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float) -> None:
-    """Bytes from rack to rack, over the links of the route."""
-    for e in range(len(t.scratch.sent)):
-        t.scratch.sent[e] += sent * w.site.route[p, source, target, e]
+def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float, crossed: int) -> int:
+    """Bytes from rack to rack, over the links of the route; how many links something crosses then."""
+    for h in range(w.site.path.shape[3] if sent > 0.0 else 0):
+        share = w.site.path_share[p, source, target, h]
+        if share == 0.0:
+            break
+        e = w.site.path[p, source, target, h]
+        if t.scratch.sent[e] == 0.0:
+            t.scratch.crossed[crossed] = e
+            crossed += 1
+        t.scratch.sent[e] += sent * share
+    return crossed
 
 
 @compiled

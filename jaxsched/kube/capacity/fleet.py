@@ -29,6 +29,7 @@ from jaxsched.pytree import on_device
 MOST_CORES = 1e6  # of a node; the ledger counts what it says, the simulator's arrays have bounds
 LONGEST_PRODUCT = 256  # characters of a name
 MOST_NAMED = 5  # products of a warning
+HOPS = 6  # of a route at most: up and down in each of three tiers
 MOST_RACKS = 8  # of a partition that labels may make of its nodes without another array size
 
 
@@ -113,7 +114,7 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     servers = [_server(node, settings, gpu_type.name) for node, gpu_type in zip(ordered, types)]
     speeds = {**settings.all_gpu_speeds, **dict(types)}
     if not servers:
-        shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, all_links=4)
+        shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, hops=HOPS, all_links=4)
         padding = _all_types(_without_gpus(shape), settings)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
     rows = _partitions(ordered, settings, keep)
@@ -236,8 +237,11 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         servers=servers,
         groups=max(2, needed.groups),
         racks=racks,
-        links=6 * racks,  # up and down in each of three tiers: enough wherever the boundaries between partitions move
-        all_links=max(more(needed.all_links) + 6 * racks, 6 * needed.partitions * servers),  # a rack for every node
+        links=HOPS * racks,  # enough wherever the boundaries between partitions move
+        hops=HOPS,
+        all_links=max(
+            more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers
+        ),  # a rack for every node
     )
 
 
