@@ -118,13 +118,13 @@ class WholeCompiler(_Compiler):
 
     library = Whole
 
-    def compile_extra(self, function: Any) -> Any:
+    def compile_extra(self, func: Any) -> Any:
         """With all functions that it needs. Python's collector would search what Numba keeps, again and again."""
         collects = gc.isenabled()
         gc.disable()
         try:
             with _resolving_once(self.state.typingctx):
-                return super().compile_extra(function)
+                return super().compile_extra(func)
         finally:
             if collects:
                 gc.enable()

@@ -16,7 +16,8 @@ from llvmlite import ir
 from numba.core import cgutils, imputils
 from numba.core import types as numba_types
 from numba.core.registry import cpu_target
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global, signature
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, signature
 from numba.extending import (
     infer_getattr,
     intrinsic,
@@ -27,6 +28,8 @@ from numba.extending import (
 )
 from numba.np.arrayobj import load_item, store_item
 
+# What these are, Numba says only when it runs.
+infer_global: Any = templates.infer_global
 lower_builtin: Any = imputils.lower_builtin
 _ADDRESS = ir.IntType(8).as_pointer()
 
