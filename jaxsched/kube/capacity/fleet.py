@@ -238,7 +238,7 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         groups=max(2, needed.groups),
         racks=racks,
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
-        hops=HOPS,
+        hops=max(HOPS, needed.hops),
         all_links=max(
             more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers
         ),  # a rack for every node
