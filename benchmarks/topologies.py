@@ -1,8 +1,8 @@
 """What a decision costs by topology: python benchmarks/topologies.py [NAME ...] [--servers N ...] [--loop-only]
 
 CPU microseconds, compilation apart, each with its ratio to `leaf-spine` of the same size: in JAX of a decision of one
-scheduler and of what the cluster does until the next (rows `environment/...` of `jaxsched bench`), in the compiled event
-loop of a job (rows `compiled/...`). With few schedulers a partition has many racks, and these have many routes.
+scheduler and of what the cluster does until the next (rows `environment/...` of `jaxsched bench`), in the compiled
+event loop of a job (rows `compiled/...`). With few schedulers a partition has many racks, and these have many routes.
 
     python benchmarks/topologies.py torus3d dragonfly --servers 64 --schedulers 1 --policies quickstart greedy-wait
 """
