@@ -1,10 +1,6 @@
 """Who decides how many GPUs every job has: a function of what is seen, and how the GPUs are placed.
 
-def mine(view):
-    share = jnp.maximum(view.total.sum() // jnp.maximum(view.active.sum(), 1), 1)
-    return Allocation(gpus=jnp.where(view.active, jnp.minimum(share, view.most_gpus), 0))
-
-policy = AllocationPolicy("mine", mine)
+A function returns GPUs, or an `Allocation`; docs/howto/adaptive.md has one of three lines.
 """
 
 import dataclasses
@@ -71,7 +67,7 @@ class AllocationPolicy:
     """
 
     name: str
-    allocate: Callable[[View], Allocation]
+    allocate: Callable[[View], Allocation | Array]
     placing: Placing = most_free
     own_batch: bool = True
 

@@ -12,7 +12,7 @@ With GPU types the first two are `placements-TYPE.csv` and `scalability-TYPE.csv
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -137,23 +137,25 @@ class Application:
         """After so many a job is done."""
         return len(self.progress)
 
-    @property
-    def local_batches(self) -> tuple[int, int]:
-        """The smallest and the largest batch of a GPU."""
-        ranges = [times.local_batches for times in self.step_times.values()]
-        most = max(high for _, high in ranges)
-        return min(low for low, _ in ranges), min(most, self.limits.local_batch or most)
+    def local_batches(self, kind: str) -> tuple[int, int]:
+        """The smallest and the largest batch of a GPU of a type: memories differ."""
+        low, high = self.step_times[kind].local_batches
+        return low, min(high, self.limits.local_batch or high)
 
     def most_gpus(self, batch: int | None = None) -> int:
-        """How many GPUs a job can use, at a batch size or at the largest."""
-        most = (int(self.batches[-1]) if batch is None else batch) // self.local_batches[0]
+        """How many GPUs a job can use, at a batch size or at the largest, on the type where that is most."""
+        smallest = min(self.local_batches(kind)[0] for kind in self.step_times)
+        most = (int(self.batches[-1]) if batch is None else batch) // smallest
         return most if self.limits.gpus is None else min(most, self.limits.gpus)
 
 
 def read_applications(
-    folder: str | Path, types: tuple[str, ...] = ("",), limits: Mapping[str, ProfileLimits] = PUBLISHED_LIMITS
+    folder: str | Path,
+    types: tuple[str, ...] = ("",),
+    limits: Mapping[str, ProfileLimits] = PUBLISHED_LIMITS,
+    names: Collection[str] | None = None,
 ) -> dict[str, Application]:
-    """Every application of a folder of profiles, by the name of its folder.
+    """The applications of a folder of profiles, by the name of their folders: all, or those of `names` that are there.
 
     UserError with file and line on what is missing, is no number, or has a hole.
     """
@@ -163,7 +165,8 @@ def read_applications(
     found = sorted(path for path in folder.iterdir() if path.is_dir())
     if not found:
         raise UserError(f"{folder}: holds no folder, should hold one for every application")
-    return {path.name: _application(path, types, limits.get(path.name, NO_LIMITS)) for path in found}
+    wanted = [path for path in found if names is None or path.name in names]
+    return {path.name: _application(path, types, limits.get(path.name, NO_LIMITS)) for path in wanted}
 
 
 def _application(folder: Path, types: tuple[str, ...], limits: ProfileLimits) -> Application:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.clock import advance, shape_of
-from jaxsched.adaptive.policies import AllocationPolicy, view_of
+from jaxsched.adaptive.policies import Allocation, AllocationPolicy, view_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
 
 
@@ -16,6 +16,7 @@ def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs
     state = advance(world, jobs, state)
     view = view_of(world, jobs, state)
     decided = policy.allocate(view)
+    decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
     gpus = jnp.where(view.active, decided.gpus, 0).astype(jnp.int32)
     kind = jnp.zeros_like(gpus) if decided.kind is None else decided.kind
     order = jnp.arange(gpus.shape[0], dtype=jnp.int32) if decided.order is None else decided.order

@@ -98,15 +98,16 @@ def fewest_nodes(gpus: int, node_gpus: int) -> Placement:
     return (node_gpus,) * whole + ((rest,) if rest else ())
 
 
-def split(app: Application, batch: Values, gpus: int) -> tuple[np.ndarray, np.ndarray]:
+def split(app: Application, kind: str, batch: Values, gpus: int) -> tuple[np.ndarray, np.ndarray]:
     """A batch over GPUs: local batches, and passes without an update before each update. Both int64[B].
 
     Args:
         app: the application.
+        kind: the GPU type.
         batch: batch sizes that are wanted. [B].
         gpus: how many there are.
     """
-    most_local, largest = app.local_batches[1], int(app.batches[-1])
+    most_local, largest = app.local_batches(kind)[1], int(app.batches[-1])
     local = np.ceil(batch / gpus - _ROUND)
     passes = np.ceil(local / most_local - _ROUND) - 1
     if gpus == 1:
@@ -115,12 +116,12 @@ def split(app: Application, batch: Values, gpus: int) -> tuple[np.ndarray, np.nd
     return local.astype(np.int64), passes.astype(np.int64)
 
 
-def candidates(app: Application, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray]:
+def candidates(app: Application, kind: str, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray]:
     """What a plan may do on so many GPUs: local batches and passes. Both int64[K]."""
     if batch is not None:
-        return split(app, np.array([batch], float), gpus)
-    least = max(int(app.batches[0]), app.local_batches[0] * gpus)
-    return split(app, np.geomspace(least, int(app.batches[-1]), CANDIDATES), gpus)
+        return split(app, kind, np.array([batch], float), gpus)
+    least = max(int(app.batches[0]), app.local_batches(kind)[0] * gpus)
+    return split(app, kind, np.geomspace(least, int(app.batches[-1]), CANDIDATES), gpus)
 
 
 def gains(app: Application, batch: Values) -> Values:
@@ -159,10 +160,11 @@ def make_tables(
     goodput, update_s = np.zeros((*size, most + 1, longest)), np.full((*size, most + 1), np.inf)
     for m, plan in enumerate(plans):
         app = apps[plan.application]
-        tried = {gpus: _tried(app, plan.batch, gpus) for gpus in range(1, min(most, app.most_gpus(plan.batch)) + 1)}
         for t, (kind, width) in enumerate(zip(types, node_gpus, strict=True)):
             if kind not in app.step_times:
                 continue
+            fits = range(1, min(most, app.most_gpus(plan.batch)) + 1)
+            tried = {gpus: _tried(app, kind, plan.batch, gpus) for gpus in fits}
             found = {
                 placement: _speed(app, kind, placement, tried[sum(placement)])
                 for placement in {*shapes.placements, *(fewest_nodes(gpus, width) for gpus in tried)}
@@ -191,8 +193,8 @@ def make_tables(
     )
 
 
-def _tried(app: Application, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray, Values]:
-    local, passes = candidates(app, batch, gpus)
+def _tried(app: Application, kind: str, batch: int | None, gpus: int) -> tuple[np.ndarray, np.ndarray, Values]:
+    local, passes = candidates(app, kind, batch, gpus)
     return local, passes, gains(app, (gpus * local * (passes + 1)).astype(float))
 
 

@@ -61,11 +61,22 @@ def read_workload(path: str | Path, apps: Mapping[str, Application]) -> list[Job
     return sorted(jobs, key=lambda job: job.submit_s)
 
 
+def applications_in(path: str | Path) -> set[str]:
+    """The names that the column `application` of a file has; none without such a column."""
+    table = read_table(path)
+    if "application" not in table.header:
+        return set()
+    at = table.header.index("application")
+    return {cells[at].strip() for _, cells in table.rows}
+
+
 def _job(row: Row, apps: Mapping[str, Application]) -> Job:
     name, submit_s = row.name("name"), row.number("time", minimum=0.0, maximum=1e9)
     app = apps.get(row.text("application"))
     if app is None:
-        raise row.fail("application", f"one of {', '.join(apps)}, of which there are profiles")
+        raise row.fail(
+            "application", f"the name of a folder of profiles, such as {', '.join(apps) or 'none of this file'}"
+        )
     smallest = int(app.batches[0])
     batch = row.whole("batch_size", minimum=1)
     if batch < smallest:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxsched.cli.options import JOBS_FOLDER, ExecutorOptions, Output, ScenarioOptions, file_of, optional
+from jaxsched.cli.simulate import play_adaptive
 
 if TYPE_CHECKING:
     from jaxsched.cli.output import Writer
@@ -90,6 +91,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         "greedy-wait",
     )
     """Names of policies and folders of checkpoints."""
+    profiles: Annotated[Path | None, optional("DIR")] = None
+    """Jobs adapt their GPUs and batches, by the measured profiles of DIR (see docs/howto/adaptive.md)."""
     json: Output = None
     """Also write the results as JSON."""
     markdown: Output = None
@@ -120,6 +123,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         from jaxsched.policies.registry import parse_all
 
         self.choose_device()
+        if self.profiles is not None:
+            return play_adaptive(self, self.profiles, self.policies, None)
         if self.worlds is not None:
             return evaluate_worlds(self, self.worlds)
         if self.worst is not None:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from jaxsched.cli.options import Output, ScenarioOptions, file_of
+from jaxsched.cli.options import Output, ScenarioOptions, file_of, optional
 
 HELP = """Run one policy and write what became of every job.
 
@@ -29,6 +31,8 @@ Examples:
   jaxsched simulate --policy greedy-wait --jobs-out jobs.csv
   jaxsched simulate --workload examples/trace.csv --policy pack --timeline trace.json   # open at ui.perfetto.dev
   jaxsched simulate --policy pack:sjf+backfill --cluster leaf-spine-64 --workload philly.csv --load 0.7
+  jaxsched simulate --profiles pollux/profiles --workload workload-1.csv --cluster t4.yaml --interference none \\
+    --policy pollux --jobs-out jobs.csv   # jobs that adapt: tiresias, optimus, equal, pollux, or FILE.py:NAME
 """
 
 
@@ -38,6 +42,8 @@ class Simulate(ScenarioOptions):
 
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "greedy-wait"
     """A policy or the folder of a checkpoint; see `jaxsched evaluate --help`."""
+    profiles: Annotated[Path | None, optional("DIR")] = None
+    """Jobs adapt their GPUs and batches, by the measured profiles of DIR (see docs/howto/adaptive.md)."""
     jobs_out: Output = None
     """Write one line per job (.csv, or .parquet)."""
     timeline: Output = None
@@ -59,6 +65,8 @@ class Simulate(ScenarioOptions):
 
         self.choose_device()
         compute_on_one_thread()
+        if self.profiles is not None:
+            return play_adaptive(self, self.profiles, [self.policy], self.jobs_out)
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
         check_outputs(files, [*self.inputs, file_of(self.policy)])
         check_jobs_file(self.jobs_out)
@@ -81,3 +89,20 @@ class Simulate(ScenarioOptions):
             write(self.timeline, lambda path: write_trace(path, jobs, cluster, params()))
             write(self.json, text(comparison.dumps()))
             show(comparison)
+
+
+def play_adaptive(command: Any, profiles: Path, policies: Sequence[str], jobs_out: Path | None) -> None:
+    """Jobs with profiles: play, print, write. UserError on any mistake."""
+    from jaxsched.adaptive.compare import as_table, job_lines, play_files
+    from jaxsched.cli.output import results, text
+    from jaxsched.io.files import check_outputs
+    from jaxsched.io.json_file import to_json
+    from jaxsched.machine import compute_on_one_thread
+
+    compute_on_one_thread()
+    check_outputs({"--jobs-out": jobs_out, "--json": command.json}, [*command.inputs, *map(file_of, policies)])
+    played = play_files(command, profiles, policies)
+    with results() as write:
+        write(jobs_out, text("".join(job_lines(played[0].result))))
+        write(command.json, text(to_json({one.policy: one.figures() for one in played}, indent=2)))
+        print(as_table(played))

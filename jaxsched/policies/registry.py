@@ -60,7 +60,7 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     if spec in SCHEDULERS:
         return Policy(spec, parse_spec(SCHEDULERS[spec]), needs=HISTORY if spec == QSSF else None)
     if ".py:" in spec:
-        found = _load_from_file(spec)
+        found = load_from_file(spec)
         found = _check_name(found) if isinstance(found, Policy) else of_spec(make_spec(found), spec)
         if isinstance(found.act, PolicySpec) and isinstance(found.act.rule, str):
             return found
@@ -79,7 +79,7 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     raise UserError(f"unknown policy {shorten(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
 
 
-def _load_from_file(spec: str) -> Any:
+def load_from_file(spec: str) -> Any:
     """The object `NAME` of `FILE.py`, which is run as a module. UserError if there is none, or the file fails."""
     path, _, name = spec.rpartition(":")
     file = Path(path)

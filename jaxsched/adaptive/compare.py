@@ -1,0 +1,124 @@
+"""Policies on a workload, from the files of a command: who is played, what is refused, tables and lines of jobs."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxsched.adaptive.policies import POLICIES, AllocationPolicy
+from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.simulate import Nodes, Result, Rules, simulate
+from jaxsched.adaptive.workload import applications_in, read_workload
+from jaxsched.cluster.inventory import Inventory
+from jaxsched.cluster.presets import get_inventory
+from jaxsched.errors import UserError
+from jaxsched.policies.registry import load_from_file
+
+NO_INTERFERENCE = "none"
+# Options of `simulate` and `evaluate` that mean something where jobs have profiles.
+MEANT = ("cluster", "gpu_speeds", "workload", "profiles", "policy", "policies", "interference", "interval_s")
+MEANT_FOR_OUTPUT = ("jobs_out", "json", "device")
+
+
+class Played(NamedTuple):
+    """A policy, and what became of the jobs."""
+
+    policy: str
+    result: Result
+
+    def figures(self) -> dict[str, float]:
+        """Figures of the run, by name with its unit."""
+        jct_s, jobs = self.result.jct_s, self.result.jobs
+        found = {
+            "jct_mean_s": float(jct_s.mean()),
+            "jct_p99_s": float(np.percentile(jct_s, 99)),
+            "makespan_s": float(self.result.finish_s.max() - min(job.submit_s for job in jobs)),
+            "gpu_h_mean": float(self.result.gpu_s.mean() / 3600),
+            "restarts_mean": float(self.result.restarts.mean()),
+        }
+        due_s = np.array([job.deadline_s for job in jobs])
+        if np.isfinite(due_s).any():
+            found["deadlines_met"] = float((self.result.finish_s <= due_s)[np.isfinite(due_s)].mean())
+        return found
+
+
+def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Played]:
+    """Plays a command's policies.
+
+    Args:
+        command: the options of `jaxsched simulate` or `evaluate`, a dataclass.
+        profiles: a folder with a folder for every application.
+        policies: names, or FILE.py:NAME.
+
+    Raises:
+        UserError: a mistake, or an option that has no effect where jobs have profiles.
+    """
+    _check_options(command)
+    found = [find_policy(name) for name in policies]
+    nodes = nodes_of(get_inventory(command.cluster, command.gpu_speeds), command.cluster)
+    kinds, names = tuple(kind.kind for kind in nodes), applications_in(command.workload)
+    apps = read_applications(profiles, kinds, names=names)
+    jobs = read_workload(command.workload, apps)
+    rules = Rules(period_s=command.interval_s)
+    return [Played(policy.name, simulate(policy, apps, [jobs], nodes, rules)[0]) for policy in found]
+
+
+def find_policy(name: str) -> AllocationPolicy:
+    """The policy of a name, or of FILE.py:NAME. UserError if there is none."""
+    if name in POLICIES:
+        return POLICIES[name]
+    if ".py:" not in name:
+        raise UserError(f"{name!r} is no policy for jobs with profiles; give {', '.join(POLICIES)}, or FILE.py:NAME")
+    return AllocationPolicy(name, load_from_file(name))
+
+
+def nodes_of(inventory: Inventory, where: str) -> tuple[Nodes, ...]:
+    """Nodes by GPU type; of one type alone, whose profiles may have no type in their names, it is "".
+
+    UserError if nodes of one type have different numbers of GPUs.
+    """
+    sizes: dict[str, list[int]] = {}
+    for server in inventory.servers:
+        sizes.setdefault(server.gpu_type, []).append(sum(server.groups))
+    for kind, gpus in sizes.items():
+        if len(set(gpus)) > 1:
+            raise UserError(
+                f"{where}: servers with {kind} have {min(gpus)} to {max(gpus)} GPUs, should all have the same"
+            )
+    single = len(sizes) == 1
+    return tuple(Nodes(len(gpus), gpus[0], "" if single else kind) for kind, gpus in sizes.items())
+
+
+def as_table(played: Sequence[Played]) -> str:
+    """A line for every policy."""
+    rows = [(one.policy, one.figures()) for one in played]
+    names = list(rows[0][1])
+    width = max(len("policy"), *(len(policy) for policy, _ in rows))
+    lines = [f"{'policy':{width}} " + " ".join(f"{name:>14}" for name in names)]
+    lines += [f"{policy:{width}} " + " ".join(f"{of[name]:14,.2f}" for name in names) for policy, of in rows]
+    return "\n".join(lines)
+
+
+def job_lines(result: Result) -> Iterator[str]:
+    """The lines of a CSV file: one for every job."""
+    yield "name,application,submit_s,start_s,finish_s,jct_s,gpu_h,restarts,deadline_s\n"
+    rows = zip(result.jobs, result.start_s, result.finish_s, result.jct_s, result.gpu_s, result.restarts, strict=True)
+    for job, start_s, finish_s, jct_s, gpu_s, restarts in rows:
+        due = "" if np.isinf(job.deadline_s) else f"{job.deadline_s:.12g}"
+        times = ",".join(f"{value:.12g}" for value in (job.submit_s, start_s, finish_s, jct_s, gpu_s / 3600))
+        yield f"{job.name},{job.application},{times},{restarts},{due}\n"
+
+
+def _check_options(command: Any) -> None:
+    if command.interference != NO_INTERFERENCE:
+        raise UserError(
+            f"--interference {command.interference}: jobs with profiles do not contend for links and servers yet; "
+            f"say --interference {NO_INTERFERENCE}"
+        )
+    for field in dataclasses.fields(command):
+        if field.name in (*MEANT, *MEANT_FOR_OUTPUT):
+            continue
+        if getattr(command, field.name) != field.default:
+            raise UserError(f"--{field.name.replace('_', '-')}: has no effect with --profiles; leave it out")

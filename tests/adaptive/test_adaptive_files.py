@@ -1,0 +1,135 @@
+"""Mistakes in profiles, workloads and options are one line each; a policy of a file is played."""
+
+import numpy as np
+import pytest
+
+from jaxsched.adaptive.policies import POLICIES
+from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.simulate import Nodes, simulate
+from jaxsched.adaptive.tables import widths
+from jaxsched.adaptive.workload import read_workload
+from jaxsched.cli.main import main
+from jaxsched.errors import UserError
+from tests.adaptive.files import NODES, PER_NODE, write_profiles, write_workload
+
+HEADER = "name,time,application,num_replicas,batch_size"
+MORE = f"{HEADER},min_replicas,max_replicas,deadline"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("adaptive")
+    write_profiles(made / "profiles", np.random.default_rng(3))
+    write_workload(made / "workload.csv", np.random.default_rng(5))
+    (made / "cluster.yaml").write_text(f"servers: [{{count: {NODES}, groups: [{PER_NODE}]}}]\nschedulers: 1\n")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name,time\na,1\n", "no column application"),
+        (f"{HEADER}\n", "no jobs"),
+        (f"{HEADER},colour\na,1,small,1,16,red\n", "the column colour means nothing here"),
+        (
+            f"{HEADER}\na,1,huge,1,16\n",
+            "line 2, application: 'huge' should be the name of a folder of profiles",
+        ),
+        (f"{HEADER}\na,1,small,1,4\n", "line 2, batch_size: '4' should be at least 8, the smallest"),
+        (f"{HEADER}\na,1,small,1,999\n", "line 2, batch_size: '999' should be at most 64"),
+        (f"{HEADER}\na,-1,small,1,16\n", "line 2, time: '-1' should be a finite number >= 0"),
+        (f"{HEADER}\na,1,small,0,16\n", "line 2, num_replicas: '0' should be a whole number >= 1"),
+        (f"{HEADER}\na,1,small,1,16\na,2,small,1,16\n", "line 3, name: 'a' should be one that no job before has"),
+        (f"{MORE}\na,100,small,1,16,,,99\n", "line 2, deadline: '99' should be after the submission at 100"),
+        (f"{MORE}\na,1,small,1,16,3,2,\n", "line 2, max_replicas: '2' should be a whole number >= 3"),
+    ],
+)
+def test_mistakes_of_a_workload(text, said, folder, tmp_path):
+    path = tmp_path / "workload.csv"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_workload(path, read_applications(folder / "profiles"))
+    assert said in str(error.value) and "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_range_that_no_profile_covers(folder, tmp_path):
+    path, apps = tmp_path / "workload.csv", read_applications(folder / "profiles")
+    path.write_text(f"{MORE}\na,1,small,1,16,50,60,\n")
+    with pytest.raises(UserError, match="line 2, min_replicas: '50' should be at most 16, what the profile of small"):
+        simulate(POLICIES["equal"], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("placements.csv", "placement,local_bsz,step_time\n1,4,1\n", "no column sync_time"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1x,4,1,0\n", "line 2, placement: '1x' should be"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,4,0,0\n", "step_time: '0' should be"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,4,1,2\n", "sync_time: '2' should be at most"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,4,1,0\n1,4,1,0\n", "line 3, local_bsz: '4'"),
+        ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n3,2,4,1,0\n", "num_replicas: '2'"),
+        ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n5,1,1,1\n5,2,1,1\n", "line 3, progress: '5'"),
+        ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n", "no rows"),
+    ],
+)
+def test_mistakes_of_a_profile(file, text, said, tmp_path):
+    write_profiles(tmp_path, np.random.default_rng(3))
+    (tmp_path / "small" / file).write_text(text)
+    with pytest.raises(UserError) as error:
+        read_applications(tmp_path)
+    assert said in str(error.value) and "\n" not in str(error.value) and file in str(error.value)
+
+
+def test_a_profile_with_a_hole(tmp_path):
+    """4 and 8 GPUs are measured, and nothing that 5 GPUs could lie between."""
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3))
+    measured = tmp_path / "profiles" / "small"
+    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4", "44") for b in (4, 16)]
+    (measured / "placements.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
+    (measured / "scalability.csv").write_text(
+        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n3,12,4,0.1,0.01\n3,12,16,0.1,0.01\n"
+    )
+    path = tmp_path / "workload.csv"
+    path.write_text(f"{HEADER}\na,1,small,1,64\n")
+    apps = read_applications(tmp_path / "profiles")
+    with pytest.raises(UserError, match="has a hole, no step time for 5 GPUs; should cover all from 1 to"):
+        simulate(POLICIES["equal"], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
+
+
+def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_path, capsys):
+    """One GPU each: every job holds one GPU from its start to its end."""
+    (tmp_path / "mine.py").write_text(
+        "import jax.numpy as jnp\ndef one(view):\n    return jnp.where(view.active, view.least_gpus, 0)\n"
+    )
+    out = tmp_path / "jobs.csv"
+    options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml")]
+    options += ["--workload", str(folder / "workload.csv"), "--interference", "none"]
+    main(["simulate", *options, "--policy", f"{tmp_path}/mine.py:one", "--jobs-out", str(out)])
+    assert "jct_mean_s" in capsys.readouterr().out
+    header, *rows = [line.split(",") for line in out.read_text().splitlines()]
+    least = {
+        job.name: job.least for job in read_workload(folder / "workload.csv", read_applications(folder / "profiles"))
+    }
+    for cells in rows:
+        job = dict(zip(header, cells))
+        held_s = float(job["finish_s"]) - float(job["start_s"])
+        assert float(job["gpu_h"]) * 3600 == pytest.approx(least[job["name"]] * held_s) and job["restarts"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--interference default: jobs with profiles do not contend"),
+        (["--interference", "none", "--load", "0.5"], "--load: has no effect with --profiles"),
+        (["--interference", "none", "--policy", "pack"], "'pack' is no policy for jobs with profiles; give tiresias"),
+    ],
+)
+def test_mistakes_of_a_command(more, said, folder, capsys):
+    options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml")]
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *options, "--workload", str(folder / "workload.csv"), "--policy", "equal", *more])
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_widths():
+    assert widths(4, 16) == [1, 2, 4, 8, 12, 16] and widths(8, 8) == [1, 2, 4, 8] and widths(6, 12) == [1, 2, 4, 6, 12]
