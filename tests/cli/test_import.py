@@ -126,7 +126,7 @@ def test_from_sacct_to_a_table_of_three_policies(tmp_path):
         done = subprocess.run(command, env=nothing, capture_output=True, text=True, check=True)
     after = os.times()
     assert "compiling the event loop" in done.stderr and "10,000 arrived = 10,000 finished" in done.stdout
-    assert after.children_user - before.children_user < 30  # 18 to 24
+    assert after.children_user - before.children_user < 30  # 25 where both cores are busy
 
 
 def moments_of(number: int) -> str:
