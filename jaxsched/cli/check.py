@@ -123,13 +123,13 @@ def _folder(path: Path) -> str:
     from jaxsched.learning.state import read_saved_config
     from jaxsched.policies import evolved
     from jaxsched.policies.checkpoint import WHAT, load_policy
-    from jaxsched.sweeps.plan import ROWS_FILE
+    from jaxsched.sweeps.rows import ROWS_FILE, read_sweep_rows
 
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
         return f"a run that learns {run.learn} from {run.workload}, {len(found)} of {run.generations} generations"
     if (path / ROWS_FILE).is_file():  # before the state, which runs that were trained at once leave there
-        return f"a sweep, {len(read_rows(path / ROWS_FILE)):,} finished points"
+        return f"a sweep, {len(read_sweep_rows(path / ROWS_FILE)):,} finished points"
     if (path / STATE_FOLDER).is_dir():
         config = read_saved_config(path / STATE_FOLDER)
         return f"a training run on {config.env.cluster}, {len(read_rows(path / METRICS_FILE))} of {config.ppo.chunks}"
@@ -227,12 +227,13 @@ def _lines(path: Path) -> str:
     from jaxsched.io.inputs import read_text
     from jaxsched.io.json_lines import MOST_BYTES, read_rows
     from jaxsched.kube.cluster.record import read_recording
+    from jaxsched.sweeps.rows import read_baselines, read_sweep_rows
 
     first = read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]
     if '"baselines_jct_s"' in first:
-        return f"{len(read_rows(path)):,} rows of a sweep"
+        return f"{len(read_sweep_rows(path)):,} rows of a sweep"
     if '"jct_by_list_s"' in first:
-        return f"{len(read_rows(path)):,} measurements of a sweep's baselines"
+        return f"{len(read_baselines(path)):,} measurements of a sweep's baselines"
     if '"chunk"' in first:
         return f"a training run's log of {len(read_rows(path)):,} rows"
     return f"a recording of {sum(1 for _ in read_recording(path)):,} lines"

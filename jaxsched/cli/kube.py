@@ -79,7 +79,7 @@ class Run:
     partition_label: str = ""
     """Node label that names a partition (default: partitions of equal size)."""
     schedulers: Number = None
-    """Partitions, each with its own agent (default: one per 16 GPU nodes, at least 2)."""
+    """Partitions, each with its own agent (default: one per 16 GPU nodes)."""
     default_model: str = "resnet50"
     """Model profile of pods without the annotation jaxsched.io/model."""
     default_duration_s: Annotated[float, tyro.conf.arg(metavar="X")] = 3600.0
@@ -218,7 +218,7 @@ class Replay:
     scheduler_name: Annotated[str | None, optional("NAME")] = None
     """Only gangs of this scheduler (default: of all)."""
     schedulers: Number = None
-    """Partitions (default: one per 16 GPU nodes, at least 2)."""
+    """Partitions (default: one per 16 GPU nodes)."""
     gpu_resource: str = "nvidia.com/gpu"
     """What GPUs are requested as: amd.com/gpu, nvidia.com/mig-1g.5gb, ..."""
     gpu_speeds: Annotated[Path | None, optional("FILE")] = None

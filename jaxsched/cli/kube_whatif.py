@@ -58,7 +58,7 @@ class Whatif:
     partition_label: str = ""
     """Node label that names a partition (default: partitions of equal size)."""
     schedulers: Annotated[int | None, optional("N")] = None
-    """Partitions (default: one per 16 GPU nodes, at least 2)."""
+    """Partitions (default: one per 16 GPU nodes)."""
     default_duration_s: Seconds = 3600.0
     """Run time of pods without the annotation jaxsched.io/duration-seconds."""
     gpu_resource: str = "nvidia.com/gpu"

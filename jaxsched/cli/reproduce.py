@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
 
@@ -10,6 +10,8 @@ from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
     from jaxsched.adaptive.published import JobTime, Line
+    from jaxsched.cli.evaluate import Evaluate
+    from jaxsched.io.cards import Evaluation
 
 HELP = """Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.
 
@@ -64,14 +66,15 @@ class Reproduce:
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         check_folder(out, "--out")
         what = what_of(folder) or ""
-        numbers = what in evolved.KINDS
-        known, policy, lines = _evolved_anew(what, folder, out) if numbers else _network_anew(folder, out)
+        known = _known(what, folder)
+        again = [_evaluation(entry, folder) for entry in known.figures]
+        policy, lines = _evolved_anew(what, folder, out) if what in evolved.KINDS else _network_anew(folder, out)
         now = versions()
         for package, version in known.versions.items():
             if now.get(package, version) != version:
                 print(f"differs: {package} {version} then, {now[package]} now")
-        for entry in known.figures:
-            lines += _evaluated(entry, str(folder), str(policy))
+        for entry, evaluate in zip(known.figures, again, strict=True):
+            lines += _evaluated(entry, evaluate, str(folder), str(policy))
         if lines:
             print(table_beside_card(lines))
         if not known.figures:
@@ -82,11 +85,25 @@ class Known(NamedTuple):
     """What the old card says."""
 
     versions: dict[str, str]
-    figures: list[dict[str, Any]]
+    figures: "list[Evaluation]"
 
 
-# What was known, the new policy, and figures of both.
-Anew = tuple[Known, Path, list[tuple[str, float | None, float | None]]]
+# The new policy, and figures of both.
+Anew = tuple[Path, list[tuple[str, float | None, float | None]]]
+
+
+def _known(what: str, folder: Path) -> Known:
+    """Of the card of a folder that holds `what`. UserError if it is not as it should be."""
+    from jaxsched.io import cards
+    from jaxsched.io.schema import convert
+    from jaxsched.policies import checkpoint, evolved
+
+    if what in evolved.KINDS:
+        card = evolved.read_card(folder, what)
+        return Known(card.versions, card.figures)
+    said = checkpoint.read_card(folder)
+    where = f"checkpoint {folder}: {cards.CARD_FILE}: figures"
+    return Known(said["versions"], convert(list[cards.Evaluation], said.get("figures", []), where))
 
 
 def _network_anew(folder: Path, out: Path) -> Anew:
@@ -102,8 +119,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
     with Display(["train"], config.ppo.chunks, "chunks") as display:
         policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
-    known = Known(card["versions"], card.get("figures", []))
-    return known, policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
+    return policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
 
 
 def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
@@ -127,21 +143,34 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
     same = evolved.load_policy(folder, what).spec == evolved.load_policy(policy, what).spec
     print(f"what is learned is {'the same' if same else 'not the same as in the card'}")
-    return Known(card.versions, card.figures), policy, []
+    return policy, []
 
 
-def _evaluated(entry: dict, old: str, new: str) -> list[tuple[str, float | None, float | None]]:
-    """Mean JCTs of one recorded evaluation, then and now; the command is run with the new policy."""
+def _evaluation(entry: "Evaluation", folder: Path) -> "Evaluate":
+    """The command of a recorded evaluation. UserError if this version cannot read it."""
     import shlex
 
+    from jaxsched.cli.errors import parse_command
     from jaxsched.cli.evaluate import Evaluate
+    from jaxsched.errors import UserError
+
+    try:
+        words = shlex.split(entry.command)
+    except ValueError as error:
+        raise UserError(f"checkpoint {folder}: its card records the command {entry.command!r}: {error}") from None
+    return parse_command(lambda: tyro.cli(Evaluate, args=words[2:]))
+
+
+def _evaluated(
+    entry: "Evaluation", evaluate: "Evaluate", old: str, new: str
+) -> list[tuple[str, float | None, float | None]]:
+    """Mean JCTs of one recorded evaluation, then and now; the command is run with the new policy."""
     from jaxsched.learning.card import CHECKPOINT
 
-    arguments = [new if word == CHECKPOINT else word for word in shlex.split(entry["command"])[2:]]
-    comparison = tyro.cli(Evaluate, args=arguments).compared()
+    policies = tuple(new if name == CHECKPOINT else name for name in evaluate.policies)
+    comparison = dataclasses.replace(evaluate, policies=policies).compared()
     found = {CHECKPOINT if row.name == new else row.name: row.figures.jct_mean_s for row in comparison.rows}
-    known = entry["jct_mean_s"]
-    return [(name.replace(CHECKPOINT, old), known.get(name), found[name]) for name in found]
+    return [(name.replace(CHECKPOINT, old), entry.jct_mean_s.get(name), found[name]) for name in found]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

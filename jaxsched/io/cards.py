@@ -16,7 +16,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import write_bytes, write_text
 from jaxsched.io.inputs import read_bytes, read_text, shorten
 from jaxsched.io.json_file import parse_json
-from jaxsched.io.schema import convert
+from jaxsched.io.schema import Text, convert
 from jaxsched.machine import versions
 
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
@@ -30,6 +30,17 @@ class _Head(msgspec.Struct):
     what: str
     schema: int
     versions: dict[str, str]
+
+
+class Evaluation(msgspec.Struct, kw_only=True):
+    """One recorded evaluation."""
+
+    command: Text
+    jct_mean_s: dict[str, float | None]
+    jct_ci95_s: dict[str, tuple[float, float] | None] = {}
+    ratio_to_best_baseline: dict[str, float | None] = {}
+    jobs: dict[str, Any] = {}
+    versions: dict[str, str] = {}
 
 
 def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
 from jaxsched.io.inputs import read_text, shorten
+from jaxsched.io.schema import convert
 
 MOST_BYTES = 1 << 30
 
@@ -17,18 +18,19 @@ def append(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All whole rows; none where there is no file. UserError with the line for what is no row."""
-    return [_row(line, f"{path}, line {number}") for number, line in enumerate(_lines(path), 1)]
+def read_rows(path: Path, kind: type = dict, what: str = "row") -> list[dict[str, Any]]:
+    """All whole rows, each a `what`; none where there is no file. UserError with the line for what is no `kind`."""
+    return [_row(line, kind, what, f"{path}, line {number}") for number, line in enumerate(_lines(path), 1)]
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
+def _row(line: str, kind: type, what: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)  # NaN is written and read: a figure that a chunk does not have
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise UserError(f"{where}: {shorten(line)!r} should be a row, one object of JSON")
+    convert(kind, row, f"{where}: is no {what}", finite=False)
     return row
 
 

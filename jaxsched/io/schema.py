@@ -33,15 +33,18 @@ _EXPECTED = re.compile(r"Expected `(?P<kind>[^`]+)`(?:, got `[^`]+`)?(?P<limit>.
 _NAMES = {"array": "list", "object": "mapping", "null": "None"}
 
 
-def convert(kind: type[T] | Any, value: Any, where: str) -> T:
-    """`value`, plain ones as JSON and YAML have them, as a `kind`. UserError with `where` and the place in it."""
+def convert(kind: type[T] | Any, value: Any, where: str, *, finite: bool = True) -> T:
+    """`value`, plain ones as JSON and YAML have them, as a `kind`. UserError with `where` and the place in it.
+
+    Without `finite` numbers may be NaN or have no end.
+    """
     try:
         made = msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
         raise UserError(f"{where}{_explain(str(error), value)}") from None
     except (OverflowError, RecursionError) as error:
         raise UserError(f"{where}: {shorten(repr(value))} cannot be read ({error})") from None
-    for place, bad in _find_not_finite(value):
+    for place, bad in _find_not_finite(value) if finite else ():
         raise UserError(f"{where}{place}: {'NaN' if math.isnan(bad) else bad} should be a finite number")
     return made
 

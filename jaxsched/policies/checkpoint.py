@@ -69,8 +69,10 @@ def add_to_card(folder: Path, **entries: Any) -> None:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """The card of the checkpoint in `folder`; UserError if there is none, or one of another schema."""
-    return cards.read_card(folder, WHAT)
+    """The card of the checkpoint in `folder`; UserError if there is none, one of another schema, or not as `Card`."""
+    card = cards.read_card(folder, WHAT)
+    check_card(str(folder), card)
+    return card
 
 
 _LIMITS = {  # of what a card names as sizes: beyond them compiling would not end
@@ -102,20 +104,9 @@ class Card(msgspec.Struct, kw_only=True):
     validation_jct_s: float | None = None
     curve: list[tuple[Count, float | None]] = []
     commands: dict[str, Text] = {}
-    figures: list["Evaluation"] = []
+    figures: list[cards.Evaluation] = []
     limits: Text = ""
     device: Text = ""
-
-
-class Evaluation(msgspec.Struct, kw_only=True):
-    """One recorded evaluation."""
-
-    command: Text
-    jct_mean_s: dict[str, float | None]
-    jct_ci95_s: dict[str, tuple[float, float] | None] = {}
-    ratio_to_best_baseline: dict[str, float | None] = {}
-    jobs: dict[str, Any] = {}
-    versions: dict[str, str] = {}
 
 
 def check_card(path: str, card: dict[str, Any]) -> tuple[SchedulerNetwork, Discipline, int | None, Sizes | None]:

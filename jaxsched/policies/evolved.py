@@ -41,7 +41,7 @@ class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ratio: float | None = None  # mean completion times over the rule's, on the lists by which it was chosen
     curve: list[tuple[Count, float]] = []  # generations, and mean completion times over the rule's
     commands: dict[str, Text] = {}
-    figures: list[dict[str, Any]] = []
+    figures: list[cards.Evaluation] = []
     limits: Text = ""
 
 

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.sweeps.file import Point, Sweep
+from jaxsched.sweeps.rows import ROWS_FILE, read_sweep_rows
 
-ROWS_FILE = "rows.jsonl"
 TRACED = (
     "seed",
     "ppo.learning_rate",
@@ -96,7 +95,7 @@ def chunks_left(sweep: Sweep) -> int:
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
     """The rows of the sweep's points that are finished, in the order of the file and by the names that it has now."""
-    by_id = {row["id"]: row for row in read_rows(sweep.out / ROWS_FILE)}
+    by_id = {row["id"]: row for row in read_sweep_rows(sweep.out / ROWS_FILE)}
     wanted = {sweep.id_of(point): point for point in sweep.points}
     return [by_id[one] | names_of(point) for one, point in wanted.items() if one in by_id]
 

@@ -58,7 +58,7 @@ def rank_groups(records: Sequence[Record], figure: str) -> list[RankedGroup]:
     order = sorted(groups, key=lambda group: (math.isnan(means[group]), means[group]))
     places = []
     for group in order:
-        values = np.array(list(groups[group].values()))
+        values = np.array(list(groups[group].values()), np.float64)
         interval = UNKNOWN if math.isnan(means[group]) else mean_interval(values)
         difference = _compare_seeds(groups[group], groups[order[0]])
         places.append(RankedGroup(group, changes[group], values, means[group], interval, *difference))
@@ -115,14 +115,19 @@ def group_along_axis(places: Sequence[RankedGroup], axis: str) -> dict[str, list
 
 
 def curves(records: Sequence[Record]) -> dict[str, list[LinePoint]]:
-    """Validation JCTs over chunks of every group, of those chunks that all its seeds have."""
+    """Validation JCTs over chunks of every group, of those chunks that all its seeds have.
+
+    UserError where there is none.
+    """
     series: dict[str, list[LinePoint]] = {}
     for group in dict.fromkeys(record["group"] for record in records):
         own = [
             dict(zip(record["curve_chunk"], record["curve_jct_s"])) for record in records if record["group"] == group
         ]
         chunks = sorted(set.intersection(*(set(one) for one in own)))
-        values = {chunk: np.array([one[chunk] for one in own]) for chunk in chunks}
+        if not chunks:
+            raise UserError(f"--curves: no chunk of training was validated in all runs of {group!r}")
+        values = {chunk: np.array([one[chunk] for one in own], np.float64) for chunk in chunks}
         series[group] = [LinePoint(chunk, float(all_.mean()), mean_interval(all_)) for chunk, all_ in values.items()]
     return series
 

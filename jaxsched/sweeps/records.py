@@ -12,12 +12,11 @@ from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import read_rows
 from jaxsched.sweeps.file import load_sweep
 from jaxsched.sweeps.plan import rows_of
+from jaxsched.sweeps.rows import VALIDATION, Line, check_record, read_sweep_rows
 
 JSON_LINES, PARQUET, YAML = ".jsonl", ".parquet", (".yaml", ".yml")
-VALIDATION = "validation: JCT (s)"
-_ALWAYS = ("id", "point", "group", "seed", "changes", "curve_chunk", "curve_jct_s", VALIDATION)
 
-Record = dict[str, Any]
+Record = Line
 
 
 def record_of(row: dict[str, Any]) -> Record:
@@ -60,11 +59,11 @@ def read_records(path: Path) -> list[Record]:
     """
     if path.suffix in YAML:
         plan = load_sweep(path)
-        found, where = _records(rows_of(plan), path), f"{path}: no point is finished in {plan.out}"
+        found, where = [record_of(row) for row in rows_of(plan)], f"{path}: no point is finished in {plan.out}"
     elif path.suffix == JSON_LINES:
         if not path.exists():
             raise UserError(f"{path}: no such file")
-        found, where = _records(read_rows(path), path), f"{path}: has no rows"
+        found, where = _read_lines(path), f"{path}: has no rows"
     elif path.suffix == PARQUET:
         found, where = _read_parquet(path), f"{path}: has no rows"
     else:
@@ -96,12 +95,12 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
     parquet.write_table(pyarrow.table({name: [record.get(name) for record in records] for name in names}), path)
 
 
-def _records(rows: Sequence[dict[str, Any]], path: Path) -> list[Record]:
-    """Of rows, or of lines that are records already."""
-    try:
-        return [row if "curve_chunk" in row else record_of(row) for row in rows]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: a line is no row of a sweep ({error!r})") from None
+def _read_lines(path: Path) -> list[Record]:
+    """Of a file of rows, or of records."""
+    rows = read_rows(path)
+    if "curve_chunk" in (rows[0] if rows else {}):
+        return [check_record(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)]
+    return [record_of(row) for row in read_sweep_rows(path)]
 
 
 def _read_parquet(path: Path) -> list[Record]:
@@ -113,9 +112,7 @@ def _read_parquet(path: Path) -> list[Record]:
         found = parquet.read_table(path).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from None
-    if found and (missing := [name for name in _ALWAYS if name not in found[0]]):
-        raise UserError(f"{path}: has no column {missing[0]!r}, should be a .parquet of `jaxsched table`")
-    return found
+    return [check_record(row, f"{path}, row {number}") for number, row in enumerate(found, 1)]
 
 
 def _check_pyarrow(path: Path) -> None:

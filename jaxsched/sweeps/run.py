@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 from jaxsched.executors.executor import Executor, LocalExecutor, Task
 from jaxsched.io.files import write_text
-from jaxsched.io.json_lines import append, mend, read_rows
+from jaxsched.io.json_lines import append, mend
 from jaxsched.io.locks import locked
 from jaxsched.sweeps.file import Point, Sweep
 from jaxsched.sweeps.measure import BASELINES_FILE, compare_with_rules, tests_of
-from jaxsched.sweeps.plan import ROWS_FILE, programs, rows_of
+from jaxsched.sweeps.plan import programs, rows_of
+from jaxsched.sweeps.rows import ROWS_FILE, read_baselines
 from jaxsched.sweeps.tasks import (
     TOKEN_FILE,
     WORKING_FOLDER,
@@ -53,7 +54,7 @@ def run(sweep: Sweep, report: Report | None = None, executor: Executor | None = 
 
 
 def _run(sweep: Sweep, report: Report | None, executor: Executor) -> None:
-    rules = {row["id"]: row["jct_by_list_s"] for row in read_rows(sweep.out / BASELINES_FILE)}
+    rules = {row["id"]: row["jct_by_list_s"] for row in read_baselines(sweep.out / BASELINES_FILE)}
     finished = {row["id"] for row in rows_of(sweep)}
     tasks = [*_baseline_tasks(sweep, finished, rules.keys()), *_training_tasks(sweep, finished)]
     waiting: list[dict[str, Any]] = []

@@ -2,23 +2,32 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxsched.cli.main import main
+from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.sweeps.ranking import curves, group_along_axis, rank_groups
 from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
 from tests.support.commands import refused
 
+ROOT = Path(__file__).parents[2]
 RATIO = "philly-like at 0.9: ratio"
 RATIOS = {0.9: [0.8, 0.7, 0.9], 0.95: [0.75, 0.65, 0.85], 0.99: [0.8, None, 0.8]}
 
 
 def row(gamma: float, seed: int, ratio: float | None) -> dict:
     jct = 1000.0 * (ratio or 2.0)
-    test = {"jct_mean_s": jct, "jct_p99_s": 3 * jct, "ratio": ratio}
+    test = {
+        "jct_mean_s": jct,
+        "jct_p99_s": 3 * jct,
+        "ratio": ratio,
+        "best_baseline": "pack",
+        "baselines_jct_s": {"pack": 1000.0},
+    }
     return {
         "id": f"{gamma} {seed}",
         "point": f"gamma={gamma:g} seed={seed}",
@@ -28,7 +37,7 @@ def row(gamma: float, seed: int, ratio: float | None) -> dict:
         "seed": seed,
         "validation": {"best_jct_s": jct, "curve": [{"chunk": 2, "jct_s": 2 * jct}, {"chunk": 4, "jct_s": jct}]},
         "tests": {"philly-like at 0.9": test},
-        "training": {"wall_s": 2.0, "cpu_s": 1.0},
+        "training": {"wall_s": 2.0, "cpu_s": 1.0, "chunk_wall_s": 0.5, "chunk_cpu_s": 0.25},
     }
 
 
@@ -133,3 +142,42 @@ def test_mistakes_are_one_line(capsys, rows, tmp_path):
 
 def test_figures_have_the_ratios_first(rows):
     assert figures_of(read_records(rows))[0] == RATIO
+
+
+WRONG = (None, 5, -1, True, "x", [], {}, [1], [{}], {"a": 1}, 1e300)
+
+
+def spoilt(line: dict):
+    """The line with each of its values, two levels down, wrong or gone."""
+    for key, value in line.items():
+        yield {name: one for name, one in line.items() if name != key}
+        yield from ({**line, key: wrong} for wrong in WRONG)
+        if isinstance(value, dict):
+            yield from ({**line, key: inner} for inner in spoilt(value))
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_lines_with_wrong_values_are_refused_or_read(records, tmp_path, capsys):
+    """By every command that reads them: one line with the file, or the right table."""
+    good = [record_of(row(0.9, 1, 0.5)) if records else row(0.9, 1, 0.5)]
+    path, refused_lines = tmp_path / "rows.jsonl", 0
+    for wrong in [{}, *spoilt(good[0])]:
+        path.write_text("".join(json.dumps(line) + "\n" for line in [*good, wrong]))
+        try:
+            found = read_records(path)
+            rank_groups(found, figures_of(found)[0])
+            curves(found)
+        except UserError as error:
+            refused_lines += 1
+            assert str(error).startswith((f"{path}, line 2: is no row of a sweep", "--curves: no chunk"))
+    assert refused_lines > 60
+    path.write_text("{}\n")
+    for command in ("table", "plot", "check"):
+        assert str(path) in refused(capsys, command, path)
+
+
+def test_a_sweep_with_a_row_that_is_none(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    for option in ("--plan", "--table"):
+        said = refused(capsys, "sweep", ROOT / "configs/sweeps/rates.yaml", "--out", tmp_path, option)
+        assert said.startswith(f"{tmp_path / 'rows.jsonl'}, line 1") and "id" in said

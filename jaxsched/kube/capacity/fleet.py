@@ -16,7 +16,7 @@ from jaxsched.cluster.build import build_rows
 from jaxsched.cluster.gpu_types import FASTEST, GPU_TYPES, MIG_PARTS, GpuType, find_gpu_type, slice_name
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
-from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, Server, default_schedulers, split_gpus
+from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, SERVERS_PER_SCHEDULER, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.errors import DoubtfulFile
 from jaxsched.io.inputs import shorten
@@ -214,7 +214,9 @@ def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | N
         if keep is not None and len(blocks) < keep.partitions:
             blocks += [np.zeros(0, int)] * (keep.partitions - len(blocks))
     else:
-        count = keep.partitions if keep is not None else settings.schedulers or default_schedulers(len(ordered))
+        count = (
+            keep.partitions if keep is not None else settings.schedulers or -(-len(ordered) // SERVERS_PER_SCHEDULER)
+        )
         blocks = np.array_split(np.arange(len(ordered)), count)
     width = max(1, *(len(block) for block in blocks))
     return np.stack([np.pad(block, (0, width - len(block)), constant_values=-1) for block in blocks])

@@ -139,6 +139,14 @@ def _without_managers(raw: Mapping[str, Any]) -> dict[str, Any]:
     return dict(raw) | {"metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
 
 
+class _Object(msgspec.Struct):
+    """What every object of the API has, as far as it was recorded."""
+
+    metadata: dict[str, Any]
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
 class _Line(msgspec.Struct):
     """One line of a recording; a change has `type` and `object`, a plan has `placements`."""
 
@@ -162,6 +170,8 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
             needed = {"start": (), "plan": ("placements",)}.get(read.kind, ("type", "object"))
             if any(getattr(read, name) is None for name in needed):
                 raise UserError(f"{where}: {' or '.join(needed)} is missing")
+            if read.object is not None:
+                convert(_Object, read.object, f"{where}: object")
         except UserError as error:
             said = str(error).removeprefix(where).lstrip(":, ")
             raise UserError(f"{where}: is no line of a recording ({said}); give a file written by --record") from None

@@ -16,7 +16,7 @@ class PlanSettings:
     gpu_resource: str = "nvidia.com/gpu"
     topology: tuple[str, ...] = ()  # labels, inner to outer; empty: the first preset whose rack label some node has
     partition_label: str = ""  # node label that names a partition; empty: partitions of equal size
-    schedulers: int | None = None  # partitions; None: one per 16 GPU nodes, at least 2
+    schedulers: int | None = None  # partitions; None: one per 16 GPU nodes
     default_model: str = "resnet50"
     default_duration_s: float = 3600.0
     interval_s: float = 60.0  # the scale of time that policies are trained with

@@ -86,6 +86,16 @@ def test_what_is_no_recording_is_refused_with_its_line(tmp_path: Path, text: str
         list(read_recording(path))
 
 
+@pytest.mark.parametrize("wrong", [{"metadata": [1]}, {"metadata": "x"}, {}, {"metadata": {}, "spec": [1]}])
+def test_an_object_that_is_none_is_refused(wrong: dict, tmp_path: Path) -> None:
+    """Before: pods without a name, and a check that found nothing."""
+    path = write(tmp_path / "r")
+    line = {"t": NOW, "kind": "pods", "type": "ADDED", "object": wrong}
+    path.write_text(json.dumps(line) + "\n" + path.read_text())
+    with pytest.raises(UserError, match=r"r:1: is no line of a recording \(object: "):
+        list(read_recording(path))
+
+
 @pytest.mark.long
 def test_plans_are_made_again_offline(tmp_path: Path) -> None:
     *lines, last = plan_again(read_recording(write(tmp_path / "r")), PlanSettings(schedulers=2), "pack")
@@ -169,13 +179,6 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) ->
         import re
 
         assert re.search(words, error), error
-
-
-def test_metadata_that_is_none_is_no_traceback(tmp_path):
-    gone = {"t": NOW, "kind": "pods", "type": "DELETED", "object": {"metadata": "gone"}}
-    path = write(tmp_path / "r.jsonl")
-    path.write_text(json.dumps(gone) + "\n" + path.read_text())
-    assert len(read_day(read_recording(path), PlanSettings()).jobs) == 5
 
 
 def test_who_set_the_fields_of_an_object_is_not_recorded(tmp_path: Path) -> None:
