@@ -196,13 +196,14 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         """The outputs that show the first job list on the cluster."""
         if self.report is None and self.picture is None:
             return
-        from jaxsched.cli.output import text
+        from jaxsched.cli.output import still_at, text
         from jaxsched.evaluation.picture import cluster_svg
         from jaxsched.evaluation.report import write_report
 
         cluster, first = self.hardware(), [row.outcomes[0] for row in comparison.rows]
-        write(self.report, lambda path: write_report(path, comparison, cluster, decisions))
-        write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
+        with still_at("pages and pictures"):
+            write(self.report, lambda path: write_report(path, comparison, cluster, decisions))
+            write(self.picture, lambda path: text(cluster_svg(first, cluster))(path))
 
     def compared(self) -> "Comparison":
         """The comparison, with its progress on stderr."""

@@ -74,6 +74,25 @@ def text(content: str) -> Callable[[Path], object]:
 
 
 EVERY_S = 5.0
+STALLED = 10  # times as long as a unit takes: then nobody can say how long the rest will take
+
+
+@contextlib.contextmanager
+def still_at(what: str) -> Iterator[None]:
+    """Says from time to time that a piece of work, of which nobody knows how long it takes, goes on in the block."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not over.wait(EVERY_S):
+            print(f"{what}: at work for {time.monotonic() - begin:,.0f} s", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Display:
@@ -89,6 +108,7 @@ class Display:
         self._begun: dict[str, tuple[int, float]] = {}
         self._totals: dict[str, tuple[int, str]] = {}  # of pieces with their own
         self._said: set[str] = set()
+        self._moved: dict[str, tuple[int, float]] = {}  # what was done last, and when
         console = Console(stderr=True)
         self._bars = _bars(console) if console.is_terminal else None
         self._tasks = {}
@@ -126,15 +146,22 @@ class Display:
         total, unit = self._totals.get(name, (self._total, self._unit))
         with self._lock:
             now = time.monotonic()
+            if self._moved.get(name, (-1, now))[0] != done:
+                self._moved[name] = done, now
+            still_s = now - self._moved[name][1]
+            stalls = 0 < done < total and still_s > max(EVERY_S, STALLED * paced_s / max(paced, 1))
+            none = f", none for {still_s:,.0f} s" if stalls else ""
             if self._bars is not None:
                 self._bars.start_task(self._tasks[name])
-                said = f"{done:,}/{total:,} {unit}{_rate(paced, paced_s, unit)} {note}"
+                said = f"{done:,}/{total:,} {unit}{none or _rate(paced, paced_s, unit)} {note}"
                 self._bars.update(self._tasks[name], completed=done, said=said)
             elif over or now - self._printed.get(name, -EVERY_S) >= EVERY_S:
                 self._printed[name] = now
                 line = f"{name}: {done:,}/{total:,} {unit}{_rate(paced, paced_s, unit)}"
                 if over:
                     line += f", done in {passed_s:,.1f} s"
+                elif none:
+                    line += none
                 elif paced > 0:
                     line += f", about {(total - done) * paced_s / paced:,.0f} s left"
                 print(f"{line} {note}".rstrip(), file=sys.stderr, flush=True)

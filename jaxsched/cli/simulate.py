@@ -53,7 +53,7 @@ class Simulate(ScenarioOptions):
 
     def run(self) -> None:
         """Simulate, print, write. UserError on any mistake, before the long run where it can be seen there."""
-        from jaxsched.cli.output import RunDisplay, results, show, text
+        from jaxsched.cli.output import RunDisplay, results, show, still_at, text
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.parts import SLOWED, parts_of
         from jaxsched.evaluation.timelines import write_trace
@@ -82,11 +82,13 @@ class Simulate(ScenarioOptions):
         params = functools.partial(params_for, cluster, jobs.jobs, settings)
         slowed: dict[str, Any] = {}
         if self.jobs_out is not None:
-            parts = parts_of(jobs, cluster, params())
+            with still_at("what slowed jobs"):
+                parts = parts_of(jobs, cluster, params())
             slowed = {name: getattr(parts, name) for name in SLOWED}
         with results() as write:
             write(self.jobs_out, lambda path: write_jobs(path, jobs, cluster, slowed))
-            write(self.timeline, lambda path: write_trace(path, jobs, cluster, params()))
+            with still_at("--timeline"):
+                write(self.timeline, lambda path: write_trace(path, jobs, cluster, params()))
             write(self.json, text(comparison.dumps()))
             show(comparison)
 

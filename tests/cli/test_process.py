@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxsched.cli.output import Display, still_at
+
 ROOT = Path(__file__).parents[2]
 CHECK = [sys.executable, "-m", "jaxsched.cli", "check"]
 TRACE = "job_id,submit_time_s,num_gpus,duration_s\na,0,1,60\nb,10,2,60\n"
@@ -104,3 +106,23 @@ def test_a_stop_while_modules_are_imported(after_s, trace):
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130 and said == "jaxsched: interrupted\n"
+
+
+def test_a_run_that_stands_still_has_no_time_left(capsys, monkeypatch):
+    """Its pace until then says nothing of the rest."""
+    now = [0.0]
+    monkeypatch.setattr("jaxsched.cli.output.time.monotonic", lambda: now[0])
+    display = Display(["pack"], 200)
+    for now[0], done in ((1.0, 100), (7.0, 189), (13.0, 189), (19.0, 189), (25.0, 195)):
+        display.update("pack", done, now[0], over=False)
+    first, moving, soon, still, again = capsys.readouterr().err.splitlines()
+    assert "about 1 s left" in first and "s left" in moving and "s left" in again
+    assert soon.endswith(", none for 6 s") and still.endswith(", none for 12 s")
+
+
+def test_work_of_unknown_length_is_said_to_go_on(capsys, monkeypatch):
+    monkeypatch.setattr("jaxsched.cli.output.EVERY_S", 0.01)
+    with still_at("drawing"):
+        time.sleep(0.2)
+    said = capsys.readouterr().err.splitlines()
+    assert 2 <= len(said) and all(line.startswith("drawing: at work for ") for line in said)
