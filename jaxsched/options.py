@@ -9,6 +9,7 @@ once.
 import dataclasses
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, NamedTuple, Self
 
 from jaxsched.errors import UserError
@@ -76,8 +77,18 @@ def one_of(*names: str) -> Values:
 
 
 def text(shown: str) -> Values:
+    """A text, or a path; what reads it checks the rest."""
+    return Values(shown, lambda value: isinstance(value, str | PathLike), "a text")
+
+
+def anything(shown: str, unit: str = "") -> Values:
     """Anything but None; what reads it checks the rest."""
-    return Values(shown, lambda value: value is not None, "given")
+    return Values(shown, lambda value: value is not None, "given", unit)
+
+
+def real(unit: str = "") -> Values:
+    """A number; what reads it checks its range."""
+    return Values("X", lambda value: _is(Real, value), "a number", unit)
 
 
 def flag(*, on_off: bool = False) -> Values:
@@ -167,15 +178,13 @@ class JobOptions(Options):
     since: float | None = option(
         None,
         "Only a trace's jobs from this share of them on, in order of submission: 0.6 leaves the first 60% out.",
-        text("X"),
+        real(),
     )
-    until: float | None = option(None, "Only a trace's jobs before this share of them.", text("X"))
+    until: float | None = option(None, "Only a trace's jobs before this share of them.", real())
     mean_duration_s: float | None = option(
-        None, "Mean run time of synthetic jobs (default: the workload's own).", text("X")._replace(unit="s")
+        None, "Mean run time of synthetic jobs (default: the workload's own).", real("s")
     )
-    duration_cap_s: float | None = option(
-        None, "Longest run time of synthetic jobs (default: no limit).", text("X")._replace(unit="s")
-    )
+    duration_cap_s: float | None = option(None, "Longest run time of synthetic jobs (default: no limit).", real("s"))
     gpu_share: float | None = option(
         None,
         "Share of a GPU that jobs of one whole GPU ask for, at least 0.001: at 0.5 two of them may lie on one GPU "
@@ -186,7 +195,7 @@ class JobOptions(Options):
         "default",
         "Models of the jobs where no trace names them: default (all alike), network-heavy, cpu-heavy, muri, or the "
         "names of models with commas between.",
-        text("NAME|MODELS"),
+        anything("NAME|MODELS"),
     )
     trace_gpu: str | None = option(
         None,
@@ -297,7 +306,7 @@ class EvaluatedWorld(World):
         None,
         "Servers are out as a file says (.csv: server,from_s,to_s): servers by name, server0 and so on where they have "
         "none; seconds from the first job's submission on.",
-        text("FILE"),
+        anything("FILE"),
     )
     pair_factors: float | None = option(
         None,
@@ -311,7 +320,7 @@ class EvaluatedWorld(World):
         None,
         "Models of your own beside the catalogue's, YAML: name, compute_s, gradient_bytes and more "
         "(jaxsched/workload/catalogue.py has an example).",
-        text("FILE"),
+        anything("FILE"),
     )
 
     def __post_init__(self) -> None:

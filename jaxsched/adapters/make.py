@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.border import checked
 from jaxsched.env.environment import SHOWN, Episodes, initial_state
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import RewardWeights, reward_weights
@@ -24,6 +25,7 @@ RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s")  #
 ROUNDS = 8  # decision rounds at a boundary, at most
 
 
+@checked
 def make(
     cluster: str = "leaf-spine-8",
     workload: str = "philly-like",

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.border import checked
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.pool import start_if
@@ -71,6 +72,7 @@ class MenuEnv:
         """The environment whose actions these numbers stand for."""
         return ClusterEnv(self.config, self.queue, self.in_turns)
 
+    @checked
     def reset(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
         """The start of a random episode.
 
@@ -86,6 +88,7 @@ class MenuEnv:
         turn = _shown(params, played, observation)
         return self.seen(turn), turn
 
+    @checked
     def step(
         self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
@@ -106,6 +109,7 @@ class MenuEnv:
         turn = _shown(params, played, observation)
         return self.seen(turn), turn, reward, terminated, truncated, info
 
+    @checked
     def step_env(
         self, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
@@ -115,6 +119,7 @@ class MenuEnv:
         turn = _shown(params, played, self.inner.observe(played, params))
         return self.seen(turn), turn, reward, terminated, truncated, info
 
+    @checked
     def restart_if(
         self, key: PRNGKeyArray, turn: Turn, ended: Bool[Array, ""], params: Episodes | None = None
     ) -> tuple[Seen, Turn]:
@@ -124,10 +129,12 @@ class MenuEnv:
         turn = _shown(params, played, self.inner.observe(played, params))
         return self.seen(turn), turn
 
+    @checked
     def seen(self, turn: Turn) -> Seen:
         """What the schedulers are shown in a turn."""
         return show_menu(turn.observation, turn.menu, self.may_wait)
 
+    @checked
     def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
         """What was learned here as a policy, for `compare`, for FILE.py:NAME on the command line, on any cluster.
 
@@ -148,11 +155,13 @@ class MenuEnv:
 
         return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))
 
+    @checked
     def action_space(self, params: Episodes | None = None) -> Discrete:
         """One option for each scheduler. `sample(key, seen["mask"])` draws legal ones."""
         mask = self._example(params)["mask"]
         return Discrete(mask.shape[1], mask.shape[:1])
 
+    @checked
     def observation_space(self, params: Episodes | None = None) -> Named:
         """`features` (float32[P, F]), `options` (float32[P, A, O]), both without limits, and `mask` (bool[P, A])."""
         seen = self._example(params)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from jaxsched.border import checked, perhaps
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed, read_gpu_speeds
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server, default_schedulers, named_rows, partition_rows
@@ -37,6 +38,7 @@ from jaxsched.cluster.topologies.torus import torus2d, torus3d
 from jaxsched.cluster.topologies.vl2 import vl2
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
 
@@ -140,7 +142,10 @@ def preset_names() -> tuple[str, ...]:
     return (*(f"{kind}-N" for kind in TOPOLOGIES), "philly")
 
 
-def get_cluster(name_or_path: str, schedulers: int | None = None, gpu_speeds: str | Path | None = None) -> "Cluster":
+@checked
+def get_cluster(
+    name_or_path: str | Path, schedulers: int | None = None, gpu_speeds: str | Path | None = None
+) -> "Cluster":
     """The cluster of a preset or of a file, cut into partitions.
 
     Args:
@@ -155,7 +160,7 @@ def get_cluster(name_or_path: str, schedulers: int | None = None, gpu_speeds: st
     Raises:
         UserError: there is no such preset, the file is not as it should be, or a partition would be empty.
     """
-    return get_inventory(name_or_path, gpu_speeds).build(schedulers)
+    return get_inventory(str(name_or_path), gpu_speeds).build(schedulers)
 
 
 def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> Inventory:
@@ -171,7 +176,8 @@ def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> In
     sized = re.fullmatch(rf"({'|'.join(TOPOLOGIES)})-([0-9]{{1,9}})", name_or_path)
     if not sized:
         raise UserError(
-            f"unknown cluster {name_or_path!r}; give one of {', '.join(preset_names())} (such as leaf-spine-32)"
+            f"unknown cluster {shorten(name_or_path)!r}{_perhaps(name_or_path)}; "
+            f"give one of {', '.join(preset_names())} (such as leaf-spine-32)"
             " or the path of a .csv (node list, host map) or .yaml file"
         )
     kind, num_servers = sized[1], int(sized[2])
@@ -182,6 +188,12 @@ def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> In
     except UserError as error:
         raise UserError(f"cluster {name_or_path!r}: {error}") from None
     return make_inventory([Server()] * num_servers, topology)
+
+
+def _perhaps(name: str) -> str:
+    """The preset that is nearest, with the number of servers that was asked for."""
+    kind, _, size = name.rpartition("-")
+    return perhaps(name, [*(f"{known}-{size}" for known in TOPOLOGIES if kind), "philly"])
 
 
 def _philly() -> Inventory:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray
 
+from jaxsched.border import checked
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
@@ -162,6 +163,7 @@ class Episodes(Pytree):
     starts: State  # of episodes, on a leading axis: see `env.pool`
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class ClusterEnv:
     """The environment for learners: static configuration here, everything else in `params` and `state`.
@@ -174,6 +176,7 @@ class ClusterEnv:
     in_turns: bool = False
     final_obs: bool = False  # `info` has the observation of the step's own end, too: two observations a step
 
+    @checked
     def reset(self, key: PRNGKeyArray, params: Episodes) -> tuple[Observation, State | Playing]:
         """The start of a random episode.
 
@@ -188,6 +191,7 @@ class ClusterEnv:
         played = at_boundary(start) if self.in_turns else start
         return self.observe(played, params), played
 
+    @checked
     def step(
         self, key: PRNGKeyArray, state: State | Playing, action: Action, params: Episodes
     ) -> tuple[Observation, State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
@@ -213,6 +217,7 @@ class ClusterEnv:
         after = start_if(key, after, terminated | truncated, params.starts)
         return self.observe(after, params), after, reward, terminated, truncated, info
 
+    @checked
     def step_env(
         self, state: State | Playing, action: Action, params: Episodes
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
@@ -234,6 +239,7 @@ class ClusterEnv:
         info = _info(params.env, reached, playing.state.clock)
         return after if isinstance(state, Playing) else reached, reward, terminated, truncated, info
 
+    @checked
     def action_space(self, params: Episodes) -> Named:
         """Of the fields of an `Action` that every one has; most of what it samples is not legal, and so is waiting."""
         cluster, most = params.env.cluster, lambda leaf: int(np.max(leaf)) + 1
@@ -248,6 +254,7 @@ class ClusterEnv:
         }
         return Named(fields)
 
+    @checked
     def observation_space(self, params: Episodes) -> Named:
         """Of the fields of an `Observation`: masks are 0 or 1, indices not negative, features without limits."""
         shown, _ = jax.eval_shape(lambda: self.reset(jax.random.key(0), params))
@@ -263,6 +270,7 @@ class ClusterEnv:
 
         return Named({name: space_of(name, leaf) for name, leaf in fields.items()})
 
+    @checked
     def observe(self, state: State | Playing, params: Episodes) -> Observation:
         """What schedulers see of a state; nothing is worked out for those that do not decide.
 

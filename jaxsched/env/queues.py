@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
+from jaxsched.border import checked
 from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.env import levels
 from jaxsched.env.extensions.gpu_sets import of_each_job
@@ -28,6 +29,7 @@ TIMELESS = tuple(order for order in ORDERS if order not in ("tenants", levels.TH
 Order = str | LevelTable | Callable[[State, EnvParams], Float32[Array, "P Q"]]
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Discipline:
     """Which queued jobs a scheduler may start, and in which order. UserError on values out of range."""

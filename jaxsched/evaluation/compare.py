@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from jaxsched.border import checked
 from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster
@@ -46,6 +47,7 @@ Simulate = Callable[
 ]
 
 
+@checked
 def compare(
     cluster: str | Cluster,
     jobs: str | JobList | Sequence[JobList],
@@ -89,6 +91,8 @@ def compare(
             raise UserError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
         cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
         jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
+        if not jobs_by_seed:
+            raise UserError("compare: jobs is an empty list; it should have at least one JobList")
     models = profiles_on(cluster, get_catalogue(settings.models).models)
     job_lists = compact_tenants([_convert_to_reference(cluster, models, jobs) for jobs in jobs_by_seed])
     results = play(policies, cluster, job_lists, settings, report)

@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from jaxsched.border import checked
 from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric, Metrics
 from jaxsched.evaluation.statistics import Interval
 from jaxsched.io.json_file import to_json
@@ -38,6 +39,7 @@ class PolicyResult:
     outcomes: list[Outcome]  # one per seed
 
 
+@checked
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
     """Policies on the same jobs, in the order they were named. Printed it is a table."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxsched.border import checked
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
@@ -32,6 +33,7 @@ Named = str | Path | Rule | Policy
 Drawn = Callable[[int, int], None]  # how many worlds are drawn, and how many there will be
 
 
+@checked
 def compare_worlds(
     worlds: str | Choice,
     policies: str | Sequence[Named],

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
+from jaxsched.border import checked
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 PAIRS = 48  # groups of which every one is compared with every other; of more, a search is faster
@@ -19,6 +20,7 @@ def quantise(x: Float32[Array, "*shape"]) -> Int32[Array, "*shape"]:
     return jnp.clip(jnp.floor(GRID * x + GRID_OFFSET), 0.0, GRID_LIMIT).astype(jnp.int32)
 
 
+@checked
 def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]) -> Int32[Array, "NK"]:
     """Workers per group when groups take what they can in ascending order of (key, index).
 

@@ -5,6 +5,7 @@ import functools
 
 from jaxtyping import PRNGKeyArray, PyTree
 
+from jaxsched.border import checked
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
@@ -13,6 +14,7 @@ from jaxsched.policies.heuristics import make_heuristic, make_waiting
 from jaxsched.policies.spec import WAITING, PolicySpec
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Policy:
     """A named scheduler for all partitions of a cluster.

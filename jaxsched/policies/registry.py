@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched import shipped
+from jaxsched.border import checked, perhaps
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import Discipline, Order
 from jaxsched.env.state import Action, EnvParams, State
@@ -75,8 +76,12 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
         raise UserError(
             f"policy {shorten(spec)!r}: no such folder; give the folder of a checkpoint or one of {', '.join(NAMES)}"
         )
+    named = (*NAMES, *SCHEDULERS, *checkpoints())
     known = ", ".join((*NAMES, f"{SEARCH}:NAME", *SCHEDULERS, *checkpoints()))
-    raise UserError(f"unknown policy {shorten(spec)!r}: one of {known}, the folder of a checkpoint, or FILE.py:NAME")
+    raise UserError(
+        f"unknown policy {shorten(spec)!r}{perhaps(spec, named)}: one of {known}, the folder of a checkpoint, or "
+        "FILE.py:NAME"
+    )
 
 
 def load_from_file(spec: str) -> Any:
@@ -157,6 +162,7 @@ def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
     return found
 
 
+@checked
 def policy(
     rule: str | Path | Rule,
     *,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
+from jaxsched.border import checked
 from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
@@ -33,6 +34,7 @@ class View(Pytree):
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
 
 
+@checked
 def capacity(view: View, job: JobSpec) -> Int32[Array, "NK"]:
     """Workers of a job that fit each group's free GPUs.
 

@@ -12,11 +12,13 @@ import dataclasses
 import math
 from typing import Any
 
+from jaxsched.border import checked
 from jaxsched.env.knowledge import ESTIMATES, HISTORY, NOTHING
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, has_levels
 from jaxsched.env.state import ALWAYS, CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.policies.rules import RULES, Rule
 from jaxsched.semantics import SEEK_INPUTS
 
@@ -61,6 +63,7 @@ class SeekWeights:
 BY_HAND = SeekWeights((-1.0, -0.3, 0.2, 1.0))
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class PolicySpec:
     """A hand-written policy: where jobs are placed, which comes first, how they are forwarded, when they rather wait.
@@ -128,7 +131,7 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
     limit = of.threshold == NO_LIMIT and of.patience == PolicySpec.patience
     beyond = of.beyond_jax
     return [
-        (named and of.rule not in NAMES, f"rule: {of.rule!r} should be one of {', '.join(NAMES)}"),
+        (named and of.rule not in NAMES, f"rule: {shorten(repr(of.rule))} should be one of {', '.join(NAMES)}"),
         (of.forward not in FORWARDS, f"forward: {of.forward!r} should be one of {', '.join(FORWARDS)}"),
         (not of.threshold >= 1.0, f"threshold: {of.threshold} should be a number of at least 1"),
         (not of.patience >= 0.0, f"patience: {of.patience} should be a number of at least 0"),

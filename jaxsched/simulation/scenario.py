@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsched.border import perhaps
 from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.dynamics.reference import on_reference, profiles_on
@@ -123,7 +124,7 @@ def check_options(who: str, given: Iterable[str], further: Iterable[str] = (), b
     known = [name for name in dict.fromkeys([*ours, *further]) if name not in but]
     for name in given:
         if name not in known:
-            raise UserError(f"{who}: unknown option {name!r}; known ones: {', '.join(known)}")
+            raise UserError(f"{who}: unknown option {name!r}{perhaps(name, known)}; known ones: {', '.join(known)}")
 
 
 def _convert_times(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from jaxsched.border import checked
 from jaxsched.calibration.interference.named import interference_model, sharing_law
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus, workers_held
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
@@ -31,6 +32,7 @@ STARTS = 4096  # logged in JAX before the host reads them; at least one per part
 MOST_NOTED = 4_000_000  # finished jobs of a history
 
 
+@checked
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(EvaluatedWorld, RunOptions):
     """What a comparison holds fixed over its policies: the fields of its bases, and these.

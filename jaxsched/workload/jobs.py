@@ -14,7 +14,9 @@ from jax import Array
 from jaxtyping import Float32, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
+from jaxsched.border import checked, perhaps
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.pytree import Pytree, on_device
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES
@@ -129,6 +131,7 @@ _WHOLE_NUMBERS = {  # least, most, and what it is where nothing is said
 }
 
 
+@checked
 def make_job_list(
     submit_s: ArrayLike,
     duration_s: ArrayLike,
@@ -152,10 +155,14 @@ def make_job_list(
     Raises:
         UserError: names the field, the first bad job (its position in the arguments) and what would be right.
     """
-    if unknown := columns.keys() - JobColumns.__annotations__.keys():
-        raise TypeError(f"make_job_list: jobs have no {', '.join(sorted(unknown))}")
+    for name in columns:
+        if name not in JobColumns.__annotations__:
+            known = [*JobColumns.__annotations__, "models"]
+            raise UserError(f"make_job_list: jobs have no {name!r}{perhaps(name, known)}; they have {', '.join(known)}")
+    if models < 1:
+        raise UserError(f"models: {models} should be at least 1, the models of the catalogue")
     given: dict[str, Any] = {name: values for name, values in columns.items() if values is not None}
-    submit = np.atleast_1d(np.asarray(submit_s, np.float64))
+    submit = np.atleast_1d(_numbers("submit_s", submit_s))
     size = len(submit)
     found = {
         "submit_s": _column("submit_s", submit, size, np.float64, 0.0),
@@ -169,10 +176,10 @@ def make_job_list(
         found[name] = _column(name, given.get(name, usual), size, np.int32, least, maximum=most)
     _check_fractions(found)
     if "estimate_s" in given:
-        estimate = np.broadcast_to(np.asarray(given["estimate_s"], np.float64), (size,))
+        estimate = _one_each("estimate_s", _numbers("estimate_s", given["estimate_s"]), size)
         found["estimate_ratio"] = np.where(np.isfinite(estimate), estimate / found["duration_s"], 1.0)
     for name, usual in {"gpu_type": "", "tenant_name": found["tenant"], "user": "", "allowed": ""}.items():
-        found[name] = np.broadcast_to(np.asarray(given.get(name, usual)).astype(str), (size,))
+        found[name] = _one_each(name, _texts(name, given.get(name, usual)), size)
     found["allowed"] = _gpu_types(found["allowed"])
     if "home" in given:
         found["home"] = _column("home", given["home"], size, np.int32, 0)
@@ -213,10 +220,7 @@ def _column(
     maximum: float = np.inf,
 ) -> Shaped[np.ndarray, "J"]:
     """`values` as `size` values of `dtype`, checked to be finite, whole where `dtype` is, and within the limits."""
-    raw = np.asarray(values, np.float64)
-    if raw.ndim > 1 or (raw.ndim == 1 and len(raw) != size):
-        raise UserError(f"{name}: shape {raw.shape}, should be one value or one per job ({size},)")
-    raw = np.broadcast_to(raw, (size,))
+    raw = _one_each(name, _numbers(name, values), size)
     maximum = min(maximum, np.iinfo(np.int32).max) if dtype is np.int32 else maximum
     bad = ~np.isfinite(raw) | (raw > maximum) | (raw <= minimum if exclusive else raw < minimum)
     if dtype is np.int32:
@@ -226,6 +230,27 @@ def _column(
         limit = f"{'>' if exclusive else '>='} {minimum:g}" + (f" and <= {maximum:g}" if np.isfinite(maximum) else "")
         raise UserError(f"{name}: job {int(bad.argmax())} has {raw[bad.argmax()]:g}, should be {kind} {limit}")
     return raw.astype(dtype)
+
+
+def _numbers(name: str, values: ArrayLike) -> Float64[np.ndarray, "*shape"]:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{name}: {shorten(repr(values))} should be numbers") from None
+
+
+def _texts(name: str, values: str | Sequence[str] | np.ndarray) -> Shaped[np.ndarray, "*shape"]:
+    try:
+        return np.asarray(values).astype(str)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: {shorten(repr(values))} should be texts") from None
+
+
+def _one_each(name: str, values: Shaped[np.ndarray, "*shape"], size: int) -> Shaped[np.ndarray, "J"]:
+    """One value for every job, or one per job."""
+    if values.ndim > 1 or (values.ndim == 1 and len(values) != size):
+        raise UserError(f"{name}: shape {values.shape}, should be one value or one per job ({size},)")
+    return np.broadcast_to(values, (size,))
 
 
 def _check_fractions(columns: dict[str, Shaped[np.ndarray, "J"]]) -> None:
@@ -242,7 +267,7 @@ def _check_fractions(columns: dict[str, Shaped[np.ndarray, "J"]]) -> None:
 
 def _job_ids(job_id: Sequence[str] | np.ndarray, size: int) -> Shaped[np.ndarray, "J"]:
     """The names as an array of `size` strings, checked to be unique."""
-    ids = np.asarray(job_id).astype(str)
+    ids = _texts("job_id", job_id)
     if ids.shape != (size,):
         raise UserError(f"job_id: shape {ids.shape}, should be one per job ({size},)")
     if len(set(ids.tolist())) < size:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsched.border import checked, perhaps
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.options import MOST_ERROR, JobOptions
@@ -36,6 +37,7 @@ TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {for
 WORKLOADS = (*SYNTHETIC, *TRACES)
 
 
+@checked
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkloadOptions(JobOptions):
     """What a workload is made with: the options of jobs, and what a cluster and a catalogue add to them."""
@@ -53,9 +55,11 @@ DEFAULT_LOAD = 0.8
 
 def unknown_workload(name: str) -> str:
     """What is wrong with a name that is no workload's and no file's."""
-    return f"workload: unknown {shorten(name)!r}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
+    near = perhaps(name, WORKLOADS)
+    return f"workload: unknown {shorten(name)!r}{near}; known are {', '.join(WORKLOADS)}, or the path of a trace file"
 
 
+@checked
 def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = None) -> tuple[JobList, dict[str, int]]:
     """The jobs of a named workload or a trace file; the first one is submitted at 0 s.
 

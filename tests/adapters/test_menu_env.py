@@ -53,11 +53,11 @@ def test_a_mistake_is_told():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"episodes": 2.5}, "episodes: 2.5"),
-        ({"num_jobs": 2.5}, "num_jobs: 2.5"),
+        ({"episodes": 2.5}, "episodes is 2.5"),
+        ({"num_jobs": 2.5}, "num_jobs is 2.5"),
         ({"knows": "nothing"}, "make: unknown option 'knows'"),
         ({"seeds": 3}, "make: unknown option 'seeds'"),
-        ({"may_wiat": False}, "unknown option 'may_wiat'; known ones: .*may_wait"),
+        ({"may_wiat": False}, "unknown option 'may_wiat'; perhaps you meant 'may_wait'; known ones: .*may_wait"),
         ({"reward": {"jct": 1.0}}, "reward: {'jct': 1.0} should give numbers to some of jobs"),
         ({"reward": {}}, "reward: {}"),
         ({"reward": {"jobs": float("nan")}}, "reward: {'jobs': nan}"),

@@ -57,7 +57,7 @@ def test_named_trace(real):
         (
             "phily",
             dict(),
-            r"unknown 'phily'; known are philly-like, .*poisson, philly, muri1.*path of a trace",
+            r"unknown 'phily'; perhaps you meant 'philly'; known are philly-like, .*philly, muri1.*path of a trace",
         ),
         ("gone.csv", dict(), r"gone.csv: no such file"),
         ("poisson", dict(), r"total_gpus: is needed for the workload 'poisson'"),
