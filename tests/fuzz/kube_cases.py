@@ -68,7 +68,7 @@ def hostile(rng: random.Random, number: int) -> tuple[str, dict[str, Any]]:
     kind = rng.choices(KINDS, (12, 3, 2, 1, 1))[0]
     raw = dict(zip(KINDS, (_pod, _node, _group, _claim, _volume), strict=True))[kind](rng, number)
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
-        _spoil(rng, raw)
+        spoil(rng, raw)
     return kind, raw
 
 
@@ -174,7 +174,7 @@ def _volume(rng: random.Random, number: int) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
 
 
-def _spoil(rng: random.Random, raw: Any) -> None:
+def spoil(rng: random.Random, raw: Any) -> None:
     """Some value, anywhere in an object, is another one, or gone; identities stay."""
     places = [(parent, key) for parent, key in _places(raw) if key != "uid"]
     if not places:

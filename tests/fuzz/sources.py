@@ -1,11 +1,16 @@
 """Good files of every kind to start from: the real ones beside the checkout where they are, and ones made here."""
 
+import gzip
+import importlib
+import importlib.util
+import io
 import json
 import random
 from pathlib import Path
 
 from jaxsched.errors import UserError
 from jaxsched.workload import datasets
+from tests.fuzz.mutations import mutated
 
 ROOT = Path(__file__).parents[2]
 ROWS = 60  # of a real file, its header apart
@@ -34,6 +39,20 @@ GPU = "gpu_type,model_a,model_b,solo_a,solo_b,shared_a,shared_b\n"
 NETWORK = "victim,victim_gpus,victim_gpus_per_node,aggressor,aggressor_gpus,aggressor_gpus_per_node,throughput_ratio\n"
 PLACEMENTS = "model,placement,local_batch_size,step_time_s,sync_time_s\n"
 SCALABILITY = "model,nodes,gpus,local_batch_size,step_time_s,sync_time_s\n"
+MODELS = "models: [{name: mine, compute_s: 0.2, gradient_bytes: 1.0e+8}]\n"
+FIGURES = {
+    "jct_mean_s": 9.5,
+    "jct_p99_s": 30.0,
+    "ratio": 0.9,
+    "best_baseline": "pack",
+    "baselines_jct_s": {"pack": 10.5},
+}
+ROW = {
+    **{"point": "gamma=0.9", "group": "gamma=0.9", "variant": "", "changes": {"ppo.gamma": 0.9}},
+    "validation": {"best_jct_s": 9.0, "curve": [{"chunk": 2, "jct_s": 9.0}]},
+    "tests": {"philly-like at 0.9": FIGURES},
+    "training": {"wall_s": 2.0, "cpu_s": 1.0, "chunk_wall_s": 0.5, "chunk_cpu_s": 0.25},
+}
 CLUSTER = """servers:
   - {count: 3, groups: [4, 4], cores: 96, nic_gbits_s: 100}
   - {groups: [2], gpu_type: L40S, pcie_gbytes_s: 24.5}
@@ -72,6 +91,9 @@ def made(rng: random.Random) -> dict[str, bytes]:
         "cluster.yaml": CLUSTER.encode(),
         "partitions.yaml": CLUSTER.replace("schedulers: 2", "partitions: {a: 2, b: [server1], c: 1}").encode(),
         "gavel.json": json.dumps({"k80": gavel}, indent=1).encode(),
+        "models.yaml": MODELS.encode(),
+        "rows.jsonl": "".join(json.dumps(ROW | {"id": f"{i}", "seed": i}) + "\n" for i in range(4)).encode(),
+        "baselines.jsonl": (json.dumps({"id": "a", "jct_by_list_s": {"pack": [1.5, None]}}) + "\n").encode(),
         "recording.jsonl": "".join(json.dumps(line | {"t": i}) + "\n" for i in range(5)).encode(),
         "metrics.jsonl": "".join(json.dumps(chunk | {"chunk": i}) + "\n" for i in range(5)).encode(),
     }
@@ -129,6 +151,21 @@ def logs(rng: random.Random, rows) -> dict[str, bytes]:
         "cluster_job_log.json": json.dumps(philly).encode(),
         "sacct.json": json.dumps({"jobs": slurm, "meta": {}}).encode(),
     }
+
+
+def packed(rng: random.Random, content: bytes) -> tuple[str, bytes]:
+    """An ending, and a log as it may come: as it is, packed, or as a table of Parquet; now and then damaged."""
+    table = content.startswith(NATIVE.encode()) and importlib.util.find_spec("pyarrow") is not None
+    kind = rng.choice(["gzip", "gzip", *(["zstd", "parquet"] if table else [])])
+    if kind == "gzip":
+        ending, content = ".gz", gzip.compress(content, 1)
+    elif kind == "zstd":
+        ending, content = ".zst", importlib.import_module("pyarrow").compress(content, "zstd", asbytes=True)
+    else:
+        file, csv = io.BytesIO(), importlib.import_module("pyarrow.csv")
+        importlib.import_module("pyarrow.parquet").write_table(csv.read_csv(io.BytesIO(content)), file)
+        ending, content = ".parquet", file.getvalue()
+    return ending, mutated(rng, content) if rng.random() < 0.3 else content
 
 
 def shipped() -> dict[str, bytes]:

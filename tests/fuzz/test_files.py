@@ -1,6 +1,7 @@
 """Files that are cut, spliced, mistyped or hostile: each is refused with one line, or read without losing a row."""
 
 import csv
+import gzip
 import io
 import json
 import random
@@ -14,12 +15,14 @@ import pytest
 from jaxsched.cli.check import Check, what_is
 from jaxsched.cli.errors import mistakes
 from jaxsched.workload.readers.cells import LISTED
+from jaxsched.workload.readers.opening import STDIN
 from tests.fuzz import sources
 from tests.fuzz.mutations import mutated
 
 SHORT, LONG, PARTS = 1000, 20_000, 20
 MOST_S, HANGS_S = 2.0, 30
 LONGEST_LINE = 4000  # of a message
+PACKED, STREAMED = 0.15, 0.05  # shares of the logs
 TABLES = (".csv", ".swf", ".trace", ".json")
 
 
@@ -74,7 +77,9 @@ def counted(said: str) -> int:
     return sum(int(number.replace(",", "")) for number in numbers)
 
 
-def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) -> tuple[int, int]:
+def fuzz(
+    seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int]:
     """Reads so many mutated files. Returns how many were read, and how many refused."""
     rng = random.Random(seed)
     outcomes = [0, 0]
@@ -93,8 +98,14 @@ def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) ->
         name, content = rng.choice(good)
         content = mutated(rng, content)
         path = folder / name
-        path.write_bytes(content)
-        looked_at = path
+        looked_at, written = path, content
+        if path.suffix in TABLES and rng.random() < PACKED:
+            ending, written = sources.packed(rng, content)
+            looked_at = path = path.with_name(path.name + ending)
+        path.write_bytes(written)
+        if path.suffix in TABLES and rng.random() < STREAMED:
+            looked_at = STDIN
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written)))
         if path.name == "card.json":
             weights = sources.ROOT / "checkpoints" / path.parent.name / "weights.msgpack"
             if weights.exists():  # what seeks has its numbers in the card
@@ -104,11 +115,12 @@ def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) ->
         signal.alarm(HANGS_S)
         try:
             code, said = look_at(looked_at, capsys)
-            if code == 0 and path.suffix in TABLES and (path.suffix != ".json" or "a trace" in said):
-                assert counted(said.removeprefix(f"{path}")) == records(content, said), said
+            whole = path.suffix == ".gz" and code == 0 and gzip.decompress(written) == content
+            if code == 0 and (whole or path.suffix in TABLES) and (".json" not in path.name or "a trace" in said):
+                assert counted(said.removeprefix(f"{looked_at}")) == records(content, said), said
         except BaseException as error:
             kept = folder / f"seed{seed}-input{number}-{path.name}"
-            kept.write_bytes(content)
+            kept.write_bytes(written)
             error.add_note(f"the input is in {kept}")
             raise
         finally:
@@ -119,15 +131,15 @@ def fuzz(seed: int, inputs: int, folder: Path, capsys: pytest.CaptureFixture) ->
     return outcomes[0], outcomes[1]
 
 
-def test_a_thousand_wrong_files(tmp_path, capsys):
-    read, refused = fuzz(0, SHORT, tmp_path, capsys)
+def test_a_thousand_wrong_files(tmp_path, capsys, monkeypatch):
+    read, refused = fuzz(0, SHORT, tmp_path, capsys, monkeypatch)
     assert read > SHORT / 20 and refused > SHORT / 4  # the mutations are neither without effect nor without sense
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
-def test_twenty_thousand_wrong_files(part, tmp_path, capsys):
-    fuzz(1000 + part, LONG // PARTS, tmp_path, capsys)
+def test_twenty_thousand_wrong_files(part, tmp_path, capsys, monkeypatch):
+    fuzz(1000 + part, LONG // PARTS, tmp_path, capsys, monkeypatch)
 
 
 def test_the_good_files_are_read_whole(tmp_path, capsys):

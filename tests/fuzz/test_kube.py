@@ -2,22 +2,30 @@
 
 import json
 import random
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
+from jaxsched.errors import UserError
+from jaxsched.io.yaml_file import read_yaml_documents
 from jaxsched.kube.cluster.api import _event
 from jaxsched.kube.cluster.record import slim
 from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.read.manifest import manifest_pods
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.read.volumes import read_volume, read_volume_claim
-from tests.fuzz.kube_cases import PackPolicy, hostile, line
+from tests.fuzz.kube_cases import PackPolicy, hostile, line, spoil
+from tests.fuzz.mutations import mutated
+from tests.kube.read.test_manifest import JOB, JOBSET, LEADER_WORKER_SET, PYTORCH, RAY, TENSORFLOW, VOLCANO
 from tests.support.cases import cases
 from tests.support.kube.objects import NOW, make_node, make_pod
 
@@ -29,6 +37,7 @@ READERS = {
     "persistentvolumes": read_volume,
 }
 SETTINGS = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
+MANIFESTS = (JOB, JOBSET, LEADER_WORKER_SET, PYTORCH, RAY, TENSORFLOW, VOLCANO)
 GOOD = "good/pod/good"  # in a namespace of its own
 
 
@@ -91,6 +100,37 @@ def play(seed: int) -> None:
 def test_hostile_objects_harm_nobody_else() -> None:
     for seed in range(200):
         play(seed)
+
+
+def read_wrong_manifests(seed: int, inputs: int, path: Path) -> int:
+    """Objects with other values somewhere, and mistyped text: pods, or one line. Returns how many were refused."""
+    rng, refused = random.Random(seed), 0
+    for number in range(inputs):
+        documents = [yaml.safe_load(rng.choice(MANIFESTS)) for _ in range(rng.choice((1, 1, 2)))]
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            spoil(rng, rng.choice(documents))
+        content = yaml.safe_dump_all(documents, default_flow_style=None).encode("utf-8", "replace")
+        path.write_bytes(mutated(rng, content) if rng.random() < 0.5 else content)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                manifest_pods(read_yaml_documents(path, "the page"), str(path), NOW, SETTINGS, 0)
+        except UserError as error:
+            refused += 1
+            assert str(path) in str(error) and len(str(error)) < 2000 and "\n" not in str(error), (seed, number)
+        except Exception as error:
+            error.add_note(f"input {number} of seed {seed}: {path.read_bytes()[:2000]!r}")
+            raise
+    return refused
+
+
+def test_wrong_manifests(tmp_path: Path) -> None:
+    assert 50 < read_wrong_manifests(0, 300, tmp_path / "m.yaml") < 290
+
+
+@pytest.mark.long
+def test_thousands_of_wrong_manifests(tmp_path: Path) -> None:
+    read_wrong_manifests(1, 5000, tmp_path / "m.yaml")
 
 
 @pytest.mark.long
