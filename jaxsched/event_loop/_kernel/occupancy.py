@@ -35,8 +35,7 @@ def count_workers_that_fit(w: World, t: Tables, p: int, j: int) -> int:
     """Workers of a job that fit a partition now; of a fraction 1 at most."""
     size, allowed = w.jobs[j].size, w.jobs[j].allowed
     if w.asks and size > 0:
-        fill_roomiest(w, p, j, t.free[p], t.spare[p], t.scratch.roomiest)
-        return t.scratch.roomiest[len(t.scratch.roomiest) - 1]
+        return count_within_servers(w, t, p, j)
     if size < 0:
         if w.asks or allowed > 0:
             return count_fraction_of_set(w, t, p, j)
@@ -60,6 +59,21 @@ def count_fraction_of_set(w: World, t: Tables, p: int, j: int) -> int:
         if fits and count_within(w, t.spare[p], a // k, j) > 0:
             return 1
     return 0
+
+
+@compiled
+def count_within_servers(w: World, t: Tables, p: int, j: int) -> int:
+    """Workers of a gang that fit a partition now, on each server by its GPUs and by what it has to reserve."""
+    workers, servers, job = 0, w.site.servers.shape[1], w.jobs[j]
+    k = t.free.shape[1] // servers
+    for s in range(servers):
+        fits = 0
+        for a in range(s * k, (s + 1) * k):
+            if w.site.usable[job.allowed, p, a] > 0:
+                fits += count_fitting(t.free[p, a], job.wide)
+        if fits > 0:
+            workers += min(fits, count_within(w, t.spare[p], s, j))
+    return workers
 
 
 @compiled
