@@ -38,7 +38,7 @@ class Bench:
     """Environments at once."""
     policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("random", "pack")
     """Policies that drive the environment."""
-    simulate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("pack", "greedy-wait")
+    simulate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("pack", "greedy-wait:p1")
     """Policies of the simulations."""
     training: bool = True
     """Measure training, too, with the configuration of the quickstart on another cluster."""

@@ -48,8 +48,11 @@ OPTIONS of a policy: what else
   forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
   seek                     with spread: jobs go where they wait least, and where fewer wait; best with
                            --max-forwards 20
-  tX, pX, lifetime         of greedy-wait and match: threshold, patience, and whether placements are charged with the
-                           seconds by which their servers would be wholly free later
+  tX, pX                   threshold and patience, by which match waits. greedy-wait, which has sjf, spread, reserve and
+                           lifetime unless told otherwise, looks ahead to the ends of running jobs instead; with tX
+                           or pX it waits as match does, in the order area and with forward
+  lifetime                 of the same: placements are charged with the seconds by which their servers would be wholly
+                           free later
   observe                  of the same, with --pair-factors: goes by how jobs that shared a GPU got on
 
 Examples:

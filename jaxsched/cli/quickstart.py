@@ -33,8 +33,8 @@ POLICIES = (
     "contention-aware",
     "pack",
     "pack:area+backfill",
+    "greedy-wait:p1",
     "greedy-wait",
-    "greedy-wait:sjf+spread+lifetime+reserve",
 )
 WORKLOAD, LOAD, JOBS = "philly-like", 0.85, 300
 FIRST_SEED, SEEDS = 1000, 8  # training draws its jobs in another way, so any seeds are held out

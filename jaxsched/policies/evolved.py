@@ -21,7 +21,7 @@ from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, SEEK_INPUTS, WIDTH_CLASS
 LEVELS, SEEKING = KINDS = ("levels", "seeking")  # what a card says that its folder holds
 RULES = {  # what such a policy is with numbers by hand
     LEVELS: "pack:mlfq+backfill+consolidate+preempt+spread",
-    SEEKING: "greedy-wait:sjf+spread+lifetime+reserve",
+    SEEKING: "greedy-wait:sjf+spread+lifetime+reserve+p1",
 }
 
 Level = Annotated[int, Meta(ge=-HIGHEST_LEVEL, le=HIGHEST_LEVEL)]

@@ -102,7 +102,7 @@ Chosen = tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[
 
 
 def make_waiting(of: PolicySpec) -> Act:
-    """`greedy-wait` or `match` of docs/semantics.md, section 7, as a function.
+    """`greedy-wait`, by a threshold and patience, or `match` of docs/semantics.md, section 7, as a function.
 
     Either accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than
     `patience` times the wait until something can change: the next completion in the partition, at least one interval.

@@ -5,7 +5,9 @@ gang), a forwarding rule (`stay`, `forward`, `spread`), with the last `seek` (jo
 `greedy-wait` and `match` `tX`, their threshold, `pX`, their patience, `lifetime`, by which they choose among placements
 also by when servers will be free again, and `observe`, by which they go by what they have seen of models that share a
 GPU. `pack` alone is FIFO without backfilling, as published; `greedy-wait` and `match` always backfill, and have
-`forward` unless told otherwise. `search:NAME[:OPTION...]+nN` compares N choices of what goes first or is held back.
+`forward` unless told otherwise. Without `tX` and `pX` `greedy-wait` looks ahead; then it has `sjf`, `spread`, `reserve`
+and `lifetime` unless told otherwise. `search:NAME[:OPTION...]+nN` compares N choices of what goes first or is held
+back.
 """
 
 import dataclasses
@@ -34,9 +36,11 @@ SEARCHED = ("fifo", "sjf", "area")  # orders whose keys do not change, so that a
 ALTERNATIVES, MOST_ALTERNATIVES = 64, 4096
 NO_LIMIT = 1e9  # what no effective slowdown exceeds
 MATCH_WINDOW = 16  # jobs that `match` looks at
+PATIENCE = 1.0  # of rules that wait by it, unless told otherwise
 
 FIFO = Discipline()
-_LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by greedy-wait, unless told otherwise
+_LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by rules that wait, unless told otherwise
+_AHEAD = Discipline(order="sjf", backfill=True, reserve=True, window=4)  # by greedy-wait, if it looks ahead
 _FLAGS = {"lifetime": "lifetimes", "observe": "observe"}  # of the rules that look, as spelled
 _NUMBERS = {"h": "hysteresis", "q": "quantum", "t": "threshold", "p": "patience"}  # X of tX is a number
 _QUEUE = tuple(field.name for field in dataclasses.fields(Discipline))
@@ -78,7 +82,9 @@ class PolicySpec:
     queue: Discipline = FIFO
     forward: str = STAY  # one of `FORWARDS`
     threshold: float = 1.0  # of the rules that wait: the effective slowdown that they accept, at least 1
-    patience: float = 1.0  # of these: job-seconds that they accept to lose, over the wait until something can change
+    # Of these: job-seconds that they accept to lose, over the wait until something can change. None: greedy-wait
+    # looks ahead, to what is free when.
+    patience: float | None = None
     lifetimes: bool = False  # of these: also choose by when servers will be wholly free
     observe: bool = False  # of these: go by what pairs of models on one GPU have been seen to do to each other
     seek: SeekWeights | None = None  # by which a job is sent where it waits least
@@ -89,6 +95,11 @@ class PolicySpec:
         for wrong, message in _mistakes(self):
             if wrong:
                 raise UserError(message)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it waits by what it can have when."""
+        return self.rule == GREEDY_WAIT and self.patience is None
 
     @property
     def asked(self) -> Asked:
@@ -110,6 +121,7 @@ class PolicySpec:
         queue = self.queue
         parts = {
             "a search": self.search > 0,
+            "greedy-wait that looks ahead": self.looks_ahead,
             "'preempt'": queue.preempt,
             "'seek'": self.seek is not None,
             "a table of levels": isinstance(queue.order, LevelTable),
@@ -127,16 +139,19 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
     """What could be wrong, and in which words."""
     queue, waits, named = of.queue, of.rule in WAITING, isinstance(of.rule, str)
     passed = queue.backfill and of.rule != RANDOM
-    waiting = (of.threshold, of.patience) != (PolicySpec.threshold, PolicySpec.patience)
-    limit = of.threshold == NO_LIMIT and of.patience == PolicySpec.patience
+    numbered = (of.threshold, of.patience) != (PolicySpec.threshold, PolicySpec.patience)
+    never = of.threshold in (1.0, NO_LIMIT) and of.patience == PATIENCE  # it has no numbers of its own
     beyond = of.beyond_jax
     return [
         (named and of.rule not in NAMES, f"rule: {shorten(repr(of.rule))} should be one of {', '.join(NAMES)}"),
         (of.forward not in FORWARDS, f"forward: {of.forward!r} should be one of {', '.join(FORWARDS)}"),
         (not of.threshold >= 1.0, f"threshold: {of.threshold} should be a number of at least 1"),
-        (not of.patience >= 0.0, f"patience: {of.patience} should be a number of at least 0"),
         (
-            not waits and (waiting or of.lifetimes or of.observe),
+            of.patience is not None and not of.patience >= 0.0,
+            f"patience: {of.patience} should be a number of at least 0",
+        ),
+        (
+            not waits and (numbered or of.lifetimes or of.observe),
             f"threshold, patience, lifetimes and observe are for {' and '.join(WAITING)} only",
         ),
         (
@@ -161,7 +176,7 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
             "take one of these, or leave it out",
         ),
         (
-            waits and queue.preempt and waiting and not limit,
+            waits and queue.preempt and not never,
             "'tX' and 'pX' say how long jobs wait, with 'preempt' they do not wait",
         ),
         (
@@ -175,6 +190,10 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
         (
             of.search > 0 and queue.order not in SEARCHED,
             f"searches in the orders {', '.join(SEARCHED)} only, not in {queue.order}",
+        ),
+        (
+            of.patience is None and (of.rule == MATCH or (waits and of.threshold != 1.0)),
+            f"patience: should be a number, such as {PATIENCE:g}: only greedy-wait without a threshold looks ahead",
         ),
         (
             not 0 <= of.search <= MOST_ALTERNATIVES,
@@ -191,7 +210,8 @@ def make_spec(rule: str | Rule, **given: Any) -> PolicySpec:
     """
     rule = next((name for name, function in RULES.items() if function is rule), rule)
     waits = rule in WAITING
-    queue = _LOOKED_AT if waits else FIFO
+    ahead = rule == GREEDY_WAIT and not given.get("preempt") and given.keys().isdisjoint(("threshold", "patience"))
+    queue = _AHEAD if ahead else _LOOKED_AT if waits else FIFO
     if rule == MATCH:
         queue = dataclasses.replace(queue, window=MATCH_WINDOW)
     if rule == GREEDY_WAIT and given.get("preempt"):
@@ -200,11 +220,15 @@ def make_spec(rule: str | Rule, **given: Any) -> PolicySpec:
         given = {"backfill": True} | given  # it draws among all jobs that may start
     if waits and given.get("preempt"):
         given = {"threshold": NO_LIMIT} | given
+    if waits and not ahead:
+        given = {"patience": PATIENCE} | given
+    if ahead:
+        given = {"lifetimes": True} | given
     own = {name: given.pop(name) for name in _QUEUE if name in given}
     if "queue" in given and own:
         raise UserError(f"queue: is given, and so is {next(iter(own))}, which is a part of it; give one of the two")
     if waits and given.get("forward") is None:
-        given["forward"] = TO_IDLE
+        given["forward"] = TO_ANY if ahead else TO_IDLE
     unknown = given.keys() - {field.name for field in dataclasses.fields(PolicySpec)}
     if unknown:
         known = [field.name for field in dataclasses.fields(PolicySpec)][1:]
@@ -297,17 +321,19 @@ def spell(of: PolicySpec) -> str | None:
     queue = of.queue
     if not (isinstance(of.rule, str) and isinstance(queue.order, str) and of.seek in (None, BY_HAND)):
         return None
-    usual = make_spec(of.rule)
+    usual = make_spec(of.rule, **({"patience": PATIENCE} if of.rule == GREEDY_WAIT and not of.looks_ahead else {}))
     base = make_spec(of.rule, preempt=True, order=queue.order) if queue.preempt else usual
     options = [queue.order] if queue.order != usual.queue.order else []
     options += [name for name in SWITCHES if getattr(queue, name) and not getattr(usual.queue, name)]
     options += [of.forward] if of.forward != usual.forward else []
     options += ["seek"] if of.seek is not None else []
-    options += [option for option, field in _FLAGS.items() if getattr(of, field)]
+    options += [option for option, field in _FLAGS.items() if getattr(of, field) and not getattr(usual, field)]
     for letter, field in _NUMBERS.items():
         value, default = (queue, base.queue) if field in _QUEUE else (of, base)
         if getattr(value, field) != getattr(default, field):
             options.append(letter + repr(float(getattr(value, field))).removesuffix(".0"))
+    if of.rule == GREEDY_WAIT and (of.threshold, of.patience, queue.preempt) == (1.0, PATIENCE, False):
+        options.append(f"p{PATIENCE:g}")
     options += [f"n{of.search}"] if of.search not in (0, ALTERNATIVES) else []
     name = ":".join(part for part in (SEARCH if of.search else "", of.rule, "+".join(options)) if part)
     return name if parse_spec(name) == of else None

@@ -19,7 +19,7 @@ SPECS = (
     "load-balance:tenants+backfill",
     "tetris:sjf+spread",
     "contention-aware:sjf+backfill+spread",
-    "greedy-wait",
+    "greedy-wait:p1",
 )
 MORE = Shape(partitions=1, servers=2, groups=1, racks=3, links=5, hops=2, all_links=7)
 SHAPE = strategies.SHAPES["two"]

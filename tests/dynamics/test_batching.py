@@ -70,7 +70,7 @@ def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("spec", few([], ["greedy-wait", "pack:area+backfill+forward"]))
+@pytest.mark.parametrize("spec", few([], ["greedy-wait:p1", "pack:area+backfill+forward"]))
 def test_a_run_is_the_same_one_by_one_and_side_by_side(spec, monkeypatch):
     case = strategies.random_case(3, "two")
     shape = strategies.SHAPES["two"]

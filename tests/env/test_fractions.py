@@ -62,7 +62,7 @@ def program(config, spec: str, params, table) -> tuple[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["greedy-wait", "tetris:area+forward"])
+@pytest.mark.parametrize("spec", ["greedy-wait:p1", "tetris:area+forward"])
 def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     case = strategies.random_case(1, "two")
     config, params = dataclasses.replace(case.shape.config(), shared_gpus=0), case.params
@@ -78,7 +78,7 @@ def test_without_shared_gpus_the_program_has_nothing_of_them(spec):
     assert state.shared.shape == (*case.cluster.shape, 8) and more.count("\n") > 1.1 * text.count("\n")
 
 
-WHOLE = ("greedy-wait", "pack:area+backfill+forward")
+WHOLE = ("greedy-wait:p1", "pack:area+backfill+forward")
 
 
 @pytest.mark.long

@@ -19,14 +19,14 @@ from tests.support.invariants import check_state, fastest, host, jit_observe, wa
 # test_oracle runs all the others, and looks at `illegal`, too.
 WATCHED = {
     "one": ("random:backfill",),
-    "two": ("pack:area+backfill+forward", "tetris:tenants", "greedy-wait"),
+    "two": ("pack:area+backfill+forward", "tetris:tenants", "greedy-wait:p1"),
     "three": ("random:forward", "load-balance"),
 }
 RESERVING = "pack:sjf+backfill+spread+reserve"
 # Of the programs of `strategies.compiled_with`, so that only what is compared with them is compiled here.
 TIMELESS = ("pack", "pack:area+backfill+forward", "contention-aware:sjf+backfill+spread")
-WAITING = ("greedy-wait", "load-balance:tenants+backfill", "contention-aware:sjf+backfill+spread+reserve")
-TIMED = ("pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait")
+WAITING = ("greedy-wait:p1", "load-balance:tenants+backfill", "contention-aware:sjf+backfill+spread+reserve")
+TIMED = ("pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait:p1")
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ SETTINGS = Settings(record_placements=True)
 
 @pytest.mark.slow
 def test_greedy_wait_takes_the_cheapest_place(cluster, job_lists):
-    policy, jobs = parse("greedy-wait"), job_lists[0]
+    policy, jobs = parse("greedy-wait:p1"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
     asked = find_most_lost(result, 12)
     lost_s = result.run_s - jobs.duration_s

@@ -32,21 +32,22 @@ COLUMNS = (
     "lost_s", "slowdown", "stops", "failures", "placement",
 )  # fmt: skip
 
+_GREEDY = "greedy-wait:p1"
 _LISTS = "--num-jobs 60 --seeds 2 --cluster leaf-spine-4 --load 0.9"
 _STOPS = "--preemption on --checkpoint-s 600"
 EVALUATE = {
-    "plain": f"{_LISTS} --policies pack load-balance tetris least-interference contention-aware greedy-wait",
+    "plain": f"{_LISTS} --policies pack load-balance tetris least-interference contention-aware greedy-wait:p1",
     "estimates": f"{_LISTS} --policies pack:sjf+backfill seeking search:pack:area+backfill+n8 --duration-error 1 "
     "--knows estimates --schedulers 4 --max-forwards 8",
     "stops": f"{_LISTS} {_STOPS} --policies tiresias-las pack:srsf+backfill+preempt pack:backfill",
     "history": f"{_LISTS} {_STOPS} --knows history --failures 20,1 --policies qssf tiresias-gittins themis",
-    "acme": "--workload acme-like --num-jobs 200 --cluster fat-tree-64 --load 0.8 --policies pack:backfill greedy-wait",
-    "distributed": "--workload distributed --num-jobs 80 --cluster torus2d-16 --load 0.8 --policies pack greedy-wait",
-    "trace": f"--workload {ROOT}/examples/trace.csv --cluster {ROOT}/examples/cluster.yaml --policies pack greedy-wait",
+    "acme": f"--workload acme-like --num-jobs 200 --cluster fat-tree-64 --load 0.8 --policies pack:backfill {_GREEDY}",
+    "distributed": f"--workload distributed --num-jobs 80 --cluster torus2d-16 --load 0.8 --policies pack {_GREEDY}",
+    "trace": f"--workload {ROOT}/examples/trace.csv --cluster {ROOT}/examples/cluster.yaml --policies pack {_GREEDY}",
     "horizon": f"{_LISTS} --horizon-s 20000 --policies pack pack:sjf+backfill",
 }
 SIMULATE = {
-    "plain": "--num-jobs 80 --cluster leaf-spine-4 --load 1 --policy greedy-wait",
+    "plain": "--num-jobs 80 --cluster leaf-spine-4 --load 1 --policy greedy-wait:p1",
     "stops": f"--num-jobs 80 --cluster dragonfly-16 --load 1 {_STOPS} --policy pack:las+backfill+preempt",
     "failures": "--num-jobs 80 --cluster fat-tree-8 --load 0.8 --failures 10,1 --policy pack:backfill",
 }
@@ -120,7 +121,7 @@ def workloads() -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- Kubernetes
 
 REPLAYS, SNAPSHOTS = 4, 60
-PLANNERS = ("pack:area+backfill+forward", "greedy-wait", "pack:sjf+backfill")
+PLANNERS = ("pack:area+backfill+forward", "greedy-wait:p1", "pack:sjf+backfill")
 ANSWERS = (
     "policy",
     "gang",
@@ -143,7 +144,7 @@ def replayed(case: str, keep: Keep | None = None) -> dict[str, str]:
         path = ROOT / "examples" / "recording.jsonl"
         if case != "example":
             path = objects.write_recording(folder / "day.jsonl", int(case))
-        policies = ["--policies", "pack", "pack:sjf+backfill", "greedy-wait"]
+        policies = ["--policies", "pack", "pack:sjf+backfill", "greedy-wait:p1"]
         said = _command("kube", "replay", str(path), *policies, "--plans", "--json", "out.json")
         found = {"figures": digest_of_text(json.dumps(_figures("out.json")))}
         found["plans"] = digest_of_text("\n".join(line for line in said.splitlines() if "gangs then" in line))

@@ -61,13 +61,18 @@ GROUPS = {
     ),
     "networks": Group(
         ("torus2d", "dragonfly", "rail"),
-        ("pack:sjf+backfill+spread", "least-interference:area+backfill", "contention-aware", "greedy-wait:sjf+spread"),
+        (
+            "pack:sjf+backfill+spread",
+            "least-interference:area+backfill",
+            "contention-aware",
+            "greedy-wait:sjf+spread+p1",
+        ),
     ),
     "waiting": Group(
         ("plain", "wrong-estimates", "failures", "shared", "pairs"),
         (
-            "greedy-wait",
-            "greedy-wait:sjf+spread+lifetime+reserve",
+            "greedy-wait:p1",
+            "greedy-wait:sjf+spread+lifetime+reserve+p1",
             "greedy-wait:tenants+stay+t1.2+p0.5",
             "match",
             "match:area+spread+lifetime+t1.3",
@@ -81,7 +86,7 @@ GROUPS = {
         ("stops", "free-stops", "failures-stops", "history", "shared-stops"),
         (f"{STOPPER}:pack:backfill", f"{STOPPER}:load-balance:tenants+backfill+spread"),
     ),
-    "alone": Group(("plain",), ("pack", "pack:sjf+backfill+reserve+spread", "greedy-wait", "match:sjf+spread")),
+    "alone": Group(("plain",), ("pack", "pack:sjf+backfill+reserve+spread", "greedy-wait:p1", "match:sjf+spread")),
     "learned": Group(("plain", "wrong-estimates", "stops", "failures"), ("quickstart",)),
     "historic": Group(("history",), ("pack:area+backfill",)),
 }

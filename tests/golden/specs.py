@@ -53,15 +53,15 @@ def stopping() -> list[str]:
 
 def searching() -> list[str]:
     """That compare choices."""
-    rules = ("search:pack", "search:greedy-wait", "search:tetris")
-    return [*_all(rules, ("fifo", "sjf", "area"), ("", "backfill"), ("", "spread"), ("n6",))]
+    more = ("fifo", "sjf", "area"), ("", "backfill"), ("", "spread"), ("n6",)
+    return [*_all(("search:pack", "search:tetris"), *more), *_all(("search:greedy-wait",), *more, ("p1",))]
 
 
 # Played in every world in which they may be.
 EVERYWHERE = (
-    *RULES, *SCHEDULERS, "pack:backfill", "pack:sjf+backfill", "pack:area+backfill+reserve+spread", "greedy-wait",
-    "greedy-wait:sjf+spread+lifetime+reserve", "seeking", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
-    "pack:mlfq+backfill+consolidate+preempt+spread+faster", "search:greedy-wait:area+n6", "levels0", "levels1",
+    *RULES, *SCHEDULERS, "pack:backfill", "pack:sjf+backfill", "pack:area+backfill+reserve+spread", "greedy-wait:p1",
+    "greedy-wait:sjf+spread+lifetime+reserve+p1", "seeking", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
+    "pack:mlfq+backfill+consolidate+preempt+spread+faster", "search:greedy-wait:area+p1+n6", "levels0", "levels1",
     "levels2",
 )  # fmt: skip
 

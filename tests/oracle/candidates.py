@@ -1,9 +1,14 @@
 """Candidate placements, what they cost, and `greedy-wait`, in the oracle (section 7 of `docs/semantics.md`)."""
 
+import copy
+import math
+
+import numpy as np
+
 from jaxsched.semantics import ANCHORS, CAPS
 from tests.oracle.contention import demand, least_slowdown, slowdown
 from tests.oracle.filling import Pressure, fill, ps_of, q
-from tests.oracle.gpu_types import seen
+from tests.oracle.gpu_types import seen, tier_of
 from tests.oracle.pairs import Factors
 from tests.oracle.state import State
 
@@ -75,51 +80,97 @@ def effect(
     return own, eff, own / least + (eff - own)
 
 
-def later(state: State, p: int, j: int, w: dict[int, int], own: float, now: dict[int, float]) -> float:
+def later(state: State, p: int, j: int, w: dict[int, int], own: float, ends: dict[int, float]) -> float:
     """Seconds by which the servers of a candidate become wholly free later."""
     K, seconds = state.hw.K, 0.0
     for s in {a // K for a in w}:
-        here = [r for r in state.running[p] if any(a // K == s for a in r.w)]
-        exit_s = max((state.estimated_left_s(r) * now[r.job] for r in here), default=0.0)
+        exit_s = max((ends[r.job] for r in state.running[p] if any(a // K == s for a in r.w)), default=0.0)
         seconds += max(own * state.estimate_s(j) - exit_s, 0.0)
     return seconds
 
 
 def greedy_wait(
-    state: State, p: int, jobs: list[int], threshold: float, patience: float, lifetime: bool, observe: bool
+    state: State, p: int, jobs: list[int], threshold: float, patience: float | None, lifetime: bool, observe: bool
 ):
-    """(job, workers) of the first job whose best candidate is good enough, or None."""
-    look = Look(state, p, lifetime, observe)
+    """(job, workers) of the first job whose best candidate is good enough, or None; without patience it looks ahead."""
+    look = Look(state, p, lifetime, observe, ahead=patience is None)
     for j in jobs:
-        places = [(w, state.gpu_for(p, j, min(w))) for w in candidates(state, p, j) if w is not None]
-        _, loss, (w, _) = look.best(j, places)
-        if look.is_good(j, loss, threshold, patience) or not state.running[p]:
+        _, loss, (w, _) = look.best(j, offered(state, p, j))
+        if not state.running[p]:
+            return j, w
+        if patience is None and not state.jobs[j].fraction:
+            good = not had_better_wait(look, j, loss)
+        else:
+            good = look.is_good(j, loss, threshold, 1.0 if patience is None else patience)
+        if good:
             return j, w
     return None
+
+
+def offered(state: State, p: int, j: int) -> list[tuple[dict[int, int], int | None]]:
+    """The valid candidates of a job, and the shared GPU that a fraction would get there."""
+    return [(w, state.gpu_for(p, j, min(w))) for w in candidates(state, p, j) if w is not None]
+
+
+def had_better_wait(look: "Look", j: int, eff: float) -> bool:
+    """Whether some place that is free later is worth the wait ("Looking ahead" of section 7)."""
+    state, p = look.state, look.p
+    tier = tier_of(state, p, j)
+    estimate_s = state.estimate_s(j)
+    reach, least = look.eff_then(math.inf, j, tier), eff
+    if q(reach) >= q(eff):
+        return False
+    ends = sorted({end_s for i, end_s in look.ends.items() if not state.jobs[i].fraction})
+    for end_s in ends:
+        waits = max(end_s, state.interval_s) / estimate_s
+        if q(waits + reach) >= q(least):
+            break
+        least = min(least, waits + look.eff_then(end_s, j, tier))
+    return q(least) < q(eff)
 
 
 class Look:
     """A partition at one moment, as who appraises placements sees it."""
 
-    def __init__(self, state: State, p: int, lifetime: bool, observe: bool, alike: bool = False):
+    def __init__(self, state: State, p: int, lifetime: bool, observe: bool, alike: bool = False, ahead: bool = False):
         """What is the same for all candidates."""
         self.state, self.p, self.lifetime, self.alike = state, p, lifetime, alike
         self.believed = state.believed(observe)
         self.before, self.now = state.total_use(), state.slowdowns()
         self.as_believed = state.slowdowns_by(self.believed)
-        ends = [state.estimated_left_s(r) * self.now[r.job] for r in state.running[p]]
-        self.wait = max(state.interval_s, min(ends, default=0.0))
+        self.observe, self.ahead = observe, ahead
+        self.left_s = {r.job: state.estimated_left_s(r) for r in state.running[p]}
+        self.ends = {i: left * self.now[i] for i, left in self.left_s.items()}  # seconds from now
+        self.wait = max(state.interval_s, min(self.ends.values(), default=0.0))
 
     def best(self, j: int, places: list[tuple[dict[int, int], int | None]]):
-        """(cost, loss, place) of the candidate of least cost, which is `eff`, or that and `later`."""
+        """(cost, loss, place) of the candidate of least cost; the loss is `eff` of who looks ahead."""
         found = []
         for w, gpu in places:
             known = self.before, self.as_believed, self.believed, self.alike
             own, cost, loss = effect(self.state, self.p, j, w, gpu, *known)
+            if self.ahead and not self.state.jobs[j].fraction:
+                loss = cost
             if self.lifetime:
-                cost += later(self.state, self.p, j, w, own, self.now) / self.state.estimate_s(j)
+                cost += later(self.state, self.p, j, w, own, self.ends) / self.state.estimate_s(j)
             found.append((cost, loss, (w, gpu)))
         return min(found, key=lambda one: q(one[0]))
+
+    def eff_then(self, end_s: float, j: int, tier: float | None) -> float:
+        """`eff` of a job's best candidate once the jobs here that end by then are gone; `inf`: with all empty."""
+        state, p = self.state, self.p
+        then = copy.copy(state)
+        then.least_speed = tier
+        if end_s == math.inf:
+            then.running, then.out = [[] for _ in state.running], np.zeros_like(state.out)
+        else:
+            then.running = list(state.running)
+            then.running[p] = [r for r in state.running[p] if state.jobs[r.job].fraction or self.ends[r.job] > end_s]
+        here = [r.job for r in then.running[p]]
+        then.left_then_s = {i: self.left_s[i] * max(1 - end_s / self.ends[i], 0.0) for i in here}
+        look = Look(then, p, self.lifetime, self.observe, ahead=True)
+        look.ends = {i: max(self.ends[i] - end_s, 0.0) for i in here}
+        return look.best(j, offered(then, p, j))[1]
 
     def is_good(self, j: int, loss: float, threshold: float, patience: float) -> bool:
         """Whether a candidate of such a loss is good enough."""

@@ -67,6 +67,7 @@ def _fall_back(state: "State", p: int, r: "Running") -> None:
     state.restarting_s[r.job] -= r.restart_s
     state.running[p].remove(r)
     state.queue[p].append(r.job)
+    state.owed_s.pop(r.job, None)
 
 
 def room(state: "State", p: int) -> float:

@@ -27,7 +27,7 @@ def tier_of(state: State, p: int, j: int, without: Collection[int] = ()) -> floa
 
 def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
     """Free GPUs and capacities as rules see them: none below the job's tier."""
-    tier = tier_of(state, p, j)
+    tier = tier_of(state, p, j) if state.least_speed is None else state.least_speed
     at = set() if tier is None else set(groups_at(state, p, j, tier))
     free, cap = [state.seen_free(p, j, a) for a in range(state.hw.N * state.hw.K)], state.capacity(p, j)
     return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]

@@ -4,6 +4,7 @@ All but `random`, whose draws no independent implementation could share.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +34,7 @@ def make_policy(
     forward: str = "stay",
     threshold: float = 1.0,
     window: int = 4,
-    patience: float = 1.0,
+    patience: float | None = 1.0,
     lifetime: bool = False,
     reserve: bool = False,
     preempt: bool = False,
@@ -55,6 +56,7 @@ def make_policy(
     if seek is not None and (preempt or not backfill or forward != "spread"):
         raise ValueError((preempt, backfill, forward))
 
+    ahead = name == "greedy-wait" and patience is None and not preempt
     levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
 
     def policy(state: State, p: int) -> tuple:
@@ -69,7 +71,7 @@ def make_policy(
             if (
                 held(state, j)
                 or not state.feasible(t, j)
-                or not (gang is None or may_pass(state, order, t, j, *gang, levels=levels))
+                or not (gang is None or may_pass(state, order, t, j, *gang, levels=levels, ahead=ahead))
             ):
                 return False
             return len(tiers(state, j)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
@@ -94,6 +96,8 @@ def make_policy(
                 target = seeking.before_start(state, seeks, p, j)
             if target is not None:
                 return "forward", j, target
+            if ahead and kept[p] is not None:
+                charge(state, p, order, j, *kept[p], levels=levels)
             return "place", j, w, ps_of(state.jobs[j], w), *gpu
         action = forward_action(state, p, queue, forward, may_start)
         if seeks is not None and action == ("wait",) and seeking.news(state):
@@ -149,14 +153,25 @@ def kept_for(state: State, p: int, queue: list[int]) -> tuple[int, float, int] |
     j = next((j for j in queue if state.jobs[j].W * state.jobs[j].g > 1 and not state.feasible(p, j)), None)
     if j is None:
         return None
-    need, now = state.jobs[j].W * state.jobs[j].g, state.slowdowns()
+    need, free, ends = state.jobs[j].W * state.jobs[j].g, state.free_for(p, j), whole_ends(state, p, j)
+    wait = wait_for(state, p, j, need)
+    if wait == math.inf:
+        return None
+    return j, wait, free + sum(gpus for end, gpus in ends if q(end / wait) <= GRID) - need
+
+
+def whole_ends(state: State, p: int, j: int) -> list[tuple[float, int]]:
+    """When the jobs with whole GPUs that a job may use end in a partition, and how many these are."""
+    now = state.slowdowns()
     whole = [r for r in state.running[p] if not state.jobs[r.job].fraction and state.held_for(r, j) > 0]
-    ends = sorted((state.estimated_left_s(r) * now[r.job], state.held_for(r, j)) for r in whole)
-    free = state.free_for(p, j)
-    for wait, _ in ends:
-        if free + sum(gpus for end, gpus in ends if end <= wait) >= need:
-            return j, wait, free + sum(gpus for end, gpus in ends if q(end / wait) <= GRID) - need
-    return None
+    return sorted((state.estimated_left_s(r) * now[r.job], state.held_for(r, j)) for r in whole)
+
+
+def wait_for(state: State, p: int, j: int, need: int) -> float:
+    """Seconds to the first of these ends by which so many GPUs are free that a job may use, `inf` if there is none."""
+    free, ends = state.free_for(p, j), whole_ends(state, p, j)
+    enough = (end for end, _ in ends if free + sum(gpus for other, gpus in ends if other <= end) >= need)
+    return next(enough, math.inf)
 
 
 def may_pass(
@@ -168,15 +183,47 @@ def may_pass(
     wait: float,
     spare: int,
     levels: preemption.Rule | None = None,
+    ahead: bool = False,
 ) -> bool:
-    """Whether the job may start in a partition although GPUs are kept there for a gang."""
-    job = state.jobs[j]
-    if not (state.hw.usable(p, job) & state.hw.usable(p, state.jobs[gang])).any():
+    """Whether the job may start in a partition although GPUs are kept there for a gang.
+
+    Who looks `ahead` keeps them where that is worth it.
+    """
+    if share_no_gpu(state, p, j, gang):
         return True
     if (order_key(state, order, j, levels), j) < (order_key(state, order, gang, levels), gang):
         return True
     smaller = order_key(state, "area", j) <= order_key(state, "area", gang)
-    return smaller or q(state.estimate_s(j) / wait) <= GRID or job.W * job.g <= spare
+    if smaller or leaves_enough(state, j, wait, spare):
+        return True
+    if not ahead:
+        return False
+    both = wait_for_both(state, p, gang, j)
+    held = min(both, wait + state.estimate_s(gang))
+    return q((state.owed_s.get(gang, 0.0) + min(both, state.estimate_s(j)) - wait) / held) <= GRID
+
+
+def share_no_gpu(state: State, p: int, j: int, other: int) -> bool:
+    """Whether there is no GPU in a partition that both jobs may use."""
+    return not (state.hw.usable(p, state.jobs[j]) & state.hw.usable(p, state.jobs[other])).any()
+
+
+def leaves_enough(state: State, j: int, wait: float, spare: int) -> bool:
+    """Whether a job is done when the gang can start, or leaves it its GPUs."""
+    return q(state.estimate_s(j) / wait) <= GRID or state.jobs[j].W * state.jobs[j].g <= spare
+
+
+def wait_for_both(state: State, p: int, gang: int, j: int) -> float:
+    """Seconds until a partition has GPUs for a gang and another job, `inf` if it never has."""
+    return wait_for(state, p, gang, sum(state.jobs[i].W * state.jobs[i].g for i in (gang, j)))
+
+
+def charge(state: State, p: int, order: str, j: int, gang: int, wait: float, spare: int, levels=None) -> None:
+    """A job starts that passes the gang, which may start later for it."""
+    before = (order_key(state, order, j, levels), j) < (order_key(state, order, gang, levels), gang)
+    if not (before or leaves_enough(state, j, wait, spare) or share_no_gpu(state, p, j, gang)):
+        later = min(wait_for_both(state, p, gang, j), state.estimate_s(j)) - wait
+        state.owed_after_round.append((gang, max(later, 0.0)))
 
 
 def forward_action(state: State, p: int, queue: list[int], rule: str, may_start):

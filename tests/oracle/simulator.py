@@ -167,6 +167,9 @@ def _decide(state: State, policy, rounds: int) -> bool:
         if len(waited) == hw.P:
             break
         actions = {p: policy(state, p) for p in range(hw.P) if p not in waited}  # all on the state before the round
+        for j, owed_s in state.owed_after_round:
+            state.owed_s[j] = state.owed_s.get(j, 0.0) + owed_s
+        state.owed_after_round.clear()
         legal = {p: _legal(state, p, action) for p, action in actions.items()}
         for p, action in actions.items():
             if legal[p] and action[0] == "stop":
@@ -186,6 +189,7 @@ def _decide(state: State, policy, rounds: int) -> bool:
                 slots[target] -= 1
                 state.queue[p].remove(j)
                 state.queue[target].append(j)
+                state.owed_s.pop(j, None)
                 state.forwards[j] += 1
                 acted = True
             else:
@@ -235,6 +239,7 @@ def _stop(state: State, p: int, jobs: list[int]) -> None:
         state.restarting_s[r.job] -= r.restart_s
         state.running[p].remove(r)
         state.queue[p].append(r.job)
+    state.owed_s.pop(r.job, None)
 
 
 def _legal(state: State, p: int, action) -> bool:

@@ -62,6 +62,12 @@ class State:
         self.preemption, self.consolidate, self.history = costs, False, knows_history
         self.pairs = pairs  # None: all factors are 1
         self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
+        # Of a state to come, as a policy expects it: the slowest GPUs that it looks at, and what jobs have left.
+        self.least_speed: float | None = None
+        self.left_then_s: dict[int, float] | None = None
+        # What others have cost gangs that they passed, and what those do that start in this round.
+        self.owed_s: dict[int, float] = {}
+        self.owed_after_round: list[tuple[int, float]] = []
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
         self.finished: list[tuple[Running, float]] = []
@@ -201,6 +207,8 @@ class State:
 
     def estimated_left_s(self, r: Running) -> float:
         """What a policy knows of a running job's remaining ideal seconds (section 7)."""
+        if self.left_then_s is not None and r.job in self.left_then_s:
+            return self.left_then_s[r.job]
         return self.left_by_estimate_s(r.job, r.remaining_s)
 
     def left_by_estimate_s(self, j: int, remaining_s: float) -> float:

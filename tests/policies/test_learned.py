@@ -80,7 +80,7 @@ def test_a_job_that_is_slow_everywhere_in_its_partition_still_starts():
 @pytest.mark.long
 def test_untrained_it_decides_like_the_rule_that_it_starts_from():
     """In 7 of 8 turns in which one of them acts, among like servers 19 of 20, down to the choice among equals."""
-    rule = parse(f"greedy-wait:{QUEUE.order}+spread")
+    rule = parse(f"greedy-wait:{QUEUE.order}+spread+p1")
     soft = learned_policy("soft", NET, untrained(), QUEUE)
 
     @jax.jit

@@ -60,7 +60,8 @@ def test_a_policy_is_parsed_from_how_it_is_spelled(spec):
 def test_how_policies_are_spelled():
     for spelled, shortest in {
         "pack:fifo": "pack",
-        "greedy-wait:area+backfill+forward+t1+p1": "greedy-wait",
+        "greedy-wait:area+backfill+forward+t1+p1": "greedy-wait:p1",
+        "greedy-wait:spread+sjf+reserve+lifetime": "greedy-wait",
         "pack:spread+backfill+sjf": "pack:sjf+backfill+spread",
         "search:pack:n64+sjf": "search:pack:sjf",
         "pack:themis+preempt+h1.50": "pack:themis+preempt+h1.5",

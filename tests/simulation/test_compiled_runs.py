@@ -34,7 +34,7 @@ from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from tests.support.cases import few
 
-SPECS = ("pack:area+backfill+spread", "tetris:tenants", "greedy-wait:sjf+spread+lifetime+reserve")
+SPECS = ("pack:area+backfill+spread", "tetris:tenants", "greedy-wait:sjf+spread+lifetime+reserve+p1")
 
 
 WORLDS = [  # the oracle tests hold both engines to more
@@ -163,7 +163,7 @@ def test_auto_takes_the_loop_where_it_can(monkeypatch):
 
     shared = dataclasses.replace(jobs, workers=np.ones_like(jobs.workers), ps=np.zeros_like(jobs.ps))
     shared = dataclasses.replace(shared, milli=np.full_like(jobs.milli, 500))
-    assert engines(["pack:backfill+reserve", "greedy-wait", "random"]) == ["compiled", "compiled", "jax"]
+    assert engines(["pack:backfill+reserve", "greedy-wait:p1", "random"]) == ["compiled", "compiled", "jax"]
     assert engines(["pack", "match"], shared) == ["compiled", "compiled"]
     monkeypatch.setattr(coverage, "numba_missing", lambda: "none")
     assert engines(["pack"]) == ["jax"]

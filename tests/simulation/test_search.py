@@ -29,7 +29,7 @@ from tests.oracle import policies as oracle_policies
 from tests.oracle import simulator
 from tests.support.random_cases import random_case
 
-RULE = "greedy-wait:sjf+spread+lifetime+reserve"
+RULE = "greedy-wait:sjf+spread+lifetime+reserve+p1"
 CLUSTER = get_cluster("leaf-spine-4", 2)
 
 

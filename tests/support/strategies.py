@@ -108,18 +108,18 @@ SPECS = {
     ),
 }
 GREEDY = {
-    "one": ("greedy-wait", "greedy-wait:fifo+t1.3+p0.5"),
+    "one": ("greedy-wait:p1", "greedy-wait:fifo+t1.3+p0.5"),
     "two": (
-        "greedy-wait",
+        "greedy-wait:p1",
         "greedy-wait:sjf+stay+t1.05+p0",
-        "greedy-wait:sjf+spread+lifetime",
-        "greedy-wait:sjf+spread+lifetime+reserve",
+        "greedy-wait:sjf+spread+lifetime+p1",
+        "greedy-wait:sjf+spread+lifetime+reserve+p1",
     ),
     "three": (
         "greedy-wait:t1.5+p2",
         "greedy-wait:tenants+t1.2",
-        "greedy-wait:sjf+spread",
-        "greedy-wait:sjf+spread+reserve",
+        "greedy-wait:sjf+spread+p1",
+        "greedy-wait:sjf+spread+reserve+p1",
         "greedy-wait:lifetime+p2",
     ),
 }

@@ -39,6 +39,7 @@ from jaxsched.event_loop._kernel.records import (
     START,
     TENANT,
     WIRE,
+    Kept,
     Known,
     Past,
     Records,
@@ -180,6 +181,7 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         shared=_build_shared_gpus(w),
         passed=passed,
         known=build_nothing_known(w.tenants, len(w.models)),
+        kept=Kept(free[0].copy(), on_group[0].copy(), on_wire.copy(), np.zeros(r), np.zeros(r), np.zeros(n)),
     )
 
 

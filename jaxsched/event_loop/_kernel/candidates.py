@@ -166,7 +166,8 @@ def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int) -> tuple
     own, added_s = _measure_effect(w, t, p, slot, j)
     later_s = _estimate_later(w, t, p, slot, own * estimate_s) if w.rule.lifetimes else 0.0
     cost = own + added_s / estimate_s + later_s / estimate_s
-    return cost, own / t.slots[p, slot].least + added_s / estimate_s
+    least = 1.0 if w.rule.ahead and w.jobs[j].size > 0 else t.slots[p, slot].least
+    return cost, own / least + added_s / estimate_s
 
 
 @compiled

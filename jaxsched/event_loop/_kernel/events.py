@@ -10,6 +10,7 @@ from jaxsched.event_loop._kernel.looking import accept, match, take_candidate
 from jaxsched.event_loop._kernel.occupancy import end_until, has_room_in_log, refresh, start
 from jaxsched.event_loop._kernel.openings import (
     STAY,
+    charge,
     choose_forward,
     find_first_open,
     is_anything_possible,
@@ -158,6 +159,8 @@ def _act(w: World, t: Tables) -> bool:
             continue
         if target == p:
             j = dequeue(t, p, partition.chosen)
+            if w.rule.ahead and w.rule.reserve:
+                charge(w, t, p, j)
             if w.masks:
                 hide_others(w, t, p, j)
             used = take_candidate(w, t, p, j) if w.rule.looks else place(w, t, p, j)

@@ -4,13 +4,14 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
 from jaxsched.event_loop._kernel.estimates import estimate_ends
-from jaxsched.event_loop._kernel.gpu_tiers import hide_others, show_others
+from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.occupancy import is_affected
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
-from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.records import STAMP, Tables, World
 from jaxsched.event_loop._kernel.rules import NEVER
-from jaxsched.event_loop._kernel.speed import quantise
+from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise
 
 _LOWEST_KEY = np.float32(1e-9)
 
@@ -26,8 +27,7 @@ def accept(w: World, t: Tables, p: int) -> int:
         j = t.queue[p, place]
         if not may_start(w, t, p, j, place):
             continue
-        _, loss = _appraise_visible(w, t, p, j)
-        if _is_good(w, t, p, j, loss, wait_s):
+        if _takes_place(w, t, p, j, wait_s):
             return place
         seen += 1
         if seen == w.rule.window:
@@ -102,3 +102,132 @@ def _is_good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) ->
     if t.partitions[p].running == 0 or quantise(loss) <= quantise(w.rule.threshold):
         return True
     return quantise(stake) <= quantise(w.rule.patience)
+
+
+@compiled
+def _takes_place(w: World, t: Tables, p: int, j: int, wait_s: float) -> bool:
+    """Whether a job takes its best candidate now, which the partition notes."""
+    if not w.rule.ahead or w.jobs[j].size < 0:
+        _, loss = _appraise_visible(w, t, p, j)
+        return _is_good(w, t, p, j, loss, wait_s)
+    tier = 0
+    if w.masks:
+        tier = find_tier(w, t, p, j)
+        hide_others(w, t, p, j)
+    _, eff = find_best_candidate(w, t, p, j)
+    takes = t.partitions[p].running == 0 or not _had_better_wait(w, t, p, j, eff, tier)
+    if w.masks:
+        show_others(t, p)
+    return takes
+
+
+@compiled
+def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
+    """Whether a job would be done sooner on a place that it can have once some running jobs have ended."""
+    partition = t.partitions[p]
+    estimate_s, anchor, cap, gpu = max(w.jobs[j].estimate_s, 1e-9), partition.anchor, partition.cap, partition.gpu
+    estimate_ends(w, t, p)  # others who asked may have left out some
+    _keep(t, p)
+    if t.service[j].reach == 0.0 or w.masks:
+        _empty(w, t, p, j, tier)
+        _, t.service[j].reach = find_best_candidate(w, t, p, j)
+        _restore(t, p)
+    reach, least, after_s = t.service[j].reach, eff, 0.0
+    while quantise(reach) < quantise(eff):
+        end_s = np.inf
+        for i in range(partition.running):
+            if t.scratch.end_s[i] > after_s and w.jobs[t.running[p, i].job].size > 0:
+                end_s = min(end_s, t.scratch.end_s[i])
+        waits = max(end_s, w.interval_s) / estimate_s
+        if not quantise(waits + reach) < quantise(least):
+            break
+        _let_end(w, t, p, after_s, end_s, j, tier)
+        after_s = end_s
+        _, then = find_best_candidate(w, t, p, j)
+        least = min(least, waits + then)
+    if after_s > 0.0:
+        _restore(t, p)
+    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
+    return quantise(least) < quantise(eff)
+
+
+@compiled
+def _keep(t: Tables, p: int) -> None:
+    """Note what looking ahead changes."""
+    for a in range(t.free.shape[1]):
+        on, kept = t.on_group[p, a], t.kept.groups[a]
+        kept.users, kept.stamp, kept.cpu, kept.pcie = on.users, on.stamp, on.cpu, on.pcie
+        t.kept.free[a] = t.free[p, a]
+    for m in range(len(t.on_wire)):
+        wired, kept_wire = t.on_wire[m], t.kept.wires[m]
+        kept_wire.users, kept_wire.stamp, kept_wire.use = wired.users, wired.stamp, wired.use
+    for i in range(t.partitions[p].running):
+        t.kept.left_s[i], t.kept.rate[i] = t.scratch.left_s[i], t.shared.rate[i]
+    for s in range(len(t.scratch.exit_s)):
+        t.kept.exit_s[s] = t.scratch.exit_s[s]
+
+
+@compiled
+def _restore(t: Tables, p: int) -> None:
+    """Make it the present again."""
+    for a in range(t.free.shape[1]):
+        on, kept = t.on_group[p, a], t.kept.groups[a]
+        on.users, on.stamp, on.cpu, on.pcie = kept.users, kept.stamp, kept.cpu, kept.pcie
+        t.free[p, a] = t.kept.free[a]
+    for m in range(len(t.on_wire)):
+        wired, kept_wire = t.on_wire[m], t.kept.wires[m]
+        wired.users, wired.stamp, wired.use = kept_wire.users, kept_wire.stamp, kept_wire.use
+    for i in range(t.partitions[p].running):
+        t.scratch.left_s[i], t.shared.rate[i] = t.kept.left_s[i], t.kept.rate[i]
+    for s in range(len(t.scratch.exit_s)):
+        t.scratch.exit_s[s] = t.kept.exit_s[s]
+
+
+@compiled
+def _empty(w: World, t: Tables, p: int, j: int, tier: int) -> None:
+    """As if nothing ran anywhere, and all servers were there."""
+    for a in range(t.free.shape[1]):
+        on = t.on_group[p, a]
+        on.users, on.cpu, on.pcie = 0, 0.0, 0.0
+        t.free[p, a] = w.site.groups[p, a].gpus if is_at_tier(w, p, a, j, tier) else 0
+    for m in range(len(t.on_wire)):
+        t.on_wire[m].users, t.on_wire[m].use = 0, 0.0
+    t.scratch.left_s[:] = 0.0
+    t.scratch.exit_s[:] = 0.0
+
+
+@compiled
+def _let_end(w: World, t: Tables, p: int, after_s: float, until_s: float, j: int, tier: int) -> None:
+    """As it will be once the jobs with whole GPUs that end after one time, and up to another, are gone."""
+    t.numbers[STAMP] += 1
+    for i in range(t.partitions[p].running):
+        job = w.jobs[t.running[p, i].job]
+        if job.size > 0 and after_s < t.scratch.end_s[i] <= until_s:
+            _take_away(w, t, p, i, j, tier)
+    for i in range(t.partitions[p].running):
+        run = t.running[p, i]
+        left = 1.0 - until_s / t.scratch.end_s[i] if t.scratch.end_s[i] > until_s else 0.0
+        t.scratch.left_s[i] = left * t.kept.left_s[i]
+        if left > 0.0 and is_affected(t, p, run.slot):
+            t.shared.rate[i] = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed)
+    for s in range(len(t.scratch.exit_s)):
+        t.scratch.exit_s[s] = max(t.kept.exit_s[s] - until_s, 0.0)
+    t.numbers[STAMP] += 1
+
+
+@compiled
+def _take_away(w: World, t: Tables, p: int, i: int, j: int, tier: int) -> None:
+    """A running job with whole GPUs is gone, for as long as it is looked ahead for job `j`, which sees that tier."""
+    stamp, slot, wide = t.numbers[STAMP], t.running[p, i].slot, w.jobs[t.running[p, i].job].wide
+    for g in range(t.slots[p, slot].groups):
+        group = t.groups[p, slot, g]
+        if is_at_tier(w, p, group.group, j, tier):
+            t.free[p, group.group] += group.workers * wide
+        on = t.on_group[p, group.group]
+        on.users, on.stamp = on.users - 1, stamp
+        on.cpu, on.pcie = (on.cpu - group.cpu, on.pcie - group.pcie) if on.users > 0 else (0.0, 0.0)
+    for m in range(t.slots[p, slot].wires):
+        wire = t.wires[p, slot, m]
+        wired = t.on_wire[wire.wire]
+        wired.users, wired.stamp = wired.users - 1, stamp
+        wired.use = wired.use - wire.use if wired.users > 0 else 0.0

@@ -176,7 +176,14 @@ def _may_pass(w: World, t: Tables, p: int, j: int) -> bool:
         return True
     if comes_before(w, t, j, partition.gang) or job.area <= w.jobs[partition.gang].area:
         return True
-    return quantise(job.estimate_s / partition.wait_s) <= GRID or count_gang_gpus(w, j) <= partition.spare
+    if _leaves_enough(w, t, p, j):
+        return True
+    if not w.rule.ahead:
+        return False
+    both_s = _estimate_wait_for_both(w, t, p, j)
+    held_s = min(both_s, partition.wait_s + w.jobs[partition.gang].estimate_s)
+    lost_s = t.service[partition.gang].owed_s + min(both_s, job.estimate_s) - partition.wait_s
+    return quantise(lost_s / held_s) <= GRID
 
 
 @compiled
@@ -186,3 +193,30 @@ def _share_no_gpu(w: World, p: int, allowed: int, other: int) -> bool:
         if w.site.usable[allowed, p, a] > 0 and w.site.usable[other, p, a] > 0:
             return False
     return True
+
+
+@compiled
+def _leaves_enough(w: World, t: Tables, p: int, j: int) -> bool:
+    """Whether a job is done before the gang can start, or leaves it the GPUs that it needs then."""
+    partition = t.partitions[p]
+    return quantise(w.jobs[j].estimate_s / partition.wait_s) <= GRID or count_gang_gpus(w, j) <= partition.spare
+
+
+@compiled
+def _estimate_wait_for_both(w: World, t: Tables, p: int, j: int) -> float:
+    """Seconds until a partition has the GPUs of its gang and of a job, inf = never."""
+    gang = t.partitions[p].gang
+    wait_s, _ = estimate_wait(w, t, p, count_gang_gpus(w, gang) + count_gang_gpus(w, j), w.jobs[gang].allowed)
+    return wait_s
+
+
+@compiled
+def charge(w: World, t: Tables, p: int, j: int) -> None:
+    """Note what a job that is about to start costs the gang of its partition, if it passes that."""
+    partition = t.partitions[p]
+    if partition.gang < 0 or comes_before(w, t, j, partition.gang) or _leaves_enough(w, t, p, j):
+        return
+    if w.masks and _share_no_gpu(w, p, w.jobs[j].allowed, w.jobs[partition.gang].allowed):
+        return
+    until_s = min(_estimate_wait_for_both(w, t, p, j), w.jobs[j].estimate_s)
+    t.service[partition.gang].owed_s += max(until_s - partition.wait_s, 0.0)

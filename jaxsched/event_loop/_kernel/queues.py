@@ -78,6 +78,7 @@ def enqueue(w: World, t: Tables, p: int, j: int) -> None:
     if w.history:
         expect(w, t, j)
         estimate(w, j, t.service[j].expected_s, run_s(w, t.service[j].ran))
+    t.service[j].reach = t.service[j].owed_s = 0.0
     _rank(w, t, j)
     _insert(w, t, p, partition.queued, j)
     partition.queued += 1

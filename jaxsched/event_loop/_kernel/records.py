@@ -58,10 +58,11 @@ TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `queues.measure`;
-# `expected_s`: by the history; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
+# `expected_s`: by the history; `reach`: what `greedy-wait` may hope for, 0: not yet known; `owed_s`: what others cost
+# it that passed; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
 SERVICE = _record(
     left_s="f8", since="i8", ran="i8", stops="i8", restarting_s="f8", lost_s="f8", level="i8", exceed="f8",
-    expected_s="f8", failure_restarts="i8", fallen_s="f8",
+    expected_s="f8", reach="f8", owed_s="f8", failure_restarts="i8", fallen_s="f8",
 )  # fmt: skip
 # As `Starts` of the environment's state.
 START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", failure_restarts="i8", gpu="i8")
@@ -139,6 +140,7 @@ class Rule(NamedTuple):
     window: int  # of `greedy-wait`, as all that follows: so many jobs are looked at
     threshold: float
     patience: float
+    ahead: bool  # it looks ahead, and has no need of these two but for fractions of a GPU
     lifetimes: bool
     looks: bool  # `greedy-wait` or `match`, which appraise candidates
     alike: bool  # `match` where jobs may be stopped: all seconds count the same
@@ -229,6 +231,17 @@ class Scratch(NamedTuple):
     kept_wires: Records  # ON_WIRE[...]
 
 
+class Kept(NamedTuple):
+    """What a partition has now, while it is looked at as it will be."""
+
+    free: Int64[np.ndarray, "NK"]
+    groups: Records  # ON_GROUP[NK]
+    wires: Records  # ON_WIRE[wires]
+    left_s: Float64[np.ndarray, "R"]
+    rate: Float64[np.ndarray, "R"]
+    exit_s: Float64[np.ndarray, "N"]
+
+
 class Tables(NamedTuple):
     """The state of a run and room to work in."""
 
@@ -258,3 +271,4 @@ class Tables(NamedTuple):
     shared: SharedGPUs
     passed: Int64[np.ndarray, "P N"]  # changes of each server so far; odd: it is out
     known: Known
+    kept: Kept

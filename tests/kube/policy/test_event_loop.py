@@ -66,7 +66,7 @@ def drawn_pods(draw: random.Random) -> tuple[list[dict], list[dict]]:
     "name",
     few(
         ["pack:area+backfill+reserve+forward", "pack:sjf+backfill+spread"],
-        ["greedy-wait", "pack:area+backfill+reserve+forward", "pack:sjf+backfill+spread"],
+        ["greedy-wait:p1", "pack:area+backfill+reserve+forward", "pack:sjf+backfill+spread"],
     ),
 )
 def test_a_rule_decides_round_by_round_as_its_jax_program(name: str) -> None:
