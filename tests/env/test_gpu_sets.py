@@ -15,7 +15,7 @@ POLICIES = {
     "two": (
         "pack:sjf+backfill+reserve+spread",
         "tetris:tenants+backfill+consolidate",
-        "greedy-wait:area+forward+lifetime",
+        "greedy-wait:area+forward+lifetime+p1",
         "match:sjf+reserve+spread",
         "first-fit:fifo+forward",
     ),

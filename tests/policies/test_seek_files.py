@@ -54,7 +54,7 @@ def test_folder_and_rule_are_played_beside_what_does_not_seek(folder):
     [
         "pack:sjf+backfill+seek",
         "pack:sjf+spread+seek",
-        "greedy-wait:seek",
+        "greedy-wait:forward+seek",
         "random:spread+seek",
         "pack:mlfq+backfill+preempt+spread+seek",
     ],

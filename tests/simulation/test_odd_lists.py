@@ -19,7 +19,7 @@ from tests.oracle import policies, simulator
 from tests.support.cases import TIMES
 
 LISTS, PARTS, JOBS = 150 * TIMES, 3 * TIMES, 12
-SPECS = ("pack:sjf+backfill", "greedy-wait", "load-balance:area+backfill+reserve")
+SPECS = ("pack:sjf+backfill", "greedy-wait:p1", "load-balance:area+backfill+reserve")
 FOR_THE_ORACLE = 1500  # boundaries, which it plays one after the other
 CLUSTER = "leaf-spine-2"
 # Run times are float32 in JAX: so far, in parts of a run, a completion may be from where it is in float64.

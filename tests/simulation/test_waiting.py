@@ -21,13 +21,8 @@ AHEAD, BY_PATIENCE = "greedy-wait", "greedy-wait:p1"
 def played(submit_s, duration_s, servers, count: int = 4, policies=(AHEAD, BY_PATIENCE), **settings) -> list[Outcome]:
     """Gangs of so many whole servers of 8 GPUs, of a loud model, on racks of two with thin uplinks."""
     cluster = build([Server(groups=(8,))] * count, leaf_spine(count, 2, oversubscription=8.0), 1)
-    jobs = make_job_list(
-        submit_s,
-        duration_s,
-        np.full(len(submit_s), 8),
-        workers=np.array(servers),
-        model=MODEL_NAMES.index("vgg16"),
-    )
+    options = {"gpus_per_worker": 8, "model": MODEL_NAMES.index("vgg16")}
+    jobs = make_job_list(np.array(submit_s), np.array(duration_s), np.array(servers), **options)
     found = simulate(parse_all(policies), cluster, [jobs], Settings(record_placements=True, **settings))
     return [found[name][0] for name in policies]
 
@@ -39,26 +34,22 @@ def test_a_gang_wider_than_a_rack_does_not_wait_for_a_place_that_does_not_exist(
     assert patient.start_s[1] >= HOUR
 
 
-def test_a_gang_waits_for_a_rack_if_that_is_free_soon_and_a_short_one_does_not():
-    """Two servers of different racks are free."""
-    times = [0.0, 0.0, MINUTE, MINUTE]
-    (long,) = played(times[:3], [HOUR, 40 * HOUR, 40 * HOUR], [1, 1, 2], policies=(AHEAD,))
-    (short,) = played(times[:3], [HOUR, 40 * HOUR, 10 * MINUTE], [1, 1, 2], policies=(AHEAD,))
-    assert HOUR <= long.start_s[2] <= HOUR + MINUTE and short.start_s[2] == MINUTE
-    assert long.run_s[2] < 1.01 * 40 * HOUR and short.run_s[2] > 1.01 * 10 * MINUTE
-    (later,) = played(times[:3], [30 * HOUR, 40 * HOUR, 40 * HOUR], [1, 1, 2], policies=(AHEAD,))
-    saved_s = later.run_s[2] - long.run_s[2]
-    assert later.start_s[2] == MINUTE and saved_s < 30 * HOUR, "what waiting could save is less than the wait"
+@pytest.mark.parametrize(("others_h", "gang_h", "waits"), [(1, 40, True), (1, 0.2, False), (55, 40, False)])
+def test_a_gang_waits_for_a_rack_if_that_is_free_soon_enough(others_h, gang_h, waits):
+    """Two servers of different racks are free; hours until one of them has its rack for itself, and of the gang."""
+    begin = [0.0, 0.0, 0.0, MINUTE]
+    (run,) = played(begin, [MINUTE / 2, others_h * HOUR, 60 * HOUR, gang_h * HOUR], [1, 1, 1, 2], policies=(AHEAD,))
+    assert others_h * HOUR <= run.start_s[3] <= others_h * HOUR + MINUTE if waits else run.start_s[3] == MINUTE
+    assert (run.run_s[3] < 1.01 * gang_h * HOUR) == waits
 
 
 def test_jobs_pass_a_gang_but_not_for_ever():
-    """Jobs of one server and twice the gang's time come one after the other; each alone would cost it little."""
-    count = 12
-    submit_s = [0.0, 0.0, 0.0, 10 * MINUTE] + [20 * MINUTE + HOUR * i for i in range(count)]
-    duration_s = [1.9 * HOUR, 2.5 * HOUR, 3 * HOUR, 2 * HOUR] + [5 * HOUR] * count
-    servers = [1, 1, 1, 4] + [1] * count
-    free, kept = played(submit_s, duration_s, servers, policies=("pack:sjf+backfill", AHEAD))
-    assert kept.start_s[3] < free.start_s[3], "without a reservation it waits until no more come"
+    """They come one after the other, and each alone would cost the gang less than being held back costs the job."""
+    begin = [0.0, 0.0, 0.0, 10 * MINUTE] + [20 * MINUTE + HOUR * i for i in range(12)]
+    lasts_s = [2.9 * HOUR, 2.95 * HOUR, 3 * HOUR, 1.5 * HOUR] + [6.5 * HOUR] * 12
+    free, kept = played(begin, lasts_s, [1, 1, 1, 4] + [1] * 12, policies=("pack:sjf+backfill", AHEAD))
+    assert kept.start_s[4] == 20 * MINUTE and kept.start_s[3] <= 20 * MINUTE + 6.5 * HOUR + MINUTE
+    assert free.start_s[3] > 20 * HOUR, "without a reservation it waits until no more come"
     assert kept.finished.all()
 
 
