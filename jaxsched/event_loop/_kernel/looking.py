@@ -124,31 +124,38 @@ def _takes_place(w: World, t: Tables, p: int, j: int, wait_s: float) -> bool:
 @compiled
 def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
     """Whether a job would be done sooner on a place that it can have once some running jobs have ended."""
-    partition = t.partitions[p]
-    estimate_s, anchor, cap, gpu = max(w.jobs[j].estimate_s, 1e-9), partition.anchor, partition.cap, partition.gpu
-    estimate_ends(w, t, p)  # others who asked may have left out some
-    _keep(t, p)
-    if t.service[j].reach == 0.0 or w.masks:
+    partition, service, least = t.partitions[p], t.service[j], eff
+    anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
+    if service.reach == 0.0 or w.masks:
+        _keep(t, p)
         _empty(w, t, p, j, tier)
-        _, t.service[j].reach = find_best_candidate(w, t, p, j)
+        _, service.reach = find_best_candidate(w, t, p, j)
         _restore(t, p)
-    reach, least, after_s = t.service[j].reach, eff, 0.0
-    while quantise(reach) < quantise(eff):
+    if quantise(service.reach) < quantise(eff):
+        estimate_ends(w, t, p)  # others who asked may have left out some
+        _keep(t, p)
+        least = _find_soonest(w, t, p, j, eff, tier)
+        _restore(t, p)
+    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
+    return quantise(least) < quantise(eff)
+
+
+@compiled
+def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) -> float:
+    """By when a job can be done, waiting included, over its estimate; at most `least`, which it is if it starts now."""
+    estimate_s, reach, after_s = max(w.jobs[j].estimate_s, 1e-9), t.service[j].reach, 0.0
+    while True:
         end_s = np.inf
-        for i in range(partition.running):
+        for i in range(t.partitions[p].running):
             if t.scratch.end_s[i] > after_s and w.jobs[t.running[p, i].job].size > 0:
                 end_s = min(end_s, t.scratch.end_s[i])
         waits = max(end_s, w.interval_s) / estimate_s
-        if not quantise(waits + reach) < quantise(least):
-            break
+        if quantise(waits + reach) >= quantise(least):
+            return least
         _let_end(w, t, p, after_s, end_s, j, tier)
         after_s = end_s
         _, then = find_best_candidate(w, t, p, j)
         least = min(least, waits + then)
-    if after_s > 0.0:
-        _restore(t, p)
-    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
-    return quantise(least) < quantise(eff)
 
 
 @compiled
