@@ -51,7 +51,7 @@ from jaxsched.event_loop._kernel.records import (
 from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import spec
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.spec import MATCH, PATIENCE, WAITING, PolicySpec, SeekWeights
+from jaxsched.policies.spec import MATCH, WAITING, PolicySpec, SeekWeights
 from jaxsched.semantics import RUN_BINS, WIDTH_CLASSES
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -262,8 +262,8 @@ def _build_rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
         settles=not timed,
         window=queue.window,
         threshold=of.threshold,
-        patience=PATIENCE if of.patience is None else of.patience,
-        ahead=of.looks_ahead,
+        patience=of.patience,
+        ahead=of.ahead,
         lifetimes=of.lifetimes,
         looks=of.rule in WAITING,
         alike=of.rule == MATCH and queue.preempt,

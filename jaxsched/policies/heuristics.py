@@ -2,9 +2,9 @@
 
 Two rules look at what placements would do to running jobs, and may wait for better ones; they know the laws.
 
-`greedy-wait` is the strongest rule we can write by hand for jobs with whole GPUs. For each of the first jobs of its
-order it tries every candidate placement, charges it with its own slowdown and with the slowdown it inflicts on all
-running jobs of the partition, and would rather wait than take a bad one.
+For each of the first jobs of its order `greedy-wait` tries every candidate placement, charges it with its own slowdown
+and with the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one. Here
+it waits by a threshold and its patience. That it looks ahead, as it does without these, only the event loop has.
 
 `match` takes, of the jobs that may start and their places, the pair that costs least for the job's length. Where jobs
 share GPUs, what a place is worth depends on who runs there, and a job behind the first may suit it better. Fractions of

@@ -36,7 +36,6 @@ SEARCHED = ("fifo", "sjf", "area")  # orders whose keys do not change, so that a
 ALTERNATIVES, MOST_ALTERNATIVES = 64, 4096
 NO_LIMIT = 1e9  # what no effective slowdown exceeds
 MATCH_WINDOW = 16  # jobs that `match` looks at
-PATIENCE = 1.0  # of rules that wait by it, unless told otherwise
 
 FIFO = Discipline()
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by rules that wait, unless told otherwise
@@ -82,9 +81,8 @@ class PolicySpec:
     queue: Discipline = FIFO
     forward: str = STAY  # one of `FORWARDS`
     threshold: float = 1.0  # of the rules that wait: the effective slowdown that they accept, at least 1
-    # Of these: job-seconds that they accept to lose, over the wait until something can change. None: greedy-wait
-    # looks ahead, to what is free when.
-    patience: float | None = None
+    patience: float = 1.0  # of these: job-seconds that they accept to lose, over the wait until something can change
+    ahead: bool = False  # greedy-wait: it waits by what it can have when, and not by these two numbers
     lifetimes: bool = False  # of these: also choose by when servers will be wholly free
     observe: bool = False  # of these: go by what pairs of models on one GPU have been seen to do to each other
     seek: SeekWeights | None = None  # by which a job is sent where it waits least
@@ -95,11 +93,6 @@ class PolicySpec:
         for wrong, message in _mistakes(self):
             if wrong:
                 raise UserError(message)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it waits by what it can have when."""
-        return self.rule == GREEDY_WAIT and self.patience is None
 
     @property
     def asked(self) -> Asked:
@@ -121,7 +114,7 @@ class PolicySpec:
         queue = self.queue
         parts = {
             "a search": self.search > 0,
-            "greedy-wait that looks ahead": self.looks_ahead,
+            "greedy-wait that looks ahead": self.ahead,
             "'preempt'": queue.preempt,
             "'seek'": self.seek is not None,
             "a table of levels": isinstance(queue.order, LevelTable),
@@ -139,19 +132,20 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
     """What could be wrong, and in which words."""
     queue, waits, named = of.queue, of.rule in WAITING, isinstance(of.rule, str)
     passed = queue.backfill and of.rule != RANDOM
-    numbered = (of.threshold, of.patience) != (PolicySpec.threshold, PolicySpec.patience)
-    never = of.threshold in (1.0, NO_LIMIT) and of.patience == PATIENCE  # it has no numbers of its own
+    waiting = (of.threshold, of.patience) != (PolicySpec.threshold, PolicySpec.patience)
+    limit = of.threshold == NO_LIMIT and of.patience == PolicySpec.patience
     beyond = of.beyond_jax
     return [
         (named and of.rule not in NAMES, f"rule: {shorten(repr(of.rule))} should be one of {', '.join(NAMES)}"),
         (of.forward not in FORWARDS, f"forward: {of.forward!r} should be one of {', '.join(FORWARDS)}"),
         (not of.threshold >= 1.0, f"threshold: {of.threshold} should be a number of at least 1"),
         (
-            of.patience is not None and not of.patience >= 0.0,
-            f"patience: {of.patience} should be a number of at least 0",
+            of.ahead and (of.rule != GREEDY_WAIT or waiting or queue.preempt),
+            f"ahead: is for {GREEDY_WAIT} only, without 'tX', 'pX' and 'preempt'",
         ),
+        (not of.patience >= 0.0, f"patience: {of.patience} should be a number of at least 0"),
         (
-            not waits and (numbered or of.lifetimes or of.observe),
+            not waits and (waiting or of.lifetimes or of.observe),
             f"threshold, patience, lifetimes and observe are for {' and '.join(WAITING)} only",
         ),
         (
@@ -176,24 +170,14 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
             "take one of these, or leave it out",
         ),
         (
-            waits and queue.preempt and not never,
+            waits and queue.preempt and waiting and not limit,
             "'tX' and 'pX' say how long jobs wait, with 'preempt' they do not wait",
         ),
-        (
-            of.search > 0 and of.seek is not None,
-            "'seek' does not go with a search, whose choices are of one queue",
-        ),
-        (
-            of.search > 0 and of.rule not in _SEARCHING,
-            _SEARCH_UNDER,
-        ),
+        (of.search > 0 and of.seek is not None, "'seek' does not go with a search, whose choices are of one queue"),
+        (of.search > 0 and of.rule not in _SEARCHING, _SEARCH_UNDER),
         (
             of.search > 0 and queue.order not in SEARCHED,
             f"searches in the orders {', '.join(SEARCHED)} only, not in {queue.order}",
-        ),
-        (
-            of.patience is None and (of.rule == MATCH or (waits and of.threshold != 1.0)),
-            f"patience: should be a number, such as {PATIENCE:g}: only greedy-wait without a threshold looks ahead",
         ),
         (
             not 0 <= of.search <= MOST_ALTERNATIVES,
@@ -210,7 +194,8 @@ def make_spec(rule: str | Rule, **given: Any) -> PolicySpec:
     """
     rule = next((name for name, function in RULES.items() if function is rule), rule)
     waits = rule in WAITING
-    ahead = rule == GREEDY_WAIT and not given.get("preempt") and given.keys().isdisjoint(("threshold", "patience"))
+    numbered = bool(given.keys() & {"threshold", "patience"} or given.get("preempt"))
+    ahead = given.get("ahead", rule == GREEDY_WAIT and not numbered)
     queue = _AHEAD if ahead else _LOOKED_AT if waits else FIFO
     if rule == MATCH:
         queue = dataclasses.replace(queue, window=MATCH_WINDOW)
@@ -220,10 +205,8 @@ def make_spec(rule: str | Rule, **given: Any) -> PolicySpec:
         given = {"backfill": True} | given  # it draws among all jobs that may start
     if waits and given.get("preempt"):
         given = {"threshold": NO_LIMIT} | given
-    if waits and not ahead:
-        given = {"patience": PATIENCE} | given
     if ahead:
-        given = {"lifetimes": True} | given
+        given = {"ahead": True, "lifetimes": True} | given
     own = {name: given.pop(name) for name in _QUEUE if name in given}
     if "queue" in given and own:
         raise UserError(f"queue: is given, and so is {next(iter(own))}, which is a part of it; give one of the two")
@@ -321,7 +304,7 @@ def spell(of: PolicySpec) -> str | None:
     queue = of.queue
     if not (isinstance(of.rule, str) and isinstance(queue.order, str) and of.seek in (None, BY_HAND)):
         return None
-    usual = make_spec(of.rule, **({"patience": PATIENCE} if of.rule == GREEDY_WAIT and not of.looks_ahead else {}))
+    usual = make_spec(of.rule, ahead=of.ahead) if of.rule == GREEDY_WAIT else make_spec(of.rule)
     base = make_spec(of.rule, preempt=True, order=queue.order) if queue.preempt else usual
     options = [queue.order] if queue.order != usual.queue.order else []
     options += [name for name in SWITCHES if getattr(queue, name) and not getattr(usual.queue, name)]
@@ -332,8 +315,8 @@ def spell(of: PolicySpec) -> str | None:
         value, default = (queue, base.queue) if field in _QUEUE else (of, base)
         if getattr(value, field) != getattr(default, field):
             options.append(letter + repr(float(getattr(value, field))).removesuffix(".0"))
-    if of.rule == GREEDY_WAIT and (of.threshold, of.patience, queue.preempt) == (1.0, PATIENCE, False):
-        options.append(f"p{PATIENCE:g}")
+    if of.rule == GREEDY_WAIT and not (of.ahead or queue.preempt) and (of.threshold, of.patience) == (1.0, 1.0):
+        options.append("p1")
     options += [f"n{of.search}"] if of.search not in (0, ALTERNATIVES) else []
     name = ":".join(part for part in (SEARCH if of.search else "", of.rule, "+".join(options)) if part)
     return name if parse_spec(name) == of else None

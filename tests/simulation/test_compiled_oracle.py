@@ -111,7 +111,8 @@ def as_the_oracle(case: strategies.Case, policy: Policy, run: Run) -> None:
     assert of is not None
     order = of.queue.order
     table = order if isinstance(order, LevelTable) else None
-    options = ("table" if table else order, of.queue.backfill, of.forward, of.threshold, of.queue.window, of.patience)
+    patience = None if of.ahead else of.patience
+    options = ("table" if table else order, of.queue.backfill, of.forward, of.threshold, of.queue.window, patience)
     theirs = simulator.simulate(
         case.cluster,
         case.jobs,
