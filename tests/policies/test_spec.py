@@ -120,6 +120,8 @@ def test_parts_that_do_not_go_together_are_refused():
         (lambda: PolicySpec("nix"), "rule: 'nix' should be one of first-fit"),
         (lambda: PolicySpec("pack", forward="far"), "forward: 'far' should be one of stay"),
         (lambda: PolicySpec("greedy-wait", threshold=float("nan")), "threshold: nan should be a number of at least 1"),
+        (lambda: PolicySpec("pack", ahead=True), "ahead: is for greedy-wait only"),
+        (lambda: make_spec("greedy-wait", ahead=True, patience=2.0), "ahead: is for greedy-wait only, without 'tX'"),
         (lambda: PolicySpec("pack", search=-1), "search: -1 should be"),
         (lambda: PolicySpec("match", Discipline(order="fifo")), "it weighs jobs by length"),
         (lambda: make_spec("pack", queue=Discipline(), order="sjf"), "queue: is given, and so is order"),
