@@ -7,7 +7,7 @@ no times: `benchmarks/kernels.py` takes those, on a GPU. The host looks at the c
 data, before each turn and after the last. Needs XLA's CUDA compiler, but no GPU. In a folder of its own:
 
     pip install --no-deps --target cuda jax-cuda12-plugin==$JAX jax-cuda12-pjrt==$JAX nvidia-cuda-nvcc-cu12
-    PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait
+    PYTHONPATH=cuda CUDA_DATA=cuda/nvidia/cuda_nvcc python benchmarks/accelerator.py pack greedy-wait:p1
 
 $JAX is the version of jax here. A POLICY may be a folder with a checkpoint, or `training`.
 """

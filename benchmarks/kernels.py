@@ -5,7 +5,7 @@ Plays the decision turns of `jaxsched bench` on 64 servers on the accelerator th
 compilation apart, then the kernels that took longest in one more call, as JAX's profiler saw them. A POLICY may be a
 folder with a checkpoint. In training a decision is a choice that a scheduler really had.
 
-    python benchmarks/kernels.py pack greedy-wait quickstart training --envs 1024 4096
+    python benchmarks/kernels.py pack greedy-wait:p1 quickstart training --envs 1024 4096
 
 Needs JAX for the accelerator, and nothing else beside jaxsched.
 """

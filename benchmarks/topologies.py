@@ -4,7 +4,7 @@ CPU microseconds, compilation apart, each with its ratio to `leaf-spine` of the 
 scheduler and of what the cluster does until the next (rows `environment/...` of `jaxsched bench`), in the compiled
 event loop of a job (rows `compiled/...`). With few schedulers a partition has many racks, and these have many routes.
 
-    python benchmarks/topologies.py torus3d dragonfly --servers 64 --schedulers 1 --policies quickstart greedy-wait
+    python benchmarks/topologies.py torus3d dragonfly --servers 64 --schedulers 1 --policies quickstart greedy-wait:p1
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["torus3d", "dragonfly", "fat-tree", "rail"], metavar="NAME")
     parser.add_argument("--servers", type=int, nargs="+", default=[64])
     parser.add_argument("--schedulers", type=int, help="of each cluster (default: the cluster's)")
-    parser.add_argument("--policies", nargs="+", default=["greedy-wait"])
+    parser.add_argument("--policies", nargs="+", default=["greedy-wait:p1"])
     parser.add_argument("--loop-only", action="store_true", help="not in JAX, whose programs compile for long")
     args = parser.parse_args()
     engines = {"loop": job_us} if args.loop_only else {"loop": job_us, "JAX": decision_us}
