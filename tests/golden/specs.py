@@ -33,13 +33,13 @@ SWITCHES = ("", "backfill", "consolidate", "backfill+reserve", "backfill+consoli
 def plain() -> list[str]:
     """That stop nobody."""
     greedy = ("greedy-wait",)
-    waits = ("", "t1.05", "t2"), ("", "p0", "p2"), ("", "lifetime"), ("", "reserve")
+    waits = ("", "t1.05", "t2"), ("p1", "p0", "p2"), ("", "lifetime"), ("", "reserve")
     seek = ("seek",), ("", "consolidate", "reserve")
     return [
         *_all(RULES, (*PLAIN, *LEVELS), SWITCHES, FORWARDS),
         *_all(greedy, (*PLAIN, "las", "themis"), ("", "stay", "spread"), *waits),
         *_all(RULES, PLAIN, ("backfill+spread",), *seek),
-        *_all(greedy, PLAIN, ("spread",), *seek),
+        *_all(greedy, PLAIN, ("spread",), ("p1",), *seek),
     ]
 
 
@@ -53,15 +53,16 @@ def stopping() -> list[str]:
 
 def searching() -> list[str]:
     """That compare choices."""
-    more = ("fifo", "sjf", "area"), ("", "backfill"), ("", "spread"), ("n6",)
-    return [*_all(("search:pack", "search:tetris"), *more), *_all(("search:greedy-wait",), *more, ("p1",))]
+    rules = ("search:pack", "search:greedy-wait", "search:tetris")
+    found = _all(rules, ("fifo", "sjf", "area"), ("", "backfill"), ("", "spread"), ("n6",))
+    return [f"{name}+p1" if "greedy-wait" in name else name for name in found]
 
 
 # Played in every world in which they may be.
 EVERYWHERE = (
     *RULES, *SCHEDULERS, "pack:backfill", "pack:sjf+backfill", "pack:area+backfill+reserve+spread", "greedy-wait:p1",
-    "greedy-wait:sjf+spread+lifetime+reserve+p1", "seeking", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
-    "pack:mlfq+backfill+consolidate+preempt+spread+faster", "search:greedy-wait:area+p1+n6", "levels0", "levels1",
+    "greedy-wait:sjf+spread+p1+lifetime+reserve", "seeking", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
+    "pack:mlfq+backfill+consolidate+preempt+spread+faster", "search:greedy-wait:area+n6+p1", "levels0", "levels1",
     "levels2",
 )  # fmt: skip
 

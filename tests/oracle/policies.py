@@ -96,8 +96,9 @@ def make_policy(
                 target = seeking.before_start(state, seeks, p, j)
             if target is not None:
                 return "forward", j, target
-            if ahead and kept[p] is not None:
-                charge(state, p, order, j, *kept[p], levels=levels)
+            gang = kept[p]
+            if ahead and gang is not None:
+                charge(state, p, order, j, *gang, levels=levels)
             return "place", j, w, ps_of(state.jobs[j], w), *gpu
         action = forward_action(state, p, queue, forward, may_start)
         if seeks is not None and action == ("wait",) and seeking.news(state):
