@@ -62,6 +62,7 @@ class Quickstart:
         from jaxsched.learning.config import load_config, quickstart_config
         from jaxsched.learning.devices import provide_devices
         from jaxsched.learning.loop import METRICS_FILE, train_or_resume
+        from jaxsched.learning.untrained import curve_of
 
         provide_devices()
         figures.check_figure(CURVE)
@@ -83,7 +84,9 @@ class Quickstart:
         show(comparison)
         write_text(self.out / JSON, comparison.dumps())
         figures.jct_distribution(comparison, self.out / JCT)
-        figures.learning_curve(figures.read_rows(self.out / METRICS_FILE), self.out / CURVE)
+        rows = figures.read_rows(self.out / METRICS_FILE)
+        untrained = [{"validation_jct_s": jct_s} for chunk, jct_s in curve_of(self.out, rows) if chunk == 0 and jct_s]
+        figures.learning_curve([*untrained, *rows], self.out / CURVE)
         print(f"wrote {', '.join(str(self.out / name) for name in (CURVE, JCT, JSON))} and {checkpoint}")
         print(_next_steps(config, str(checkpoint)))
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 HELP = """Train the schedulers, or resume a run.
 
-The run's folder gets policy/ (the best checkpoint by validation), state/ (to resume from), metrics.jsonl and
-timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
+The run's folder gets policy/ (the best checkpoint by validation), untrained/ (the same network with its first weights),
+state/ (to resume from), metrics.jsonl and timing.jsonl. A run that was stopped, by any means, goes on bit for bit.
 
 The options of cluster and world replace what the configuration says.
 
@@ -127,11 +127,13 @@ class Train(_Overrides, _Run):
         from jaxsched.cli.output import Display
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder
+        from jaxsched.io.json_lines import read_rows
         from jaxsched.learning import devices
         from jaxsched.learning.config import load_config, quickstart_config, to_dict
-        from jaxsched.learning.loop import STATE_FOLDER, train
+        from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER, train
         from jaxsched.learning.state import has_step, read_saved_config
         from jaxsched.learning.trackers import open_trackers
+        from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts
         from jaxsched.policies.checkpoint import read_card
 
         if self.hosts is not None:
@@ -177,7 +179,10 @@ class Train(_Overrides, _Run):
             print(f"no validation run came to its end: the last weights are in {policy}; compare them with others:")
         else:
             print(f"the best policy by validation is in {policy}; compare it with others:")
-        print(f"  jaxsched evaluate --policies pack greedy-wait {policy}")
+        print(f"  jaxsched evaluate --policies pack greedy-wait {folder / UNTRAINED_FOLDER} {policy}")
+        decisions = sum(row["decisions"] for row in read_rows(folder / METRICS_FILE))
+        for line in doubts(read_card(policy)["curve"], decisions):
+            print(f"train: {line}", file=sys.stderr)
 
     def command(self) -> str:
         """This command, as one would type it."""

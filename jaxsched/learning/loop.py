@@ -23,6 +23,7 @@ from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
 from jaxsched.learning.rollout import stop_at_fault
 from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle_path
 from jaxsched.learning.state import TrainState, has_step, read_saved_config, restore, save
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, curve_of, has_untrained
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
 
@@ -65,13 +66,13 @@ def train(
 ) -> Path:
     """Train to the end of the config's chunks and return the folder of the best policy by validation (see `finish`).
 
-    `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `policy/` (the best policy so far),
-    `metrics.jsonl` (the same for every run of a config on the same device type and versions, killed and resumed or not)
-    and `timing.jsonl`. `report` is called with one row per chunk; `programs` replace the run's own, and must compute
-    the same; `command`, which started the run, gets into the card; `begin` is called when the config has been found
-    right, before anything is compiled; `debug_checks` end the run at the first number that is not finite, and the first
-    GPU or job that is lost. Raises UserError if there is nothing to resume, a run in the way, or another process at
-    work in the folder.
+    `run_dir` gets `state/` (Orbax, at the start and every `save_every` chunks), `untrained/` (the policy of the first
+    weights), `policy/` (the best one since then), `metrics.jsonl` (the same for every run of a config on the same
+    device type and versions, killed and resumed or not) and `timing.jsonl`. `report` is called with one row per chunk;
+    `programs` replace the run's own, and must compute the same; `command`, which started the run, gets into the card;
+    `begin` is called when the config has been found right, before anything is compiled; `debug_checks` end the run at
+    the first number that is not finite, and the first GPU or job that is lost. Raises UserError if there is nothing to
+    resume, a run in the way, or another process at work in the folder.
 
     Several processes (`learning.devices`) call it alike; the first writes all but its steps.
     """
@@ -84,7 +85,7 @@ def train(
         if begin is not None:
             begin()
         programs = programs or programs_of(setting)
-        state = _begin(config, run_dir, programs, resume, command)
+        state = _begin(config, setting, run_dir, programs, resume, command)
         _train(config, setting, run_dir, state, programs, report, save_every)
     return run_dir / POLICY_FOLDER
 
@@ -132,10 +133,17 @@ def _explain_system_errors(run_dir: Path) -> Iterator[None]:
         raise UserError(f"run {run_dir}: {what}; when that is mended, {how}") from error
 
 
-def _begin(config: TrainConfig, run_dir: Path, programs: Programs, resume: bool, command: str) -> TrainState:
+def _begin(
+    config: TrainConfig, setting: Setting, run_dir: Path, programs: Programs, resume: bool, command: str
+) -> TrainState:
     """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
     state = programs.initial()
     run_dir.mkdir(parents=True, exist_ok=True)
+    if not has_untrained(run_dir):
+        first = programs.place(state)
+        jct_s = programs.validate(first.weights)
+        if is_first():
+            write_policy(run_dir, config, setting, first.replace(best_jct_s=jct_s), UNTRAINED_FOLDER)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
     state = programs.place(state)
@@ -180,8 +188,10 @@ def train_or_resume(
     return train(config, run_dir, resume=found, command=command, report=report, begin=begin)
 
 
-def write_policy(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState) -> None:
-    """The policy of `state.best_weights` and its card, into the run's folder."""
+def write_policy(
+    run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, name: str = POLICY_FOLDER
+) -> None:
+    """The policy of `state.best_weights` and its card, into the folder `name` of the run's."""
     params = setting.worlds.params
     racks = params.cluster.rack_id.shape[1]
     card = {
@@ -192,7 +202,7 @@ def write_policy(run_dir: Path, config: TrainConfig, setting: Setting, state: Tr
         "limits": describe_limits(config),
     }
     save_policy(
-        run_dir / POLICY_FOLDER,
+        run_dir / name,
         setting.network,
         state.best_weights,
         setting.queue,
@@ -209,9 +219,7 @@ def finish(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainSta
     """
     if not (run_dir / POLICY_FOLDER).is_dir():
         write_policy(run_dir, config, setting, state.replace(best_weights=state.weights))
-    rows = read_rows(run_dir / METRICS_FILE)
-    jct = lambda row: row["validation_jct_s"] if math.isfinite(row["validation_jct_s"]) else None
-    curve = [[row["chunk"], jct(row)] for row in rows if "validation_jct_s" in row]
+    curve = curve_of(run_dir, read_rows(run_dir / METRICS_FILE))
     path = run_dir / COMMAND_FILE
     command = path.read_text() if path.exists() else ""
     add_to_card(run_dir / POLICY_FOLDER, curve=curve, commands={"train": command} if command else {})

@@ -1,6 +1,7 @@
 """A trained policy on a sweep's tests: its own runs, and those of the hand-written policies, which are made once."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxsched.env.queues import Discipline
+from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.evaluation.tables import PolicyResult
-from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
+from jaxsched.io.cards import WEIGHTS_FILE
+from jaxsched.learning.config import TrainConfig
+from jaxsched.policies.checkpoint import read_card
+from jaxsched.policies.registry import parse
+from jaxsched.policies.spec import make_spec, spell
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import check_world
 from jaxsched.sweeps.file import Tests, digest, settings_of
 from jaxsched.workload.load import SYNTHETIC
 
@@ -29,15 +37,43 @@ class Test(NamedTuple):
     settings: Settings
     about: dict[str, Any]
     policies: tuple[str, ...]  # to compare with
+    prior: str | None  # the rule that the untrained network is a soft form of
 
     @property
     def id(self) -> str:
         """A digest of all that the hand-written policies' runs depend on."""
-        return digest([dataclasses.asdict(self.settings) | self.about, self.policies])
+        return digest([dataclasses.asdict(self.settings) | self.about, self.policies, self.prior])
 
 
-def tests_of(tests: Tests, env: EnvironmentConfig, jobs: WorkloadConfig) -> list[Test]:
-    """The tests of a policy that was trained on these."""
+def prior_rule(config: TrainConfig, settings: Settings, policies: Sequence[str]) -> str | None:
+    """The rule that the network is a soft form of before it is trained (docs/learning.md, "The prior").
+
+    It has the name that it has in `policies`, if it is there. None where the network has no prior, and where there is
+    no such rule under these settings.
+    """
+    usual = make_spec("greedy-wait", forward="spread")
+    queue = Discipline(**dataclasses.asdict(config.queue))
+    rule = dataclasses.replace(usual, queue=dataclasses.replace(queue, window=usual.queue.window))
+    name = next((name for name in policies if parse(name).act == rule), spell(rule))
+    if name is None or not config.network.prior:
+        return None
+    try:
+        check_world(parse(name), settings)
+    except UserError:
+        return None
+    return name
+
+
+def same_policy(folder: Path) -> str:
+    """The same for checkpoints that are the same policy, whatever else their cards say."""
+    card = read_card(folder)
+    weights = hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
+    return digest([weights, *(card[name] for name in ("network", "queue", "max_forwards", "sizes"))])
+
+
+def tests_of(tests: Tests, config: TrainConfig) -> list[Test]:
+    """The tests of a policy that was trained so."""
+    env, jobs = config.env, config.workload
     cluster, schedulers = tests.cluster or env.cluster, tests.schedulers or env.schedulers
     synthetic = {
         "mean_duration_s": tests.mean_duration_s or jobs.mean_duration_s,
@@ -55,8 +91,10 @@ def tests_of(tests: Tests, env: EnvironmentConfig, jobs: WorkloadConfig) -> list
         **(synthetic if tests.workload in SYNTHETIC else {}),
     }
     settings = settings_of(tests, env)
+    prior = prior_rule(config, settings, tests.policies)
     return [
-        Test(f"{tests.workload} at {load:g}", settings, about | {"load": load}, tests.policies) for load in tests.loads
+        Test(f"{tests.workload} at {load:g}", settings, about | {"load": load}, tests.policies, prior)
+        for load in tests.loads
     ]
 
 
@@ -83,13 +121,35 @@ def measure(test: Test, policies: Sequence[Path], report: Report | None = None) 
 def baselines(test: Test) -> dict[str, Any]:
     """Mean JCTs on each job list of the hand-written policies: a row of `BASELINES_FILE`."""
     scenario = load_scenario(**test.about)
-    comparison = compare(scenario.cluster, scenario.jobs, test.policies, test.settings, config=scenario.config)
+    policies = list(test.policies)
+    if test.prior is not None and test.prior not in policies:
+        policies.append(test.prior)
+    comparison = compare(scenario.cluster, scenario.jobs, policies, test.settings, config=scenario.config)
     return {
         "id": test.id,
         "test": dataclasses.asdict(test.settings) | test.about,
         "jct_by_list_s": {row.name: _by_list(row) for row in comparison.rows},
         "notes": {row.name: row.notes for row in comparison.rows},
     }
+
+
+def with_ratios(
+    figures: dict[str, Any], rules: dict[str, list[float | None]], prior: str | None, policies: Sequence[str]
+) -> dict[str, Any]:
+    """`compare_with_rules` of a trained policy, of the untrained one, and of the rule that its prior is.
+
+    Args: `policies`: those of `rules` to compare with; the prior's rule is another one where it is none of them.
+    """
+    among = {name: own for name, own in rules.items() if name in policies}
+    result = compare_with_rules({name: value for name, value in figures.items() if name != "untrained"}, among)
+    if "untrained" in figures:
+        result["untrained"] = compare_with_rules(figures["untrained"], among)
+    if prior is not None:
+        own = rules[prior]
+        mean = float(np.mean(whole)) if (whole := _whole(own)) is not None else None
+        known = {**{metric.name: None for metric in SWEPT}, "jct_mean_s": mean, "jct_by_list_s": own, "notes": []}
+        result["prior"] = compare_with_rules(known, among) | {"policy": prior}
+    return result
 
 
 def compare_with_rules(figures: dict[str, Any], rules: dict[str, list[float | None]]) -> dict[str, Any]:

@@ -125,10 +125,12 @@ def curves(records: Sequence[Record]) -> dict[str, list[LinePoint]]:
             dict(zip(record["curve_chunk"], record["curve_jct_s"])) for record in records if record["group"] == group
         ]
         chunks = sorted(set.intersection(*(set(one) for one in own)))
-        if not chunks:
+        if not chunks and any(own):
             raise UserError(f"--curves: no chunk of training was validated in all runs of {group!r}")
         values = {chunk: np.array([one[chunk] for one in own], np.float64) for chunk in chunks}
-        series[group] = [LinePoint(chunk, float(all_.mean()), mean_interval(all_)) for chunk, all_ in values.items()]
+        points = [LinePoint(chunk, float(all_.mean()), mean_interval(all_)) for chunk, all_ in values.items()]
+        if points:
+            series[group] = points
     return series
 
 

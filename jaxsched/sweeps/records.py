@@ -12,6 +12,7 @@ from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import read_rows
 from jaxsched.sweeps.file import load_sweep
 from jaxsched.sweeps.plan import rows_of
+from jaxsched.sweeps.references import with_references
 from jaxsched.sweeps.rows import VALIDATION, Line, check_record, read_sweep_rows
 
 JSON_LINES, PARQUET, YAML = ".jsonl", ".parquet", (".yaml", ".yml")
@@ -100,7 +101,7 @@ def _read_lines(path: Path) -> list[Record]:
     rows = read_rows(path)
     if "curve_chunk" in (rows[0] if rows else {}):
         return [check_record(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)]
-    return [record_of(row) for row in read_sweep_rows(path)]
+    return [record_of(row) for row in with_references(read_sweep_rows(path))]
 
 
 def _read_parquet(path: Path) -> list[Record]:

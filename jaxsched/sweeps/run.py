@@ -18,7 +18,7 @@ from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, mend
 from jaxsched.io.locks import locked
 from jaxsched.sweeps.file import Point, Sweep
-from jaxsched.sweeps.measure import BASELINES_FILE, compare_with_rules, tests_of
+from jaxsched.sweeps.measure import BASELINES_FILE, tests_of, with_ratios
 from jaxsched.sweeps.plan import programs, rows_of
 from jaxsched.sweeps.rows import ROWS_FILE, read_baselines
 from jaxsched.sweeps.tasks import (
@@ -88,8 +88,8 @@ def _whole(sweep: Sweep, row: dict[str, Any], rules: dict[str, dict[str, list[fl
     """The row with the ratios to the hand-written policies, and the folder as this machine has it."""
     tests = {}
     for name, found in row["tests"].items():
-        figures = {key: value for key, value in found.items() if key != "id"}
-        tests[name] = compare_with_rules(figures, rules[found["id"]])
+        figures = {key: value for key, value in found.items() if key not in ("id", "prior")}
+        tests[name] = with_ratios(figures, rules[found["id"]], found["prior"], sweep.tests.policies)
     point = next(point for point in sweep.points if sweep.id_of(point) == row["id"])
     return row | {"tests": tests, "folder": str(folder_of(sweep, point))}
 
@@ -98,7 +98,7 @@ def _baseline_tasks(sweep: Sweep, finished: Iterable[str], known: Iterable[str])
     """One per test of an unfinished point that is not known, whatever was trained."""
     found = {}
     for point in _unfinished(sweep, sweep.points, finished):
-        for test in tests_of(sweep.tests, point.config.env, point.config.workload):
+        for test in tests_of(sweep.tests, point.config):
             found.setdefault(test.id, test)
     wanted = [test for key, test in found.items() if key not in known]
     return [Task(f"hand-written policies on {test.name}", measure_baselines, test) for test in wanted]

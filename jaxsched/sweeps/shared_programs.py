@@ -25,6 +25,7 @@ from jaxsched.learning.devices import map_shards, place
 from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, Programs, cut_logs, finish, write_policy
 from jaxsched.learning.setting import Setting, assemble_setting, make_setting, settle_path
 from jaxsched.learning.state import TrainState, has_step, restore, save
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, has_untrained
 from jaxsched.machine import loop_options
 from jaxsched.sweeps.file import Sweep
 from jaxsched.sweeps.plan import TRACED, Program, programs, replace_values, rows_of, shape_key, value_of
@@ -174,6 +175,11 @@ def train_batched(
     config = shared.configs[indices[0]]
     programs = shared.of_batch(indices)
     state = _begin(programs, run_dirs, state_folder)
+    if int(state.chunk[0]) == 0 and not all(map(has_untrained, run_dirs)):
+        first = state.replace(best_jct_s=programs.validate(state.weights))
+        for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
+            own = _state_of(first, run)
+            write_policy(folder, shared.configs[index], shared.settings[index], own, UNTRAINED_FOLDER)
     chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk[0]) + 1, chunks + 1):

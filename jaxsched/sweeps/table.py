@@ -8,12 +8,14 @@ import numpy as np
 
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.evaluation.tables import align, markdown_table, plus_minus
+from jaxsched.sweeps.references import doubts, with_references
 
 _MISSING = math.nan
 
 
 def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Column names and lines of text, in the order of the rows."""
+    """Column names and lines of text, in the order of the rows; then untrained policies and the rules of priors."""
+    rows = with_references(rows)
     tests = list(dict.fromkeys(name for row in rows for name in row["tests"]))
     groups = list(dict.fromkeys(row["group"] for row in rows))
     columns: list[tuple[str, Callable[[dict], float | None], int]] = [
@@ -50,7 +52,7 @@ def legend(rows: list[dict[str, Any]]) -> list[str]:
         alone = sum(other == name for other, _, _ in best) == 1
         where = "" if alone else f" (for {', '.join(dict.fromkeys(groups))})"
         lines.append(f"{name}: best hand-written policy {policy}, {jct_s:,.0f} s{where}")
-    return lines
+    return [*lines, *doubts(rows)]
 
 
 def plain_text(rows: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import shutil
 import tempfile
 import threading
@@ -21,9 +22,10 @@ from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, tr
 from jaxsched.learning.setting import is_same_run
 from jaxsched.learning.state import has_step, read_saved_config
 from jaxsched.machine import versions
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, curve_of, has_untrained
 from jaxsched.simulation import engine
 from jaxsched.sweeps.file import Point, Sweep, digest
-from jaxsched.sweeps.measure import Test, baselines, measure, tests_of
+from jaxsched.sweeps.measure import Test, baselines, measure, same_policy, tests_of
 from jaxsched.sweeps.plan import flat, names_of
 from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds, train_batched
 
@@ -147,15 +149,23 @@ def _measure_points(sweep: Sweep, points: Sequence[Point], tell: Tell) -> list[d
     wall, cpu = time.perf_counter(), time.process_time()
     tests: dict[str, tuple[Test, list[Point]]] = {}
     for point in points:
-        for test in tests_of(sweep.tests, point.config.env, point.config.workload):
+        for test in tests_of(sweep.tests, point.config):
             tests.setdefault(test.id, (test, []))[1].append(point)
     found: dict[str, dict[str, Any]] = {sweep.id_of(point): {} for point in points}
     for key, (test, of) in tests.items():
+        policies, first = [folder_of(sweep, point) / POLICY_FOLDER for point in of], {}
+        for point in of:  # of trainings that begin with the same weights, once
+            if has_untrained(folder_of(sweep, point)):
+                untrained = folder_of(sweep, point) / UNTRAINED_FOLDER
+                first.setdefault(same_policy(untrained), untrained)
         what = of[0].name if len(of) == 1 else f"{len(of)} policies"
-        report = _report_runs(f"{what} on {test.name}", len(of) * sweep.tests.seeds, tell)
-        figures = measure(test, [folder_of(sweep, point) / POLICY_FOLDER for point in of], report)
-        for point, one in zip(of, figures, strict=True):
-            found[sweep.id_of(point)][test.name] = {"id": key} | one
+        report = _report_runs(f"{what} on {test.name}", (len(of) + len(first)) * sweep.tests.seeds, tell)
+        figures = measure(test, [*policies, *first.values()], report)
+        before = dict(zip(first, figures[len(of) :], strict=True))
+        for point, one in zip(of, figures, strict=False):
+            untrained = folder_of(sweep, point) / UNTRAINED_FOLDER
+            known = {"untrained": before[same_policy(untrained)]} if has_untrained(untrained.parent) else {}
+            found[sweep.id_of(point)][test.name] = {"id": key, "prior": test.prior} | one | known
     took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     each = {name: seconds / len(points) for name, seconds in took.items()}
     return [_row(sweep, point, found[sweep.id_of(point)], each) for point in points]
@@ -176,18 +186,17 @@ def _report_runs(name: str, runs: int, tell: Tell) -> engine.Report:
 
 def _row(sweep: Sweep, point: Point, tests: dict[str, Any], measuring: dict[str, float]) -> dict[str, Any]:
     folder = folder_of(sweep, point)
-    curve = [
-        {"chunk": row["chunk"], "jct_s": row["validation_jct_s"]}
-        for row in read_rows(folder / METRICS_FILE)
-        if "validation_jct_s" in row
-    ]
+    rows = read_rows(folder / METRICS_FILE)
+    curve = [{"chunk": chunk, "jct_s": math.inf if jct_s is None else jct_s} for chunk, jct_s in curve_of(folder, rows)]
     return {
         "id": sweep.id_of(point),
         **names_of(point),
         "seed": point.config.seed,
-        "validation": {"best_jct_s": min(one["jct_s"] for one in curve), "curve": curve},
+        "validation": {"best_jct_s": min(one["jct_s"] for one in curve if one["chunk"] > 0), "curve": curve},
         "tests": tests,
-        "training": {"runs_at_once": int((folder / DONE_FILE).read_text())} | sum_seconds(folder),
+        "training": {"runs_at_once": int((folder / DONE_FILE).read_text())}
+        | sum_seconds(folder)
+        | {"decisions": sum(row["decisions"] for row in rows)},
         "measuring": measuring,
         "versions": versions(),
         "folder": str(folder),

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from jaxsched.errors import UserError
 from jaxsched.learning.config import load_config, to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, programs_of, train
 from jaxsched.learning.state import read_saved_config, restore, save
-from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts
+from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy, read_card
 
 
 def assert_bitwise(one, other) -> None:
@@ -191,13 +193,39 @@ def test_the_policy_is_the_best_by_validation(whole, state, config, setting):
     load_policy(folder / POLICY_FOLDER)
 
 
+def test_the_curve_begins_with_the_untrained_policy(whole, state, config):
+    folder, _ = whole
+    untrained, trained = (read_card(folder / name) for name in (UNTRAINED_FOLDER, POLICY_FOLDER))
+    assert untrained["chunk"] == 0 and trained["curve"][0] == [0, untrained["validation_jct_s"]]
+    assert [chunk for chunk, _ in trained["curve"][1:]] == [3, 6, 8]
+    jax.tree.map(np.testing.assert_array_equal, load_policy(folder / UNTRAINED_FOLDER).weights, state.weights)
+
+
+def test_a_run_from_before_gets_its_untrained_policy_when_it_goes_on(whole, config, tmp_path):
+    folder, _ = whole
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / UNTRAINED_FOLDER)
+    train(config, tmp_path / "run", resume=True)
+    for name in (WEIGHTS_FILE, CARD_FILE):
+        one, other = (path / UNTRAINED_FOLDER / name for path in (tmp_path / "run", folder))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_what_may_show_nothing_is_told():
+    assert list(doubts([(0, 100.0), (5, 90.0)], 2e5)) == []
+    assert "decides as untrained" in next(doubts([(0, 100.0), (5, 100.0), (9, 120.0)], 2e5))
+    assert "untrained it was better" in next(doubts([(0, 100.0), (5, None), (9, 120.0)], 2e5))
+    assert "1,234 decisions are few" in next(doubts([(0, 100.0), (5, 90.0)], 1234))
+    assert list(doubts([(5, 90.0)], 2e5)) == list(doubts([(0, None), (5, 90.0)], 2e5)) == []
+
+
 def test_if_no_validation_run_ends_the_last_weights_are_the_policy(tmp_path, config, setting, state):
     programs = programs_of(setting)._replace(validate=lambda weights: jnp.float32(jnp.inf))
     config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, chunks=2))
     programs = programs._replace(step=lambda state: (state.replace(chunk=state.chunk + 1), {}))
     policy = train(config, tmp_path / "run", programs=programs)
     card = json.loads((policy / CARD_FILE).read_text())
-    assert card["validation_jct_s"] is None and card["chunk"] == 2 and card["curve"] == [[2, None]]
+    assert card["validation_jct_s"] is None and card["chunk"] == 2 and card["curve"] == [[0, None], [2, None]]
     jax.tree.map(np.testing.assert_array_equal, load_policy(policy).weights, state.weights)
 
 

@@ -12,6 +12,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import mean_interval
 from jaxsched.sweeps.ranking import curves, group_along_axis, rank_groups
 from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
+from jaxsched.sweeps.references import doubts, with_references
 from tests.support.commands import refused
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,47 @@ def test_mistakes_are_one_line(capsys, rows, tmp_path):
     assert "should end in" in refused(capsys, "plot", rows, "--out", tmp_path / "figure.txt")
     if importlib.util.find_spec("pyarrow") is None:
         assert "jaxsched[tables]" in refused(capsys, "table", rows, "--rows", tmp_path / "rows.parquet")
+
+
+def with_figures(row: dict, untrained: list[float], trained: list[float], decisions: float = 2e5) -> dict:
+    """The row with what is known of the policy before training and of its prior."""
+    (name,) = row["tests"]
+    test = {"jct_mean_s": 1.0, "jct_p99_s": 1.0, "ratio": 0.5, "jct_by_list_s": trained}
+    before = test | {"ratio": sum(untrained), "jct_by_list_s": untrained}
+    known = test | {"untrained": before, "prior": test | {"policy": "greedy-wait:sjf+spread", "ratio": 0.25}}
+    validation = {"best_jct_s": 7.0, "curve": [{"chunk": 0, "jct_s": 9.0}, {"chunk": 2, "jct_s": 7.0}]}
+    training = row["training"] | {"decisions": decisions}
+    return row | {"tests": {name: known}, "validation": validation, "training": training}
+
+
+def test_tables_have_untrained_policies_and_priors():
+    """One row for all groups that begin alike; of others one for each."""
+    own = [with_figures(row(gamma, seed, 0.5), [0.1, 0.2 + seed], [1.0]) for gamma in (0.9, 0.95) for seed in (0, 1)]
+    groups = list(dict.fromkeys(one["group"] for one in with_references(own)))
+    assert groups == ["gamma=0.9", "gamma=0.95", "untrained", "prior: greedy-wait:sjf+spread"]
+    assert [one["seed"] for one in with_references(own)] == [0, 1] * 4
+    records = [record_of(one) for one in with_references(own)]
+    places = {place.group: place for place in rank_groups(records, RATIO)}
+    np.testing.assert_allclose(places["untrained"].values, [0.3, 1.3])
+    assert next(iter(places)) == "prior: greedy-wait:sjf+spread"
+    assert {one[VALIDATION] for one in records if one["group"] == "untrained"} == {9.0}
+    assert [spot.x for spot in curves(records)["gamma=0.9"]] == [0, 2] and "untrained" not in curves(records)
+    own[2] = with_figures(row(0.95, 0, 0.5), [0.7, 0.2], [1.0])
+    groups = list(dict.fromkeys(one["group"] for one in with_references(own)))
+    assert groups[2:4] == ["untrained (gamma=0.9)", "untrained (gamma=0.95)"] and len(groups) == 5
+    assert with_references([row(0.9, 0, 0.5)]) == [row(0.9, 0, 0.5)], "rows from before have neither"
+
+
+def test_a_sweep_in_which_nothing_was_learned_says_so():
+    def said(*pairs: tuple[list[float], list[float]], **more: float) -> list[str]:
+        return list(doubts([with_figures(row(0.9, seed, 0.5), *pair, **more) for seed, pair in enumerate(pairs)]))
+
+    (alike,) = said(([5.0, 7.0], [5.0, 7.0]), ([6.0, 7.0], [6.0, 7.0]))
+    assert alike.startswith("gamma=0.9: philly-like at 0.9: trained and untrained decide alike")
+    assert "do not tell" in said(([5.0, 7.0], [5.0, 7.1]), ([6.0, 7.0], [6.0, 6.9]))[0]
+    assert not said(([5.0], [4.0]), ([6.0], [4.8]))
+    (few,) = said(([5.0], [4.0]), ([6.0], [4.8]), decisions=700.0)
+    assert few == "gamma=0.9: 700 decisions of a training are few to learn from"
 
 
 def test_figures_have_the_ratios_first(rows):

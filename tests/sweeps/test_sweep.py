@@ -103,11 +103,14 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
         assert test["jct_mean_s"] == pytest.approx(np.mean(test["jct_by_list_s"])) and len(test["jct_by_list_s"]) == 2
         ratios = np.array(test["jct_by_list_s"]) / baselines["jct_by_list_s"][test["best_baseline"]]
         assert test["ratio"] == pytest.approx(ratios.mean())
-        assert [one["chunk"] for one in row["validation"]["curve"]] == [2, 3]
-        assert row["validation"]["best_jct_s"] == min(one["jct_s"] for one in row["validation"]["curve"])
+        assert [one["chunk"] for one in row["validation"]["curve"]] == [0, 2, 3]
+        assert row["validation"]["best_jct_s"] == min(one["jct_s"] for one in row["validation"]["curve"][1:])
+        prior, untrained = test["prior"], test["untrained"]
+        assert prior["policy"] == "greedy-wait:sjf+reserve+spread" and prior["ratio"] > 0 and untrained["ratio"] > 0
+        assert prior["best_baseline"] in rules, "the prior's rule is none of those to compare with"
         assert row["training"]["cpu_s"] > 0 and row["training"]["runs_at_once"] == 1
         assert {"jaxsched", "jax", "python", "device"} <= set(row["versions"])
-    assert len({row["validation"]["curve"][-1]["jct_s"] for row in rows}) > 1
+    assert len({metrics_of(plan, row)[-1]["reward"] for row in rows}) > 1
 
 
 @pytest.mark.long
@@ -162,7 +165,8 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
     runs.clear()
     sweep.run(plan, note)
     measured = 4 // at_once - 1  # parts, each by itself
-    assert [done for _, done in runs] == [*range(1, at_once * plan.tests.seeds + 1)] * measured
+    policies = 2 * at_once  # each as it was untrained, too
+    assert [done for _, done in runs] == [*range(1, policies * plan.tests.seeds + 1)] * measured
     assert first not in [name for name, _ in steps] and len(steps) == 3 * (4 // at_once - 1)
     again = rows_of(plan)
     assert [row["point"] for row in again] == [row["point"] for row in rows]
@@ -238,7 +242,9 @@ def test_a_checkpoint_is_reproduced_by_its_card(alone, tmp_path, capsys):
     card = json.loads((policy / CARD_FILE).read_text())
     assert card["commands"] == {"train": "jaxsched train --out first"} and card["limits"].startswith("Trained on leaf")
     assert (
-        [chunk for chunk, _ in card["curve"]] == [2, 3] and card["max_forwards"] == 2 and card["sizes"] == [2, 1, 2, 1]
+        [chunk for chunk, _ in card["curve"]] == [0, 2, 3]
+        and card["max_forwards"] == 2
+        and card["sizes"] == [2, 1, 2, 1]
     )
     evaluate = ["evaluate", "--policies", "first-fit", str(policy), "--cluster", "leaf-spine-2", "--seeds", "1"]
     main([*evaluate, "--num-jobs", "20", "--interval-s", "300", "--record", str(policy)])
