@@ -60,7 +60,10 @@ def read_records(path: Path) -> list[Record]:
     """
     if path.suffix in YAML:
         plan = load_sweep(path)
-        found, where = [record_of(row) for row in rows_of(plan)], f"{path}: no point is finished in {plan.out}"
+        found, where = (
+            [record_of(row) for row in with_references(rows_of(plan))],
+            f"{path}: no point is finished in {plan.out}",
+        )
     elif path.suffix == JSON_LINES:
         if not path.exists():
             raise UserError(f"{path}: no such file")

@@ -21,8 +21,8 @@ from jaxsched.learning.devices import provide_devices
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train
 from jaxsched.learning.setting import is_same_run
 from jaxsched.learning.state import has_step, read_saved_config
-from jaxsched.machine import versions
 from jaxsched.learning.untrained import UNTRAINED_FOLDER, curve_of, has_untrained
+from jaxsched.machine import versions
 from jaxsched.simulation import engine
 from jaxsched.sweeps.file import Point, Sweep, digest
 from jaxsched.sweeps.measure import Test, baselines, measure, same_policy, tests_of
