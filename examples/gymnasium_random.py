@@ -10,6 +10,9 @@ import numpy as np
 
 import jaxsched
 from jaxsched.adapters.gymnasium_env import GymEnv, GymVectorEnv
+from jaxsched.machine import allow_whole_loops
+
+allow_whole_loops()  # before the first array: the clock's loops compile as one function
 
 EPISODES, MANY, ROUNDS = 3, 8, 500
 

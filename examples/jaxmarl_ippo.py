@@ -146,7 +146,9 @@ def environment(name):
         return jaxmarl.make(name)
     import jaxsched
     from jaxsched.adapters.jaxmarl_env import JaxMarlEnv
+    from jaxsched.machine import allow_whole_loops
 
+    allow_whole_loops()  # before the first array: the clock's loops compile as one function
     jobs = {"num_jobs": 30, "mean_duration_s": 1800.0, "load": 0.9}
     return JaxMarlEnv(jaxsched.make("leaf-spine-4", schedulers=2, may_wait=False, **jobs))
 

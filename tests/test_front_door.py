@@ -84,12 +84,13 @@ def test_shipped_checkpoints_are_policies_by_name():
 
 def test_policies_from_a_file(tmp_path):
     assert parse(f"{ROOT}/examples/policy.py:mine").name == "mine"
-    assert parse(f"{ROOT}/examples/policy.py:emptiest_first").spec is None
+    found = parse(f"{ROOT}/examples/policy.py:emptiest_first")
+    assert found.spec is not None and callable(found.spec.rule) and not found.is_rule
     (tmp_path / "bad.py").write_text("1 / 0\n")
     (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\ndef no(*_):\n    assert False\n")
     for name, words in {
         "mine": "rule mine: returned int, should be the workers",
-        "no": "no' fails in line 4: AssertionError",
+        "no": "rule no fails in line 4: AssertionError",
     }.items():
         with pytest.raises(UserError, match=words):
             jaxsched.compare("leaf-spine-2", "philly-like", [f"{tmp_path}/wrong.py:{name}"], num_jobs=5)

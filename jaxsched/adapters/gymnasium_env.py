@@ -18,10 +18,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jax import Array
 
-from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.adapters.menu_env import MenuEnv, check_rows
 
 
 def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
+    check_rows(env, "Gymnasium")
     actions, seen = env.action_space(), env.observation_space()
     shown = {
         "features": spaces.Box(-np.inf, np.inf, seen["features"].shape, np.float32),

@@ -5,6 +5,7 @@ of `info` have one number per agent, and an episode that ends begins anew in the
 """
 
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -14,7 +15,7 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.spaces import Box, Discrete
 from jaxtyping import PRNGKeyArray, Shaped
 
-from jaxsched.adapters.menu_env import MenuEnv, Turn
+from jaxsched.adapters.menu_env import MenuEnv, Turn, check_rows
 
 ByAgent = dict[str, Array]
 
@@ -27,6 +28,7 @@ class JaxMarlEnv(MultiAgentEnv):
     """
 
     def __init__(self, env: MenuEnv) -> None:
+        check_rows(env, "JaxMARL")
         actions, seen = env.action_space(), env.observation_space()
         super().__init__(num_agents=actions.shape[0])
         self.inner = env
@@ -65,7 +67,10 @@ class JaxMarlEnv(MultiAgentEnv):
             turn = jax.tree.map(lambda start, after: jnp.where(ended, start, after), reset_state, turn)
             seen = self.inner.seen(turn)
         dones: ByAgent = {name: ended for name in [*self.agents, "__all__"]}
+        final = info.pop("final", None)
         told = {name: jnp.full(self.num_agents, value) for name, value in info.items()}
+        if final is not None:
+            told["final_obs"] = final["features"]
         return self._name_rows(seen["features"]), turn, self._name_rows(reward), dones, told
 
     def get_obs(self, state: Turn) -> ByAgent:
@@ -76,6 +81,14 @@ class JaxMarlEnv(MultiAgentEnv):
     def get_avail_actions(self, state: Turn) -> ByAgent:
         """bool[A] for each agent: the legal lines of its menu, of which the last, to wait, always is one."""
         return self._name_rows(self.inner.seen(state)["mask"])
+
+    def get_world_state(self, state: Turn) -> Array:
+        """All that all agents see, in a row: for critics that know more than actors."""
+        return self.inner.world_state(state)
+
+    def world_state_size(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.inner.observation_space()["features"].shape)
 
     def _name_rows(self, rows: Shaped[Array, "P ..."]) -> ByAgent:
         return dict(zip(self.agents, rows))

@@ -3,57 +3,66 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxsched.adapters.menu_env import MenuEnv
+from jaxsched.adapters.menu_env import OBSERVATIONS, ROWS, MenuEnv, Rewarder
 from jaxsched.border import checked
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.environment import SHOWN, Episodes, initial_state
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import RewardWeights, reward_weights
+from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, State, reward_weights
 from jaxsched.errors import UserError
-from jaxsched.simulation.scenario import check_options, load_scenario
+from jaxsched.simulation.scenario import Workload, check_options, load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants, env_config, env_params
-from jaxsched.workload.jobs import pad_table, to_table
+from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 QUEUE_SLOTS = 64  # of a scheduler; further arrivals wait outside
-RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s")  # of `Settings`
-ROUNDS = 8  # decision rounds at a boundary, at most
+RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s", "rounds")  # of `Settings`
+EPISODES, NUM_JOBS = 8, 100
 
 
 @checked
 def make(
-    cluster: str = "leaf-spine-8",
-    workload: str = "philly-like",
+    cluster: str | Cluster = "leaf-spine-8",
+    workload: Workload = "philly-like",
     *,
-    episodes: int = 8,
-    num_jobs: int = 100,
-    reward: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
+    num_jobs: int | None = None,
+    reward: Mapping[str, Any] | Rewarder | None = None,
     queue: Discipline = SHOWN,
     in_turns: bool = False,
     may_wait: bool = True,
+    final: bool = False,
+    observation: str = ROWS,
     **options: Any,
 ) -> MenuEnv:
     """An environment to learn in, ready to `reset`.
 
     Args:
-        cluster, workload: names or files, as `jaxsched evaluate` takes them.
-        episodes: so many job lists are drawn beforehand, and every episode plays one of them.
-        num_jobs: of an episode.
+        cluster, workload: names or files, as `jaxsched evaluate` takes them. Also a cluster; a job list, or several; a
+            function from a seed to a job list.
+        episodes: so many job lists are drawn beforehand (default 8), and every episode plays one of them; of lists that
+            are given, all.
+        num_jobs: of an episode (default 100).
         reward: weights of the terms `jobs`, `lost` and `progress`, see `env.reward`; None: 1 for `jobs`. Then the
             rewards of all schedulers sum to minus the completion times of all jobs, in intervals, each from the first
             boundary after its submission. What a job waits outside a full queue (`QUEUE_SLOTS`) does not count.
-            `interference: False` leaves slowdowns out of `lost`.
+            `interference: False` leaves slowdowns out of `lost`. Or a function `(before, after, params)` of the states
+            at both ends of a step and the environment's parameters, to float32[P].
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
         may_wait: False: the mask has waiting only where nothing else is legal. Simple learners get lost in waiting.
-        options: `interval_s`, `interference`, `max_forwards` and `models` as of `Settings`; `horizon_s`, the simulated
-            time at which an episode is truncated (default: it ends when all jobs have finished); and further ones of
-            `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
+        final: `info["final"]` is what schedulers are shown at the step's own end, before the next episode begins.
+        observation: `rows`, or `graph`: what is seen has a `graph` in place of `features`, see `adapters.graph`.
+        options: `interval_s`, `interference` (a name, a model or a law), `max_forwards`, `rounds` and `models` as of
+            `Settings`; `horizon_s`, the simulated time at which an episode is truncated (default: it ends when all jobs
+            have finished); and further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     Policies see run times, or estimates (`duration_error`), and jobs are not stopped: `ClusterEnv` has the rest.
 
@@ -64,25 +73,81 @@ def make(
     Raises:
         UserError: on any mistake.
     """
-    for name, value in {"episodes": episodes, "num_jobs": num_jobs}.items():
-        if not (isinstance(value, Integral) and value >= 1):
-            raise UserError(f"{name}: {value} should be a whole number of at least 1")
+    _check(episodes, num_jobs, observation)
     mine = [name for name in inspect.signature(make).parameters if name != "options"]
     check_options("make", options, [*mine, *RULES], but=("seeds",))
-    weights = _weights({"jobs": 1.0} if reward is None else reward)
-    settings = Settings(rounds=ROUNDS, **{name: options.pop(name) for name in RULES if name in options})
-    scenario = load_scenario(cluster, workload, num_jobs=num_jobs, seeds=episodes, models=settings.models, **options)
-    lists = compact_tenants(scenario.jobs)
-    config = env_config(scenario.cluster, lists, settings)
+    settings = Settings(**{name: options.pop(name) for name in RULES if name in options})
+    jobs = _Jobs(cluster, workload, _jobs_options(workload, episodes, num_jobs, options), settings)
+    lists, on = jobs.lists()
+    config = env_config(on, lists, settings)
     config = dataclasses.replace(config, queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
-    params = env_params(scenario.cluster, config, settings).replace(reward=weights)
-    size = max(map(len, lists))
-    tables = [
-        pad_table(to_table(jobs, settings.interval_s, sets=config.gpu_sets, asks=config.asks), size) for jobs in lists
-    ]
-    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
-    starts = jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
-    return MenuEnv(config, Episodes(env=params, starts=starts), queue, in_turns, may_wait)
+    weights = _weights({"jobs": 1.0} if reward is None or callable(reward) else reward)
+    params = env_params(on, config, settings).replace(reward=weights)
+    draw = jobs.fresh(config, params, max(map(len, lists))) if jobs.drawn else None
+    played = Episodes(env=params, starts=jobs.starts(config, params, lists, max(map(len, lists))))
+    rewarder = reward if callable(reward) else None
+    env = MenuEnv(config, played, queue, in_turns, may_wait, final, rewarder, draw, observation)
+    return dataclasses.replace(env, params=env.open(played))
+
+
+class _Jobs(NamedTuple):
+    """Where an environment's jobs come from."""
+
+    cluster: str | Cluster
+    workload: Workload
+    options: Mapping[str, Any]  # of `load_scenario`
+    settings: Settings
+
+    @property
+    def drawn(self) -> bool:
+        """Other seeds have other jobs."""
+        return isinstance(self.workload, str | Path) or callable(self.workload)
+
+    def lists(self, **other: Any) -> tuple[list[JobList], Cluster]:
+        """The job lists, by options some of which may be others, and the cluster."""
+        options = {**self.options, **other, "models": self.settings.models}
+        scenario = load_scenario(self.cluster, self.workload, **options)
+        return compact_tenants(scenario.jobs), scenario.cluster
+
+    def starts(self, config: EnvConfig, params: EnvParams, lists: Sequence[JobList], size: int) -> State:
+        """Start states, on a leading axis, with tables of so many jobs."""
+        told = {"sets": config.gpu_sets, "asks": config.asks}
+        tables = [pad_table(to_table(jobs, self.settings.interval_s, **told), size) for jobs in lists]
+        together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
+        return jax.jit(jax.vmap(lambda table: initial_state(config, params, table)))(together)
+
+    def fresh(self, config: EnvConfig, params: EnvParams, size: int) -> Callable[[int], State]:
+        """What draws as many start states by another seed. UserError if they need larger tables."""
+
+        def draw(seed: int) -> State:
+            lists, cluster = self.lists(seed=seed)
+            needs = env_config(cluster, lists, self.settings)
+            tables = ("largest_worker", "tenants", "shared_gpus")
+            larger = max(map(len, lists)) > size or any(getattr(needs, one) > getattr(config, one) for one in tables)
+            if larger or (needs.gpu_sets, needs.asks) != (config.gpu_sets, config.asks):
+                raise UserError(f"fresh: the jobs of seed {seed} need other tables than the environment has")
+            return self.starts(config, params, lists, size)
+
+        return draw
+
+
+def _check(episodes: int | None, num_jobs: int | None, observation: str) -> None:
+    for name, value in {"episodes": episodes, "num_jobs": num_jobs}.items():
+        if not (value is None or (isinstance(value, Integral) and value >= 1)):
+            raise UserError(f"{name}: {value} should be a whole number of at least 1")
+    if observation not in OBSERVATIONS:
+        raise UserError(f"observation: {observation!r} should be one of {', '.join(OBSERVATIONS)}")
+
+
+def _jobs_options(
+    workload: Workload, episodes: int | None, num_jobs: int | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of `load_scenario`, with what is usual where nothing is said."""
+    named = isinstance(workload, str | Path)
+    if num_jobs is not None and not named:
+        raise UserError("num_jobs: is for jobs by name, these are given as they are")
+    seeds = EPISODES if episodes is None and (named or callable(workload)) else episodes
+    return {**options, "seeds": seeds, **({"num_jobs": num_jobs or NUM_JOBS} if named else {})}
 
 
 def _weights(given: Mapping[str, Any]) -> RewardWeights:

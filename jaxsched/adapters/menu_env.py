@@ -10,6 +10,7 @@ With `in_turns` a step is a turn (`env.stages`): where an interval is still pass
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +18,26 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.adapters.features import EDGE, NODE, OPTION, Feature
+from jaxsched.adapters.graph import show_graph
+from jaxsched.adapters.shown import Seen, action_names, show_menu
 from jaxsched.border import checked
+from jaxsched.cluster.hardware import total_gpus
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
-from jaxsched.env.observation import Choice, Menu, Observation
-from jaxsched.env.pool import start_if
+from jaxsched.env.observation import Choice, Menu, Observation, observe
+from jaxsched.env.pool import draw_number, draw_start, start_if
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
-from jaxsched.env.stages import Playing, state_of, to_decide
-from jaxsched.env.state import Action, EnvConfig, State
-from jaxsched.policies.menu import build_menu, menu_policy, to_action
+from jaxsched.env.stages import Playing, at_boundary, state_of, to_decide
+from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.errors import UserError
+from jaxsched.policies.menu import Offered, build_menu, menu_policy, to_action
 from jaxsched.policies.policy import Policy
 from jaxsched.pytree import Pytree
+from jaxsched.user_code import call, check_shape, name_of
 
-# `features`: float32[P, F], `options`: float32[P, A, O] and `mask`: bool[P, A] of the options that are legal.
-Seen = dict[str, Array]
+ROWS, GRAPH = OBSERVATIONS = ("rows", "graph")
+Rewarder = Callable[[State, State, EnvParams], Float32[Array, "P"]]  # of the states before and after a step
 
 
 class Turn(Pytree):
@@ -50,7 +57,17 @@ class Turn(Pytree):
         return self.state._repr_html_()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+class MenuEpisodes(Episodes):
+    """Episodes, with what schedulers are shown at their starts: so the end of a step is all that is worked out anew."""
+
+    opened: tuple[Observation, Menu] | None = None  # at `starts`, on a leading axis; None: worked out when one begins
+
+    def replace(self, **changes: Any) -> "MenuEpisodes":
+        """A copy with other values in the named fields. What was shown of other starts is forgotten."""
+        return super().replace(**({"opened": None} | changes))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MenuEnv:
     """`reset` and `step` are pure, and jit and vmap; `params` are the default ones.
 
@@ -58,7 +75,7 @@ class MenuEnv:
     decision round of all schedulers, or with `in_turns` one turn, which on GPUs is faster where many play. Rewards come
     when an interval ends. When an episode ends the next one begins at once: the step's observation and state are then
     those of its start, reward and flags those of the end. Without `may_wait` the mask has waiting only if nothing else
-    is legal.
+    is legal. With `final`, `info["final"]` is what schedulers are shown at the step's own end.
     """
 
     config: EnvConfig
@@ -66,11 +83,51 @@ class MenuEnv:
     queue: Discipline = SHOWN
     in_turns: bool = False
     may_wait: bool = True
+    final: bool = False
+    rewarder: Rewarder | None = None  # in place of the environment's own
+    draw: Callable[[int], State] | None = None  # start states of other jobs, by a seed
+    observation: str = ROWS  # one of `OBSERVATIONS`
+
+    def __repr__(self) -> str:
+        p, n, _ = self.params.env.cluster.shape
+        gpus, (episodes, jobs) = total_gpus(self.params.env.cluster), self.params.starts.jobs.arrival.shape
+        return (
+            f"MenuEnv: {p} scheduler(s) of up to {n} servers, {gpus} GPUs in all; {self.num_actions} actions of each; "
+            f"{episodes} episodes of {jobs} jobs, a step is a {'turn' if self.in_turns else 'round'}"
+        )
 
     @property
     def inner(self) -> ClusterEnv:
         """The environment whose actions these numbers stand for."""
         return ClusterEnv(self.config, self.queue, self.in_turns)
+
+    @property
+    def num_actions(self) -> int:
+        """Options of a scheduler, to wait included."""
+        return self.action_space().n
+
+    @property
+    def action_names(self) -> list[str]:
+        """What each option is."""
+        schedulers = self.params.env.cluster.shape[0]
+        return action_names(self.num_actions - schedulers - 1, schedulers)
+
+    def fresh(self, seed: int) -> Episodes:
+        """`params` with as many episodes of other jobs, drawn with `seed`: for the next updates, in the same program.
+
+        Raises:
+            UserError: the jobs were given, or those of the seed need larger tables.
+        """
+        if self.draw is None:
+            raise UserError("fresh: the jobs of this environment are given; it needs a workload by name, or a function")
+        return self.open(MenuEpisodes(env=self.params.env, starts=self.draw(seed)))
+
+    def open(self, params: Episodes) -> Episodes:
+        """The same episodes with what is shown at their starts, where `final` needs it."""
+        if not self.final:
+            return params
+        shown = jax.jit(jax.vmap(lambda start: self._shown(params.env, start)))(params.starts)
+        return MenuEpisodes(env=params.env, starts=params.starts, opened=(shown.observation, shown.menu))
 
     @checked
     def reset(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
@@ -84,9 +141,13 @@ class MenuEnv:
             What the schedulers see, as of `observation_space`, and the turn to step from.
         """
         params = self.params if params is None else params
-        observation, played = self.inner.reset(key, params)
-        turn = _shown(params, played, observation)
-        return self.seen(turn), turn
+        start = draw_start(key, params.starts)
+        turn = self._shown(params.env, at_boundary(start) if self.in_turns else start)
+        return self.seen(turn, params), turn
+
+    def reset_env(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
+        """`reset`, as gymnax calls it."""
+        return self.reset(key, params)
 
     @checked
     def step(
@@ -102,12 +163,19 @@ class MenuEnv:
 
         Returns:
             `(seen, turn, reward, terminated, truncated, info)`, see `ClusterEnv.step`.
+            `info` also has the `intervals` and the seconds (`elapsed_s`) that passed in the step: what comes later is
+            discounted by them.
         """
         params = self.params if params is None else params
-        act = _to_action(turn, action)
-        observation, played, reward, terminated, truncated, info = self.inner.step(key, turn.played, act, params)
-        turn = _shown(params, played, observation)
-        return self.seen(turn), turn, reward, terminated, truncated, info
+        after, reward, terminated, truncated, info = self._play(turn, action, params)
+        played = start_if(key, after, terminated | truncated, params.starts)
+        if self.final:
+            own = self._shown(params.env, after)
+            info["final"] = self.seen(own, params)
+            turn = self._begin_if(key, terminated | truncated, own, played, params)
+        else:
+            turn = self._shown(params.env, played)
+        return self.seen(turn, params), turn, reward, terminated, truncated, info
 
     @checked
     def step_env(
@@ -115,9 +183,9 @@ class MenuEnv:
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
         """`step` that does not begin the next episode: of an end it shows what was reached there."""
         params = self.params if params is None else params
-        played, reward, terminated, truncated, info = self.inner.step_env(turn.played, _to_action(turn, action), params)
-        turn = _shown(params, played, self.inner.observe(played, params))
-        return self.seen(turn), turn, reward, terminated, truncated, info
+        after, reward, terminated, truncated, info = self._play(turn, action, params)
+        turn = self._shown(params.env, after)
+        return self.seen(turn, params), turn, reward, terminated, truncated, info
 
     @checked
     def restart_if(
@@ -125,14 +193,18 @@ class MenuEnv:
     ) -> tuple[Seen, Turn]:
         """The turn, or the start of a random episode if the one before has ended."""
         params = self.params if params is None else params
-        played = start_if(key, turn.played, ended, params.starts)
-        turn = _shown(params, played, self.inner.observe(played, params))
-        return self.seen(turn), turn
+        turn = self._shown(params.env, start_if(key, turn.played, ended, params.starts))
+        return self.seen(turn, params), turn
 
     @checked
-    def seen(self, turn: Turn) -> Seen:
+    def seen(self, turn: Turn, params: Episodes | None = None) -> Seen:
         """What the schedulers are shown in a turn."""
-        return show_menu(turn.observation, turn.menu, self.may_wait)
+        params = self.params if params is None else params
+        return self._show(Offered(params.env, turn.state, turn.observation, turn.menu))
+
+    def world_state(self, turn: Turn) -> Float32[Array, "PF"]:
+        """All that all schedulers see, in a row: for critics that know more than actors."""
+        return show_menu(turn.observation, turn.menu)["features"].reshape(-1)
 
     @checked
     def policy(self, name: str, act: Callable[[PRNGKeyArray, Seen, PyTree], Array], weights: PyTree = None) -> Policy:
@@ -150,8 +222,11 @@ class MenuEnv:
             A `Policy` like any other that is a JAX function.
         """
 
-        def choose(key: PRNGKeyArray, observation: Observation, menu: Menu, weights: PyTree) -> Choice:
-            return _choice(observation, menu, act(key, show_menu(observation, menu, self.may_wait), weights))
+        def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
+            who = f"policy {name!r}"
+            option = call(who, act, key, self._show(offered), weights)
+            check_shape(who, option, offered.menu.mask.shape[:1], "an option for each scheduler")
+            return _choice(offered.observation, offered.menu, option)
 
         return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))
 
@@ -163,28 +238,58 @@ class MenuEnv:
 
     @checked
     def observation_space(self, params: Episodes | None = None) -> Named:
-        """`features` (float32[P, F]), `options` (float32[P, A, O]), both without limits, and `mask` (bool[P, A])."""
+        """`features` (float32[P, F]), `options` (float32[P, A, O]), both without limits, and `mask` (bool[P, A]).
+
+        UserError for graphs, which are no arrays but several: see `features` for their columns.
+        """
+        if self.observation == GRAPH:
+            raise UserError("observation_space: a graph is none; `env.features` has its columns, `reset` its shapes")
         seen = self._example(params)
-        return Named(
-            {
-                "features": Box(-float("inf"), float("inf"), seen["features"].shape),
-                "options": Box(-float("inf"), float("inf"), seen["options"].shape),
-                "mask": Discrete(2, seen["mask"].shape, jnp.bool_),
-            }
-        )
+        boxes = {name: Box(-float("inf"), float("inf"), seen[name].shape) for name in ("features", "options")}
+        return Named(boxes | {"mask": Discrete(2, seen["mask"].shape, jnp.bool_)})
+
+    @property
+    def features(self) -> dict[str, tuple[Feature, ...]]:
+        """The columns of `options`, and of a graph's `nodes` and `edges`: name, unit and range of each."""
+        graph = {"nodes": NODE, "edges": EDGE} if self.observation == GRAPH else {}
+        return graph | {"options": OPTION}
+
+    def _show(self, offered: Offered) -> Seen:
+        if self.observation == GRAPH:
+            return show_graph(*offered, self.may_wait)
+        return show_menu(offered.observation, offered.menu, self.may_wait)
 
     def _example(self, params: Episodes | None) -> Seen:
         return jax.eval_shape(lambda: self.reset(jax.random.key(0), params)[0])
 
+    def _play(
+        self, turn: Turn, action: Int32[Array, "P"], params: Episodes
+    ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
+        after, reward, terminated, truncated, info = self.inner.step_env(turn.played, act, params)
+        intervals = jnp.maximum(info["boundary"] - turn.state.clock, 0)
+        info |= {"intervals": intervals, "elapsed_s": intervals * params.env.interval_s}
+        if self.rewarder is not None:
+            who = f"reward {name_of(self.rewarder)}"
+            reward = call(who, self.rewarder, turn.state, state_of(after), params.env)
+            check_shape(who, reward, action.shape, "a reward for each scheduler")
+        return after, reward, terminated, truncated, info
 
-def _shown(params: Episodes, played: State | Playing, observation: Observation) -> Turn:
-    menu = build_menu(params.env, to_decide(played), observation)
-    return Turn(played=played, observation=observation, menu=menu)
+    def _shown(self, params: EnvParams, played: State | Playing) -> Turn:
+        observation = observe(self.queue, params, to_decide(played))
+        return Turn(played=played, observation=observation, menu=build_menu(params, to_decide(played), observation))
 
-
-def _to_action(turn: Turn, action: Int32[Array, "P"]) -> Action:
-    """What the schedulers do who choose these options."""
-    return to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
+    def _begin_if(
+        self, key: PRNGKeyArray, ended: Bool[Array, ""], own: Turn, played: State | Playing, params: Episodes
+    ) -> Turn:
+        """What is `played` on, shown: the step's `own` end, or where the episode has ended the next one's start."""
+        opened = params.opened if isinstance(params, MenuEpisodes) else None
+        if opened is None:
+            return self._shown(params.env, played)
+        number = draw_number(key, params.starts)
+        pick = lambda first, here: jnp.where(ended, first[number], here)
+        observation, menu = jax.tree.map(pick, opened, (own.observation, own.menu))
+        return Turn(played=played, observation=observation, menu=menu)
 
 
 def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:
@@ -195,47 +300,7 @@ def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> 
     return Choice(act=legal, option=within)
 
 
-def show_menu(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:
-    """Of every scheduler all features in a row, its options, and which of them are legal.
-
-    The length of a row of features depends on the cluster's size. That of an option does not. Who may not wait has that
-    in the mask only if nothing else is legal.
-    """
-    acts = jnp.concatenate([menu.mask, observation.forward_mask], -1)
-    mask = jnp.concatenate([acts, may_wait | ~acts.any(-1, keepdims=True)], -1)
-    return {"features": _features(observation, menu), "options": _options(observation, menu, mask), "mask": mask}
-
-
-def _features(obs: Observation, menu: Menu) -> Float32[Array, "P F"]:
-    others = jnp.broadcast_to(obs.scheduler.mean(0), obs.scheduler.shape)
-    parts = [
-        obs.scheduler, others, obs.group * obs.group_mask[..., None], obs.server, obs.rack, obs.job,
-        obs.job_mask.astype(jnp.float32), menu.features, menu.rank / 4.0, menu.order / 8.0,
-    ]  # fmt: skip
-    return jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], -1)
-
-
-def _options(obs: Observation, menu: Menu, mask: Bool[Array, "P A"]) -> Float32[Array, "P A O"]:
-    """What is known of each option, zeros where there is nothing to say or the option is not legal.
-
-    In this order: whether it is a placement, a forward, to wait (3 columns); of a placement the menu's features (see
-    `policies.menu`), the job's place in the window over 4, the placement's place in greedy-wait's order over 8, whether
-    the job would be done before any that runs (3); the job (`env.observation.job_features`); the scheduler that would
-    have the job (`env.observation.scheduler_features`).
-    """
-    p, k = menu.mask.shape
-    own, numbers = obs.scheduler[:, None], jnp.stack([menu.rank / 4.0, menu.order / 8.0, menu.brief], -1)
-    placed = jnp.concatenate([menu.features, numbers], -1)
-    nowhere = jnp.zeros((p, 1, placed.shape[-1]))
-    rows = [
-        _rows(k, 0, placed, jnp.take_along_axis(obs.job, menu.rank[..., None], 1), own),
-        _rows(p, 1, nowhere, obs.job[:, -1:], obs.scheduler[None]),
-        _rows(1, 2, nowhere, jnp.zeros_like(obs.job[:, :1]), own),
-    ]
-    return jnp.where(mask[..., None], jnp.concatenate(rows, 1), 0.0)
-
-
-def _rows(count: int, kind: int, *parts: Float32[Array, "..."]) -> Float32[Array, "P count O"]:
-    """So many options of one kind, each with all parts."""
-    p = parts[0].shape[0]
-    return jnp.concatenate([jnp.broadcast_to(x, (p, count, x.shape[-1])) for x in (jnp.eye(3)[kind], *parts)], -1)
+def check_rows(env: MenuEnv, who: str) -> None:
+    """UserError if an environment shows graphs, which `who` does not take."""
+    if env.observation != ROWS:
+        raise UserError(f"{who}: takes an environment made with observation={ROWS!r}, this one has {env.observation!r}")

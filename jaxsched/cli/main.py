@@ -20,7 +20,7 @@ COMMANDS = {
     "train": "Train the schedulers, or resume a run.",
     "sweep": "Train every point of a sweep, measure it, and print the table.",
     "table": "Rank the finished points of a sweep, with intervals over seeds.",
-    "plot": "Draw the finished points of a sweep.",
+    "plot": "Draw the finished points of a sweep, or the curves of trainings.",
     "reproduce": "Train a checkpoint anew by its card, repeat its recorded evaluations, and compare.",
     "reproduce-table": "Play a published table again: ours, theirs, and the difference.",
     "bench": "Measure decisions/s of the environment, jobs/s of simulations, and decisions/s of training.",

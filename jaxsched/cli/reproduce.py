@@ -1,6 +1,7 @@
 """`jaxsched reproduce` and `reproduce-table`: a checkpoint by its card, or a published table, and figures compared."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -17,10 +18,12 @@ HELP = """Train a checkpoint anew by its card, repeat its recorded evaluations, 
 
 NAME is a shipped checkpoint, or the path of one. Evaluations get into a card with `jaxsched evaluate
 --record CHECKPOINT`. A run that was stopped goes on with the same command. What the card of an earlier version does not
-say is named, with the value that is taken.
+say is named, with the value that is taken. --plan only says what would be done, on what, and which figures would be
+compared.
 
 Examples:
   jaxsched reproduce quickstart
+  jaxsched reproduce quickstart --plan
   jaxsched reproduce checkpoints/quickstart --out runs/quickstart-again
   jaxsched evaluate --policies pack greedy-wait checkpoints/quickstart --seeds 10 --record checkpoints/quickstart
 """
@@ -38,6 +41,9 @@ Examples:
 """
 
 
+ROUNDS_PER_S = 3_000  # of environments in training, on one core: the quickstart's 368,640 take two minutes
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Train a checkpoint anew by its card, repeat its evaluations, and compare the figures."""
@@ -46,6 +52,8 @@ class Reproduce:
     """The checkpoint."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the run (default: runs/reproduce-NAME)."""
+    plan: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Only say what would be trained and compared."""
 
     def run(self) -> None:
         """Train, evaluate, compare. UserError on any mistake."""
@@ -63,6 +71,9 @@ class Reproduce:
         from jaxsched.policies import evolved
 
         folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
+        if self.plan:
+            print(*_plan(folder), sep="\n")
+            return
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         check_folder(out, "--out")
         what = what_of(folder) or ""
@@ -79,6 +90,64 @@ class Reproduce:
             print(table_beside_card(lines))
         if not known.figures:
             print(f"the card records no evaluation; add one: jaxsched evaluate ... {folder} --record {folder}")
+
+
+def _plan(folder: Path) -> Iterator[str]:
+    """What `reproduce` would do, a line each. UserError for what is no checkpoint."""
+    from jaxsched.io.cards import what_of
+    from jaxsched.policies import evolved
+    from jaxsched.versions import versions
+
+    what = what_of(folder) or ""
+    card, trained = _evolved_plan(what, folder) if what in evolved.KINDS else _network_plan(folder)
+    yield from trained
+    now = versions()
+    changed = [f"{name} {was} -> {now[name]}" for name, was in card.versions.items() if now.get(name, was) != was]
+    yield f"versions: {', '.join(changed) or 'those of the card'}"
+    for entry in card.figures:
+        known = ", ".join(f"{name} {jct_s:,.1f} s" for name, jct_s in entry["jct_mean_s"].items() if jct_s is not None)
+        yield f"evaluates: {entry['command']}"
+        yield f"compares mean JCTs with: {known}"
+    if not card.figures:
+        yield "compares nothing but validation: the card records no evaluation"
+
+
+def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
+    from jaxsched.learning.config import describe_limits, from_saved
+    from jaxsched.policies.checkpoint import read_card
+
+    card = read_card(folder)
+    config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
+    ppo, check = config.ppo, config.validation
+    rounds = ppo.chunks * ppo.num_envs * ppo.steps
+    seed = config.seed if check.seed is None else check.seed
+    best = card.get("validation_jct_s")
+    return Known(card["versions"], card.get("figures", [])), [
+        f"trains: a {config.network.kind} network of width {config.network.width}, seed {config.seed}, {ppo.chunks}"
+        f" chunks of {ppo.num_envs} environments and {ppo.steps} steps: {rounds:,} rounds",
+        f"takes: some {max(rounds / ROUNDS_PER_S / 60, 1):,.0f} minutes of one CPU core, on clusters of the"
+        f" quickstart's size (it plays {ROUNDS_PER_S:,} rounds a second), and a minute or two to compile",
+        describe_limits(config),
+        f"validates: {check.seeds} worlds of seed {seed}, {check.jobs} jobs each, every {check.every} chunks; the card"
+        f" has {'none' if best is None else f'{best:,.1f} s'}",
+    ]
+
+
+def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
+    from jaxsched.io.cards import CARD_FILE
+    from jaxsched.io.schema import convert
+    from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
+    from jaxsched.policies import evolved
+
+    card = evolved.read_card(folder, what)
+    config: EvolvedConfig = convert(EvolvedConfig, as_saved(card.config), f"{what} {folder}: {CARD_FILE}: config")
+    task, share = config.task, "" if config.until == 1.0 else f"the first {config.until:.0%} of "
+    return Known(card.versions, card.figures), [
+        f"learns: {config.learn} from {share}{config.workload} on {config.cluster}, seed {config.seed}",
+        f"takes: {config.generations} generations, in each {2 * task.strategy.pairs} candidates on {task.lists} lists",
+        f"judges: {task.judges} lists of seed {config.judging_seed}, every few generations; the card has"
+        f" {'none' if card.ratio is None else f'{card.ratio:.4f} of the mean JCT of {task.rule}'}",
+    ]
 
 
 class Known(NamedTuple):

@@ -121,12 +121,13 @@ class Sweep(ExecutorOptions):
 TABLE_HELP = """Rank the finished points of a sweep, with intervals over seeds.
 
 FILE is a sweep (.yaml), its rows.jsonl, or what --rows wrote. Nothing is run. Points are compared with the best one
-seed by seed.
+seed by seed. --aggregate takes all tests together: interquartile means, and how likely a point is better than another.
 
 Examples:
   jaxsched table examples/sweep.yaml
   jaxsched table runs/sweeps/example/rows.jsonl --by "validation: JCT (s)" --markdown table.md
   jaxsched table examples/sweep.yaml --rows rows.parquet
+  jaxsched table examples/sweep.yaml --aggregate --against untrained
 """
 
 
@@ -142,27 +143,43 @@ class Table:
     """Also write the table as Markdown."""
     rows: Output = None
     """Also write a line per point with all figures (.jsonl or .parquet)."""
+    aggregate: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """All tests together, instead of a ranking by one figure."""
+    against: Annotated[str | None, optional("POINT")] = None
+    """With --aggregate: the point that all others are compared with (default: untrained)."""
 
     def run(self) -> None:
         """Read, rank, print, write. UserError on any mistake."""
         from jaxsched.cli.output import results, text
+        from jaxsched.errors import UserError
         from jaxsched.io.files import check_outputs
+        from jaxsched.sweeps import aggregates as sweep_aggregates
         from jaxsched.sweeps import ranking as sweep_ranking
         from jaxsched.sweeps.records import check_records_file, read_records, write_records
 
         check_outputs({"--markdown": self.markdown, "--rows": self.rows}, [self.file])
         check_records_file(self.rows)
         records = read_records(self.file)
-        figure = sweep_ranking.figure_named(records, self.by)
+        if self.against is not None and not self.aggregate:
+            raise UserError("--against: is for --aggregate, give that, too")
+        if self.aggregate and self.by is not None:
+            raise UserError("--by: is for a ranking; leave it or --aggregate out")
+        if self.aggregate:
+            table = [made(records, self.against) for made in (sweep_aggregates.plain_text, sweep_aggregates.markdown)]
+        else:
+            figure = sweep_ranking.figure_named(records, self.by)
+            table = [made(records, figure) for made in (sweep_ranking.plain_text, sweep_ranking.markdown)]
         with results() as write:
-            write(self.markdown, text(sweep_ranking.markdown(records, figure)))
+            write(self.markdown, text(table[1]))
             write(self.rows, lambda path: write_records(path, records))
-            print(sweep_ranking.plain_text(records, figure))
+            print(table[0])
 
 
-PLOT_HELP = """Draw the finished points of a sweep.
+PLOT_HELP = """Draw the finished points of a sweep, or the curves of trainings.
 
-FILE is a sweep (.yaml), its rows.jsonl, or what `jaxsched table --rows` wrote. Every point is drawn with its 95%
+Of folders of `jaxsched train` validation is drawn over decisions, from the untrained policy on, a line each.
+
+Else FILE is a sweep (.yaml), its rows.jsonl, or what `jaxsched table --rows` wrote. Every point is drawn with its 95%
 interval over seeds: ranked, or with --x along an axis of numbers, a line for each value of the others. --curves draws
 the validation runs of the training instead. Needs the extra viz.
 
@@ -170,15 +187,16 @@ Examples:
   jaxsched plot examples/sweep.yaml --out ranked.png
   jaxsched plot runs/sweeps/example/rows.jsonl --x network.width --out width.svg
   jaxsched plot examples/sweep.yaml --curves --out curves.pdf
+  jaxsched plot runs/one runs/other --out trainings.png
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Draw the finished points of a sweep."""
+    """Draw the finished points of a sweep, or the curves of trainings."""
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """A sweep (.yaml), its rows.jsonl, or a .parquet of these."""
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|RUN...")]
+    """A sweep (.yaml), its rows.jsonl, or a .parquet of these; or folders of trainings."""
     out: Annotated[Path, tyro.conf.arg(metavar="FIGURE", aliases=["-o"])] = Path("sweep.png")
     """The figure (.png, .pdf or .svg)."""
     by: Annotated[str | None, optional("FIGURE")] = None
@@ -196,12 +214,22 @@ class Plot:
         from jaxsched.io.files import check_outputs
         from jaxsched.sweeps.ranking import curves, figure_named, group_along_axis, rank_groups
         from jaxsched.sweeps.records import read_records
+        from jaxsched.sweeps.training_curves import are_runs, curves_of_runs
 
-        check_outputs({"--out": self.out}, [self.file])
+        if not self.files:
+            raise UserError("plot: give a sweep, or folders of trainings")
+        check_outputs({"--out": self.out}, self.files)
         check_figure(self.out)
+        if are_runs(self.files):
+            if self.curves or self.x is not None or self.by is not None:
+                raise UserError("--curves, --x, --by: are for sweeps; of trainings the curves are drawn")
+            series = curves_of_runs(self.files)
+            with results() as write:
+                write(self.out, lambda path: lines(series, ("decisions", "validation JCT (s)"), path))
+            return
         if self.curves and (self.x is not None or self.by is not None):
             raise UserError("--curves: draws validation over chunks; leave --x and --by out")
-        records = read_records(self.file)
+        records = read_records(self.files[0])
         figure = figure_named(records, self.by)
         with results() as write:
             if self.curves:

@@ -144,9 +144,9 @@ def preset_names() -> tuple[str, ...]:
 
 @checked
 def get_cluster(
-    name_or_path: str | Path, schedulers: int | None = None, gpu_speeds: str | Path | None = None
+    name_or_path: "str | Path | Cluster", schedulers: int | None = None, gpu_speeds: str | Path | None = None
 ) -> "Cluster":
-    """The cluster of a preset or of a file, cut into partitions.
+    """The cluster of a preset or of a file, cut into partitions; or one that is given, as it is.
 
     Args:
         name_or_path: a name of `preset_names`, or a file: `.csv` (node list or host map, by its header), `.yaml` or
@@ -160,7 +160,15 @@ def get_cluster(
     Raises:
         UserError: there is no such preset, the file is not as it should be, or a partition would be empty.
     """
-    return get_inventory(str(name_or_path), gpu_speeds).build(schedulers)
+    if isinstance(name_or_path, str | Path):
+        return get_inventory(str(name_or_path), gpu_speeds).build(schedulers)
+    from jaxsched.cluster.hardware import Cluster
+
+    if not isinstance(name_or_path, Cluster):
+        raise UserError(f"cluster: {name_or_path!r} should be a name, a file or a cluster")
+    if schedulers not in (None, name_or_path.shape[0]) or gpu_speeds is not None:
+        raise UserError("schedulers, gpu_speeds: are for clusters by name or file; one that is given stays as it is")
+    return name_or_path
 
 
 def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> Inventory:

@@ -17,6 +17,7 @@ fitted replaces the channel `gpu`. What it adds to a job's time may have a facto
 import dataclasses
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -24,7 +25,9 @@ from jaxtyping import Float32, Int32, PyTree
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 from jaxsched.dynamics.sharing import SharingTable
+from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device, static
+from jaxsched.user_code import call, check_shape, is_ours, name_of
 
 Model = Int32[Array, "*#jobs"]
 Use = Float32[Array, "*#jobs"]
@@ -132,3 +135,34 @@ LAWS: dict[str, StretchLaw] = {"none": none, "analytic": analytic}
 def default_interference() -> Interference:
     """The analytic law at its calibrated strengths."""
     return Interference(law=analytic, weights=default_strengths())
+
+
+_OWN, _OTHERS = np.array([[0.0], [0.5], [1.0]], np.float32), np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0], np.float32)
+
+
+def check_law(model: Interference) -> None:
+    """UserError, which names it, if a user's law fails, or does not hold on a few values what every law must."""
+    if is_ours(model.law):
+        return
+    who = f"law {name_of(model.law)}"
+
+    @jax.jit
+    def stretches(weights: PyTree) -> list[Array]:
+        found = []
+        for channel in range(len(CHANNELS)):
+            args = jnp.zeros(_OWN.shape, jnp.int32), jnp.asarray(_OWN), jnp.asarray(_OTHERS)
+            stretch = call(who, model.law, weights, channel, *args)
+            shape = jnp.broadcast_shapes(_OWN.shape, _OTHERS.shape)
+            check_shape(who, stretch, shape, "a stretch for each pair of `own` and `others`")
+            found.append(stretch)
+        return found
+
+    for name, stretch in zip(CHANNELS, map(np.asarray, stretches(model.weights)), strict=True):
+        wrong = {
+            "is no finite number of at least 1": not (np.isfinite(stretch) & (stretch >= 1.0)).all(),
+            "is not 1 where others use nothing": (stretch[:, 0] != 1.0).any(),
+            "falls where others use more": (np.diff(stretch, axis=-1) < 0).any(),
+        }
+        for what, holds in wrong.items():
+            if holds:
+                raise UserError(f"{who}: its stretch on the channel {name!r} {what}: {stretch[-1].tolist()}")

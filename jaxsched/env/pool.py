@@ -6,15 +6,20 @@ When an environment restarts, the placements in its running slots stay as they a
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, PRNGKeyArray
+from jaxtyping import Bool, Int32, PRNGKeyArray
 
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import Running, State
 
 
+def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:
+    """The number of the member that `draw_start` draws with this key."""
+    return jax.random.randint(key, (), 0, pool.clock.shape[0])
+
+
 def draw_start(key: PRNGKeyArray, pool: State) -> State:
     """A random member of the pool."""
-    index = jax.random.randint(key, (), 0, pool.clock.shape[0])
+    index = draw_number(key, pool)
     return jax.tree.map(lambda leaf: leaf[index], pool)
 
 

@@ -19,6 +19,7 @@ from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
+from jaxsched.user_code import call, check_shape, name_of
 
 BASIC = ("fifo", "sjf", "area", "tenants")
 ORDERS = (*BASIC, *levels.ORDERS)
@@ -94,7 +95,9 @@ def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Ar
     row = jnp.maximum(state.queue, 0)
     jobs, order = state.jobs, queue.order
     if callable(order):
-        key = order(state, params)
+        who = f"order {name_of(order)}"
+        key = call(who, order, state, params)
+        check_shape(who, key, state.queue.shape, "a key for each place in each queue")
     elif has_levels(order):
         raise UserError(f"order: {order!r} is for the event loop; in JAX it should be one of {', '.join(BASIC)}")
     elif order == "fifo":

@@ -34,7 +34,7 @@ from jaxsched.policies.rules import Rule
 from jaxsched.simulation.device import uses_accelerator
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.outcome import Outcome, rejections
-from jaxsched.simulation.scenario import check_options, load_scenario
+from jaxsched.simulation.scenario import Workload, check_options, job_lists, load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.catalogue import get_catalogue
@@ -50,7 +50,7 @@ Simulate = Callable[
 @checked
 def compare(
     cluster: str | Cluster,
-    jobs: str | JobList | Sequence[JobList],
+    jobs: Workload,
     policies: str | Sequence[str | Path | Rule | Policy],
     settings: Settings | None = None,
     *,
@@ -63,14 +63,15 @@ def compare(
 
     Args:
         cluster: a name or file, see `get_cluster`, or a cluster.
-        jobs: one job list, several (one per seed), or with a cluster's name the name or file of a workload.
+        jobs: one job list, several (one per seed), the name or file of a workload, or a function from a seed to a list.
         policies: names of hand-written ones, checkpoints, placement rules, or `Policy`s, see `parse`; or one name.
         settings: what all policies play under; None: the defaults.
         config: further entries of the result's `config`.
         report: called with the progress of a run, possibly from several threads at once.
         play: what plays the runs; `simulation.simulate.Elsewhere` does it on other machines.
         options: fields of `Settings` that differ from `settings`, such as `knows` or `preemption`; and where `jobs` is
-            a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed`.
+            a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed` (of a function the last two).
+            `interference` may be a model or a law, see `dynamics.interference`; JAX plays a law that is not ours.
 
     Returns:
         A row per policy, in their order; times in seconds.
@@ -81,28 +82,26 @@ def compare(
     check_options("compare", options, _OF_SETTINGS)
     settings, options = _split_settings(settings or Settings(), options)
     policies = parse_all([policies] if isinstance(policies, str) else policies)
-    if isinstance(jobs, str):
-        if not isinstance(cluster, str):
-            raise UserError("compare: jobs by name need the name of a cluster, which sets how many there are")
+    if isinstance(jobs, str | Path) or callable(jobs):
         scenario = load_scenario(cluster, jobs, models=settings.models, **options)
         cluster, jobs_by_seed, config = scenario.cluster, scenario.jobs, scenario.config | dict(config or {})
     else:
         if options:
             raise UserError(f"compare: {', '.join(options)}: only for jobs by name, these are given as they are")
         cluster = get_cluster(cluster) if isinstance(cluster, str) else cluster
-        jobs_by_seed = [jobs] if isinstance(jobs, JobList) else jobs
-        if not jobs_by_seed:
+        if isinstance(jobs, Sequence) and not jobs:
             raise UserError("compare: jobs is an empty list; it should have at least one JobList")
+        jobs_by_seed = job_lists(jobs)
     models = profiles_on(cluster, get_catalogue(settings.models).models)
-    job_lists = compact_tenants([_convert_to_reference(cluster, models, jobs) for jobs in jobs_by_seed])
-    results = play(policies, cluster, job_lists, settings, report)
+    lists = compact_tenants([_convert_to_reference(cluster, models, jobs) for jobs in jobs_by_seed])
+    results = play(policies, cluster, lists, settings, report)
     gpus = total_gpus(cluster)
     bounds = np.array(
-        [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, stops=settings.stops) for jobs in job_lists]
+        [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, stops=settings.stops) for jobs in lists]
     )
     seeds = (config or {}).get("seeds")
-    if not isinstance(seeds, list) or len(seeds) != len(job_lists):  # further entries may be anything
-        seeds = range(len(job_lists))
+    if not isinstance(seeds, list) or len(seeds) != len(lists):  # further entries may be anything
+        seeds = range(len(lists))
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
     config = on | dict(config or {}) | settings.described()

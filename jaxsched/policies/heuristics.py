@@ -31,6 +31,7 @@ from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.rules import RULES, Rule, View, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
+from jaxsched.user_code import call, name_of
 from jaxsched.workload.jobs import WHOLE
 
 FIFO = Discipline()
@@ -74,12 +75,12 @@ def _check(rule: Rule) -> Rule:
     """The rule, with UserError if it returns anything but whole workers per GPU group."""
 
     def checked(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
-        workers = rule(key, view, job)
+        workers = call(f"rule {name_of(rule)}", rule, key, view, job)
         given = getattr(workers, "dtype", None), getattr(workers, "shape", None)
         if given[0] is None or not jnp.issubdtype(given[0], jnp.integer) or given[1] != view.free.shape:
             found = type(workers).__name__ if given[0] is None else f"{given[0]} of shape {given[1]}"
             raise UserError(
-                f"rule {getattr(rule, '__name__', repr(rule))}: returned {found}, should be the workers of each GPU "
+                f"rule {name_of(rule)}: returned {found}, should be the workers of each GPU "
                 f"group, int32 of shape {view.free.shape}"
             )
         return jnp.asarray(workers, jnp.int32)

@@ -15,7 +15,7 @@ from jaxsched.env.state import POSSIBLE
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
 from jaxsched.policies.base import Act
-from jaxsched.policies.menu import menu_act, menu_policy
+from jaxsched.policies.menu import Offered, menu_act, menu_policy
 from jaxsched.policies.policy import Policy
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
@@ -89,13 +89,14 @@ def learned_policy(
             act = _graph_act.__wrapped__(network, queue, max_forwards)
         return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
 
-    def choose(key: PRNGKeyArray, obs: Observation, menu: Menu, weights: PyTree) -> Choice:
+    def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
+        obs = offered.observation
         if sizes_of(obs) != sizes:
             raise UserError(
                 f"checkpoint {name}: its flat network is for clusters of {_said(sizes)}, this one has"
                 f" {_said(sizes_of(obs))}; train it here, or take a graph network"
             )
-        return _likeliest(network, weights, obs, menu)
+        return _likeliest(network, weights, obs, offered.menu)
 
     return menu_policy(name, choose, weights, queue, max_forwards)
 
@@ -103,7 +104,11 @@ def learned_policy(
 @functools.lru_cache(maxsize=32)
 def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int | None) -> Act:
     """The same function for all weights of a network, so that these share a compiled program."""
-    return menu_act(lambda key, obs, menu, weights: _likeliest(network, weights, obs, menu), queue, max_forwards)
+
+    def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
+        return _likeliest(network, weights, offered.observation, offered.menu)
+
+    return menu_act(choose, queue, max_forwards)
 
 
 def _likeliest(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu) -> Choice:

@@ -1,6 +1,7 @@
 """Policies that choose from a menu: candidate placements of the window's jobs, with what each would do."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,18 @@ from jaxsched.semantics import CAPS
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
+
+
+class Offered(NamedTuple):
+    """What a policy chooses from, and the state that it is of."""
+
+    params: EnvParams
+    state: State
+    observation: Observation
+    menu: Menu
+
+
+Chooser = Callable[[PRNGKeyArray, Offered, PyTree], Choice]
 
 
 def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
@@ -114,21 +127,19 @@ def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Act
 
 def menu_policy(
     name: str,
-    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice],
+    choose: Chooser,
     weights: PyTree,
     queue: Discipline,
     max_forwards: int | None = None,
 ) -> Policy:
-    """The policy that does what `choose(key, observation, menu, weights)` picks, on queues of this discipline.
+    """The policy that does what `choose(key, offered, weights)` picks, on queues of this discipline.
 
     It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
     """
     return Policy(name, menu_act(choose, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
 
 
-def menu_act(
-    choose: Callable[[PRNGKeyArray, Observation, Menu, PyTree], Choice], queue: Discipline, max_forwards: int | None
-) -> Act:
+def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None) -> Act:
     """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
@@ -138,7 +149,7 @@ def menu_act(
 
         def decide() -> Action:
             menu = build_menu(params, state, obs)
-            return to_action(state, obs, menu, choose(key, obs, menu, weights))
+            return to_action(state, obs, menu, choose(key, Offered(params, state, obs, menu), weights))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
         return lax.cond(something, decide, lambda: wait_action(params.cluster))

@@ -12,6 +12,7 @@ from jaxsched.errors import UserError
 from jaxsched.policies.base import Act
 from jaxsched.policies.heuristics import make_heuristic, make_waiting
 from jaxsched.policies.spec import WAITING, PolicySpec
+from jaxsched.user_code import call, is_ours, name_of
 
 
 @checked
@@ -43,7 +44,7 @@ class Policy:
     @property
     def function(self) -> Act:
         """What it does, as a JAX function."""
-        return make_act(self.act) if isinstance(self.act, PolicySpec) else self.act
+        return make_act(self.act) if isinstance(self.act, PolicySpec) else told(self.act)
 
     @property
     def asks_at(self) -> Asked:
@@ -85,3 +86,22 @@ def make_act(of: PolicySpec) -> Act:
     if of.beyond_jax is not None:
         raise UserError(f"policy: {of.beyond_jax} is for the event loop only, JAX does not have it")
     return make_waiting(of) if of.rule in WAITING else make_heuristic(of.rule, of.queue, of.forward)
+
+
+@functools.lru_cache(maxsize=256)
+def told(act: Act, who: str = "") -> Act:
+    """`act`, whose mistakes, if it is a user's, are told in one line; the same function for the same one.
+
+    Args: `who`: what the line begins with, if not with the function's name.
+    """
+    if is_ours(act):
+        return act
+    who = who or f"policy function {name_of(act)}"
+
+    def call_it(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
+        action = call(who, act, key, state, params, weights)
+        if not isinstance(action, Action):
+            raise UserError(f"{who}: returned {type(action).__name__}, should be an Action of all schedulers")
+        return action
+
+    return call_it

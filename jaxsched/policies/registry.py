@@ -4,25 +4,21 @@ import dataclasses
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched import shipped
 from jaxsched.border import checked, perhaps
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import Discipline, Order
-from jaxsched.env.state import Action, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.io.cards import what_of
 from jaxsched.io.inputs import shorten, unreadable
-from jaxsched.policies.base import Act
-from jaxsched.policies.policy import Policy
+from jaxsched.policies.policy import Policy, told
 from jaxsched.policies.rules import Rule
 from jaxsched.policies.spec import NAMES, SEARCH, PolicySpec, make_spec, parse_spec, spell
 
@@ -63,10 +59,7 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     if ".py:" in spec:
         found = load_from_file(spec)
         found = _check_name(found) if isinstance(found, Policy) else of_spec(make_spec(found), spec)
-        if isinstance(found.act, PolicySpec) and isinstance(found.act.rule, str):
-            return found
-        act = _told(spec, found.function)
-        return dataclasses.replace(found, act=act, asked=found.asks_at, needs=found.requires)
+        return found if found.spec else dataclasses.replace(found, act=told(found.act, f"policy {spec!r}"))
     folder = Path(spec) if os.path.isdir(spec) else shipped.find(shipped.CHECKPOINTS, spec)
     if folder is not None:
         return _from_folder(folder, spec)
@@ -107,25 +100,6 @@ def load_from_file(spec: str) -> Any:
         known = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise UserError(f"policy {spec!r}: {file.name} has no function or Policy {name!r}; it has {known or 'none'}")
     return getattr(module, name)
-
-
-def _told(spec: str, act: Act) -> Act:
-    """`act` of a file, whose mistakes are the user's: told in one line."""
-
-    def told(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        try:
-            return act(key, state, params, weights)
-        except UserError:
-            raise
-        except Exception as error:
-            file = os.path.abspath(spec.rpartition(":")[0])
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [at.lineno for at in frames if os.path.abspath(at.filename) == file]
-            where = f" in line {lines[-1]}" if lines else ""
-            said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-            raise UserError(f"policy {spec!r} fails{where}: {said}") from error
-
-    return told
 
 
 def _from_folder(folder: Path, name: str) -> Policy:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxsched.border import checked
-from jaxsched.calibration.interference.named import interference_model, sharing_law
+from jaxsched.calibration.interference.named import interference_model, name_of_model, sharing_law
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus, workers_held
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates
 from jaxsched.dynamics.reference import profiles_on
@@ -73,7 +73,8 @@ class Settings(EvaluatedWorld, RunOptions):
         """All values, as a report has them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         models = list(self.models.names) if isinstance(self.models, Catalogue) else self.models
-        return values | {"outages": None if self.outages is None else repr(self.outages), "models": models}
+        outages = None if self.outages is None else repr(self.outages)
+        return values | {"outages": outages, "models": models, "interference": name_of_model(self.interference)}
 
 
 def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:

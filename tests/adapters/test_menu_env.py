@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adapters.menu_env import MenuEnv, _choice, show_menu
+from jaxsched.adapters.menu_env import MenuEnv, _choice
+from jaxsched.adapters.shown import show_menu
 from jaxsched.env.environment import initial_state
 from jaxsched.env.spaces import Box, Discrete
 from jaxsched.errors import UserError

@@ -218,3 +218,20 @@ def test_options_of_train_replace_what_the_configuration_says():
 def test_the_command_of_an_evaluation_says_all_of_it_again(options):
     first = tyro.cli(Evaluate, args=["--policies", "pack", "match", "--seeds", "3", *options])
     assert tyro.cli(Evaluate, args=first.command()[2:]) == first
+
+
+def test_reproduce_tells_its_plan(capsys, tmp_path, monkeypatch):
+    """By the card alone: nothing is trained, and no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    main(["reproduce", "quickstart", "--plan"])
+    said = capsys.readouterr().out
+    card = json.loads((ROOT / "checkpoints/quickstart/card.json").read_text())
+    ppo = card["config"]["ppo"]
+    assert f"{ppo['chunks'] * ppo['num_envs'] * ppo['steps']:,} rounds" in said and card["limits"] in said
+    assert f"{card['validation_jct_s']:,.1f} s" in said and "16 worlds of seed 0" in said
+    (entry,) = card["figures"]
+    assert entry["command"] in said and f"pack {entry['jct_mean_s']['pack']:,.1f} s" in said
+    main(["reproduce", "seeking", "--plan"])
+    said = capsys.readouterr().out
+    assert "learns: seeking from distributed on leaf-spine-16" in said and "30 generations" in said
+    assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,11 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.io.cards import SCHEMA
 from jaxsched.sweeps.ranking import curves, group_along_axis, rank_groups
 from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
 from jaxsched.sweeps.references import doubts, with_references
+from jaxsched.sweeps.training_curves import curves_of_runs
 from tests.support.commands import refused
 
 ROOT = Path(__file__).parents[2]
@@ -223,3 +225,40 @@ def test_a_sweep_with_a_row_that_is_none(tmp_path, capsys):
     for option in ("--plan", "--table"):
         said = refused(capsys, "sweep", ROOT / "configs/sweeps/rates.yaml", "--out", tmp_path, option)
         assert said.startswith(f"{tmp_path / 'rows.jsonl'}, line 1") and "id" in said
+
+
+def test_all_tests_together(capsys, tmp_path):
+    """Interquartile means by hand, and how likely each is better than untrained."""
+    own = [with_figures(row(gamma, seed, 0.5), [1.0], [1.0]) for gamma in (0.9, 0.95) for seed in range(4)]
+    for place, ratio in enumerate([0.5, 0.6, 0.8, 9.0, 1.0, 1.0, 1.0, 1.0]):
+        own[place]["tests"]["philly-like at 0.9"]["ratio"] = ratio
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in own))
+    main(["table", str(path), "--aggregate"])
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    named = {line[0].strip(): [part.strip() for part in line[1:] if part.strip()] for line in lines}
+    assert named["gamma=0.9"][2].startswith("0.700 [") and named["gamma=0.9"][3].startswith("0.75 [")
+    assert named["gamma=0.95"][2] == "1.000 [1.000, 1.000]" and named["gamma=0.95"][3] == "0.50 [0.500, 0.500]"
+    assert named["untrained"][-1] == "–"
+    main(["table", str(path), "--aggregate", "--against", "gamma=0.9"])
+    assert "better than gamma=0.9" in capsys.readouterr().out
+    assert "should be one of 'prior" in refused(capsys, "table", path, "--aggregate", "--against", "x")
+    assert "is for --aggregate" in refused(capsys, "table", path, "--against", "untrained")
+
+
+def test_curves_of_trainings_start_untrained(tmp_path, capsys):
+    run = tmp_path / "run"
+    (run / "untrained").mkdir(parents=True)
+    card = {"what": "checkpoint", "schema": SCHEMA, "versions": {}, "validation_jct_s": 50.0}
+    (run / "untrained" / "card.json").write_text(json.dumps(card))
+    lines = [{"chunk": 1, "decisions": 10}, {"chunk": 2, "decisions": 20, "validation_jct_s": 40.0}]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (line,) = curves_of_runs([run]).values()
+    assert [(spot.x, spot.mean) for spot in line] == [(0.0, 50.0), (30.0, 40.0)]
+    if importlib.util.find_spec("matplotlib") is not None:
+        main(["plot", str(run), "--out", str(tmp_path / "curve.svg")])
+        assert "</svg>" in (tmp_path / "curve.svg").read_text()
+        capsys.readouterr()
+        assert "should be the folder of a training" in refused(capsys, "plot", tmp_path, "--out", tmp_path / "a.svg")
+        assert "not both" in refused(capsys, "plot", run, tmp_path / "a.yaml", "--out", tmp_path / "a.svg")
+        assert "are for sweeps" in refused(capsys, "plot", run, "--curves", "--out", tmp_path / "a.svg")

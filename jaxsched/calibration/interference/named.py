@@ -9,21 +9,37 @@
 | `fitted`, or a folder | analytic | fitted | fitted where measured, else analytic |
 """
 
+import functools
 import os
 from collections.abc import Sequence
 
 from jaxsched.calibration.data import SHIPPED
-from jaxsched.dynamics.interference import LAWS, LEVELS, Interference, default_interference, default_strengths, fitted
+from jaxsched.dynamics.interference import (
+    LAWS,
+    LEVELS,
+    Interference,
+    StretchLaw,
+    check_law,
+    default_interference,
+    default_strengths,
+    fitted,
+)  # fmt: skip
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
+from jaxsched.user_code import name_of
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 
 DEFAULT = "default"
 
 
-def interference_model(name: str) -> Interference:
-    """The model `name`, see the module's table, without its `sharing_law`. UserError on an unknown name."""
+def interference_model(name: str | Interference | StretchLaw) -> Interference:
+    """The model `name`, see the module's table, without its `sharing_law`; or one that is given, or of a given law.
+
+    A law alone gets the calibrated strengths as its weights. UserError on an unknown name, and on a law that is none.
+    """
+    if not isinstance(name, str):
+        return _given(name)
     kind, _, level = name.partition(":")
     if name == DEFAULT:
         return default_interference()
@@ -41,11 +57,31 @@ def interference_model(name: str) -> Interference:
     )
 
 
-def sharing_law(name: str, models: Sequence[ModelProfile] = CATALOGUE) -> SharingTable | None:
-    """The fitted law of GPU sharing that goes with the model `name`; None where the channel `gpu` is its own.
+@functools.lru_cache(maxsize=64)
+def _given(model: Interference | StretchLaw) -> Interference:
+    """A model of the user's, checked; the same object for the same one."""
+    if not isinstance(model, Interference):
+        if not callable(model):
+            raise UserError(f"interference: {model!r} should be a name, an Interference, or a law of that signature")
+        model = Interference(law=model, weights=default_strengths())
+    check_law(model)
+    return model
+
+
+def name_of_model(model: str | Interference | StretchLaw) -> str:
+    """What reports call it."""
+    return model if isinstance(model, str) else name_of(model.law if isinstance(model, Interference) else model)
+
+
+def sharing_law(
+    name: str | Interference | StretchLaw, models: Sequence[ModelProfile] = CATALOGUE
+) -> SharingTable | None:
+    """The fitted law of GPU sharing that goes with a model; None where the channel `gpu` is its own.
 
     UserError if there should be one and its folder cannot be read.
     """
+    if not isinstance(name, str):
+        return name.sharing if isinstance(name, Interference) else None
     if name != DEFAULT and (name in LAWS or name.partition(":")[0] in LAWS):
         return None
     from jaxsched.calibration.interference.files import load_model

@@ -1,0 +1,70 @@
+"""Functions of users, called by ours: what goes wrong in them is told in one line that names them and their line.
+
+Such are placement rules, orders of queues, policies, laws of interference, rewards and generators of jobs. Ours are
+called as they are: a mistake in one of them is no mistake of the user.
+"""
+
+import inspect
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from jaxsched.errors import UserError
+
+Args = ParamSpec("Args")
+T = TypeVar("T")
+
+_NOT_KNOWN = "an array has no value yet when a function is compiled: write jnp.where or jax.lax.cond in place of `if`"
+_HINTS = {
+    "TracerBoolConversionError": _NOT_KNOWN,
+    "ConcretizationTypeError": _NOT_KNOWN,
+    "TracerArrayConversionError": "an array has no value yet when a function is compiled: take jax.numpy, not NumPy",
+    "TracerIntegerConversionError": "an array has no value yet when a function is compiled: it is no Python index",
+}
+
+
+def name_of(function: Any) -> str:
+    """What a user would call it."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def call(who: str, function: Callable[Args, T], *args: Args.args, **more: Args.kwargs) -> T:
+    """What the function returns. UserError, which begins with `who`, if it is a user's and fails."""
+    if is_ours(function):
+        return function(*args, **more)
+    try:
+        return function(*args, **more)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{who} fails{_line(function, error)}: {_said(error)}") from error
+
+
+def check_shape(who: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
+    """UserError if what a user's function returned is no array of this shape."""
+    given = getattr(value, "shape", None)
+    if given != shape:
+        found = f"an array of shape {given}" if given is not None else type(value).__name__
+        raise UserError(f"{who}: returned {found}, should be {meaning}, of shape {shape}")
+
+
+def is_ours(function: Any) -> bool:
+    """Whether it is a function of this package."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "jaxsched"
+
+
+def _line(function: Any, error: Exception) -> str:
+    """Where in the user's file it went wrong, as far as that is known."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(getattr(function, "__func__", function)))
+    except TypeError:
+        file = None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [at.lineno for at in frames if file and os.path.abspath(at.filename) == os.path.abspath(file)]
+    return f" in line {lines[-1]}" if lines else ""
+
+
+def _said(error: Exception) -> str:
+    kind = type(error).__name__
+    return ": ".join([kind, _HINTS.get(kind) or " ".join(str(error).split())[:300]])
