@@ -95,8 +95,8 @@ class Reproduce:
 def _plan(folder: Path) -> Iterator[str]:
     """What `reproduce` would do, a line each. UserError for what is no checkpoint."""
     from jaxsched.io.cards import what_of
+    from jaxsched.machine import versions
     from jaxsched.policies import evolved
-    from jaxsched.versions import versions
 
     what = what_of(folder) or ""
     card, trained = _evolved_plan(what, folder) if what in evolved.KINDS else _network_plan(folder)

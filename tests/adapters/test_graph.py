@@ -17,7 +17,7 @@ MADE = {"schedulers": 2, "num_jobs": 20, "episodes": 2, "mean_duration_s": 900.0
 
 @pytest.fixture(scope="module")
 def env():
-    return jaxsched.make("leaf-spine-4", "distributed", observation="graph", **MADE)
+    return jaxsched.make("torus2d-6", "distributed", observation="graph", **MADE)
 
 
 @pytest.fixture(scope="module")
