@@ -81,6 +81,12 @@ def text(shown: str) -> Values:
     return Values(shown, lambda value: isinstance(value, str | PathLike), "a text")
 
 
+def text_or(shown: str, wanted: str) -> Values:
+    """A text, a path, or an object, which no file holds; what reads it checks the rest."""
+    plain = bool | int | float | complex | list | tuple | dict | set | bytes | None
+    return Values(shown, lambda value: not isinstance(value, plain), wanted)
+
+
 def anything(shown: str, unit: str = "") -> Values:
     """Anything but None; what reads it checks the rest."""
     return Values(shown, lambda value: value is not None, "given", unit)
@@ -145,7 +151,7 @@ class ClusterOptions(Options):
         "leaf-spine-8",
         "A preset such as leaf-spine-N with N servers of 8 GPUs (`jaxsched cluster --help` names all), or a .csv (node "
         "list, host map) or .yaml file.",
-        text("NAME|FILE"),
+        text_or("NAME|FILE", "a name, a file or a cluster"),
     )
     schedulers: int | None = option(
         None,
@@ -254,12 +260,12 @@ class World(Options):
         "them fall back to their last checkpoint (default: none fails).",
         text("MTBF_H,MTTR_H"),
     )
-    interference: str = option(
+    interference: Any = option(  # a text; from Python a model or a law, too
         "default",
         "How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, "
         "P100, V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and "
         "analytic:high are the ends of its range, DIR is a folder that `jaxsched interference fit` wrote.",
-        text(INTERFERENCE),
+        text_or(INTERFERENCE, "a name, an Interference, or a law of that signature"),
     )
     interval_s: float = option(
         60.0,

@@ -58,12 +58,10 @@ def show_graph(params: EnvParams, state: State, obs: Observation, menu: Menu, ma
         n_node=jnp.array([total]),
         n_edge=jnp.array([sum(one.weight.shape[0] for one in edges.values())]),
     )
-    return {"graph": graph, "options": seen["options"], "mask": seen["mask"]}  # pyright: ignore[reportReturnType]
+    return {"graph": graph, "options": seen["options"], "mask": seen["mask"]}
 
 
-def _nodes(
-    params: EnvParams, state: State, obs: Observation, seen: Seen
-) -> tuple[dict[str, Float32[Array, "V F"]], dict[str, Bool[Array, "V"]]]:
+def _nodes(params: EnvParams, state: State, obs: Observation, seen: Seen) -> tuple[dict[str, Array], dict[str, Array]]:
     """Columns of each kind, and which nodes are real."""
     cluster, layout = params.cluster, layout_of(params.cluster)
     links = cluster.link_bytes_s.shape[0]  # the last one is a dummy
@@ -81,7 +79,7 @@ def _nodes(
     return rows, {kind: real.reshape(-1) for kind, real in there.items()}
 
 
-def _blocks(nodes: dict[str, Float32[Array, "V F"]], real: dict[str, Bool[Array, "V"]]) -> Float32[Array, "V D"]:
+def _blocks(nodes: dict[str, Array], real: dict[str, Array]) -> Float32[Array, "V D"]:
     """All nodes under the columns of all kinds."""
     width, at, found = sum(map(len, NODES.values())), 0, []
     for place, kind in enumerate(NODES):

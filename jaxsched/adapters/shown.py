@@ -1,5 +1,7 @@
 """What a scheduler is shown of a menu: all features in a row, its options, and which of them are legal; with names."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32
@@ -7,7 +9,8 @@ from jaxtyping import Bool, Float32
 from jaxsched.env.observation import Menu, Observation
 
 # `features`: float32[P, F], `options`: float32[P, A, O] and `mask`: bool[P, A] of the options that are legal.
-Seen = dict[str, Array]
+# In place of `features`, a `graph` (`adapters.graph.Graph`) where that is the observation.
+Seen = dict[str, Any]
 
 
 def show_menu(observation: Observation, menu: Menu, may_wait: bool = True) -> Seen:

@@ -96,11 +96,11 @@ def broken(seed):
 @pytest.mark.parametrize(
     ("cluster", "workload", "options", "said"),
     [
-        (CLUSTER, "phily", {"mean_duration_s": 60.0}, "workload: unknown 'phily'; known are philly-like"),
-        (3, "philly-like", {}, "cluster: 3 should be a name, a file or a cluster"),
+        (CLUSTER, "phily", {"mean_duration_s": 60.0}, "workload: unknown 'phily'.*known are philly-like"),
+        (3, "philly-like", {}, "cluster is 3; it should be a text or a Cluster"),
         ("given", jobs_of, {"schedulers": 1}, "schedulers, gpu_speeds: are for clusters by name"),
-        (CLUSTER, [], {}, "workload: should be a name, a file, a JobList or several"),
-        (CLUSTER, [3], {}, "workload: should be a name, a file, a JobList or several"),
+        (CLUSTER, [], {}, "workload: should be a name, a file, a JobList or several|jobs is an empty list"),
+        (CLUSTER, [3], {}, r"(workload|jobs) is list \[3\]; it should be a text or .*, each of them a JobList"),
         (CLUSTER, jobs_of(0), {"load": 0.5}, "load: only for jobs by name"),
         (CLUSTER, jobs_of, {"mean_duration_s": 9.0}, "mean_duration_s: only for jobs by name"),
         (CLUSTER, broken, {}, r"workload broken fails in line \d+: RuntimeError: no disk at all"),

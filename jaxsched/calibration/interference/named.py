@@ -39,6 +39,8 @@ def interference_model(name: str | Interference | StretchLaw) -> Interference:
     A law alone gets the calibrated strengths as its weights. UserError on an unknown name, and on a law that is none.
     """
     if not isinstance(name, str):
+        if not (isinstance(name, Interference) or callable(name)):
+            raise UserError(f"interference: {name!r} should be a name, an Interference, or a law of that signature")
         return _given(name)
     kind, _, level = name.partition(":")
     if name == DEFAULT:
@@ -61,8 +63,6 @@ def interference_model(name: str | Interference | StretchLaw) -> Interference:
 def _given(model: Interference | StretchLaw) -> Interference:
     """A model of the user's, checked; the same object for the same one."""
     if not isinstance(model, Interference):
-        if not callable(model):
-            raise UserError(f"interference: {model!r} should be a name, an Interference, or a law of that signature")
         model = Interference(law=model, weights=default_strengths())
     check_law(model)
     return model
