@@ -260,7 +260,7 @@ class World(Options):
         "them fall back to their last checkpoint (default: none fails).",
         text("MTBF_H,MTTR_H"),
     )
-    interference: Any = option(  # a text; from Python a model or a law, too
+    interference: object = option(  # a text; from Python a model or a law, too
         "default",
         "How jobs slow each other down: default is analytic but for jobs that share a GPU of a measured type (K80, "
         "P100, V100), which follow the fitted law; fitted follows measurements on the network, too; analytic:low and "

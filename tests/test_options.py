@@ -53,7 +53,7 @@ def test_every_option_is_a_setting_or_makes_jobs():
         (EvaluatedWorld, {"pairs_known": True}, "pairs_known: "),
         (JobOptions, {"since": 0.5, "until": 0.4}, "since, until: 0.5, 0.4"),
         (JobOptions, {"load": "high"}, "load: 'high' should be a number"),
-        (ClusterOptions, {"cluster": None}, "cluster: None should be a text"),
+        (ClusterOptions, {"cluster": None}, "cluster: None should be a name, a file or a cluster"),
         (RunOptions, {"horizon_s": 0.0}, "horizon_s: 0.0 should be a finite number of seconds > 0"),
     ],
 )

@@ -24,6 +24,7 @@ from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 QUEUE_SLOTS = 64  # of a scheduler; further arrivals wait outside
 RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s", "rounds")  # of `Settings`
+SHOWN_AS = ("final", "observation")  # of `MenuEnv`
 EPISODES, NUM_JOBS = 8, 100
 
 
@@ -38,8 +39,6 @@ def make(
     queue: Discipline = SHOWN,
     in_turns: bool = False,
     may_wait: bool = True,
-    final: bool = False,
-    observation: str = ROWS,
     **options: Any,
 ) -> MenuEnv:
     """An environment to learn in, ready to `reset`.
@@ -58,10 +57,10 @@ def make(
         queue: which jobs schedulers are offered, and in which order.
         in_turns: a step is a turn rather than a round, see `MenuEnv`: for many environments on a GPU.
         may_wait: False: the mask has waiting only where nothing else is legal. Simple learners get lost in waiting.
-        final: `info["final"]` is what schedulers are shown at the step's own end, before the next episode begins.
-        observation: `rows`, or `graph`: what is seen has a `graph` in place of `features`, see `adapters.graph`.
-        options: `interval_s`, `interference` (a name, a model or a law), `max_forwards`, `rounds` and `models` as of
-            `Settings`; `horizon_s`, the simulated time at which an episode is truncated (default: it ends when all jobs
+        options: `final=True`: `info["final"]` is what schedulers are shown at the step's own end, before the next
+            episode begins. `observation="graph"`: what is seen has a `graph` in place of `features`, see
+            `adapters.graph`. `interval_s`, `interference` (a name, a model or a law), `max_forwards`, `rounds` and
+            `models` as of `Settings`; `horizon_s`, at which an episode is truncated (default: it ends when all jobs
             have finished); and further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
     Policies see run times, or estimates (`duration_error`), and jobs are not stopped: `ClusterEnv` has the rest.
@@ -73,9 +72,10 @@ def make(
     Raises:
         UserError: on any mistake.
     """
-    _check(episodes, num_jobs, observation)
     mine = [name for name in inspect.signature(make).parameters if name != "options"]
-    check_options("make", options, [*mine, *RULES], but=("seeds",))
+    check_options("make", options, [*mine, *RULES, *SHOWN_AS], but=("seeds",))
+    shown = {name: options.pop(name) for name in SHOWN_AS if name in options}
+    _check(episodes, num_jobs, **({"final": False, "observation": ROWS} | shown))
     settings = Settings(**{name: options.pop(name) for name in RULES if name in options})
     jobs = _Jobs(cluster, workload, _jobs_options(workload, episodes, num_jobs, options), settings)
     lists, on = jobs.lists()
@@ -86,7 +86,7 @@ def make(
     draw = jobs.fresh(config, params, max(map(len, lists))) if jobs.drawn else None
     played = Episodes(env=params, starts=jobs.starts(config, params, lists, max(map(len, lists))))
     rewarder = reward if callable(reward) else None
-    env = MenuEnv(config, played, queue, in_turns, may_wait, final, rewarder, draw, observation)
+    env = MenuEnv(config, played, queue, in_turns, may_wait, rewarder=rewarder, draw=draw, **shown)
     return dataclasses.replace(env, params=env.open(played))
 
 
@@ -131,11 +131,13 @@ class _Jobs(NamedTuple):
         return draw
 
 
-def _check(episodes: int | None, num_jobs: int | None, observation: str) -> None:
+def _check(episodes: int | None, num_jobs: int | None, final: object, observation: object) -> None:
     for name, value in {"episodes": episodes, "num_jobs": num_jobs}.items():
         if not (value is None or (isinstance(value, Integral) and value >= 1)):
             raise UserError(f"{name}: {value} should be a whole number of at least 1")
-    if observation not in OBSERVATIONS:
+    if not isinstance(final, bool):
+        raise UserError(f"final: {final!r} should be True or False")
+    if not isinstance(observation, str) or observation not in OBSERVATIONS:
         raise UserError(f"observation: {observation!r} should be one of {', '.join(OBSERVATIONS)}")
 
 

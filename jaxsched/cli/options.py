@@ -96,7 +96,7 @@ def _as_argument(hint: Any, default: Any, known: Option) -> tuple[Any, Any]:
     argument = tyro.conf.arg(metavar=values.shown, help=known.help, help_behavior_hint=hint_of_default)
     if values.words is not None:
         return Annotated[str, argument], next(word for word, value in values.words.items() if value == default)
-    if hint in (object, Any):
+    if hint is object:
         hint = str if default is not None else str | None
     return Annotated[hint, argument], default
 

@@ -10,7 +10,6 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import mean_interval
-from jaxsched.io.cards import SCHEMA
 from jaxsched.sweeps.ranking import curves, group_along_axis, rank_groups
 from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
 from jaxsched.sweeps.references import doubts, with_references
@@ -147,6 +146,7 @@ def with_figures(row: dict, untrained: list[float], trained: list[float], decisi
     """The row with what is known of the policy before training and of its prior."""
     (name,) = row["tests"]
     test = {"jct_mean_s": 1.0, "jct_p99_s": 1.0, "ratio": 0.5, "jct_by_list_s": trained}
+    test |= {"best_baseline": "pack", "baselines_jct_s": {"pack": 1.0}}
     before = test | {"ratio": sum(untrained), "jct_by_list_s": untrained}
     known = test | {"untrained": before, "prior": test | {"policy": "greedy-wait:sjf+spread", "ratio": 0.25}}
     validation = {"best_jct_s": 7.0, "curve": [{"chunk": 0, "jct_s": 9.0}, {"chunk": 2, "jct_s": 7.0}]}
@@ -249,7 +249,7 @@ def test_all_tests_together(capsys, tmp_path):
 def test_curves_of_trainings_start_untrained(tmp_path, capsys):
     run = tmp_path / "run"
     (run / "untrained").mkdir(parents=True)
-    card = {"what": "checkpoint", "schema": SCHEMA, "versions": {}, "validation_jct_s": 50.0}
+    card = json.loads((ROOT / "checkpoints" / "placement" / "card.json").read_text()) | {"validation_jct_s": 50.0}
     (run / "untrained" / "card.json").write_text(json.dumps(card))
     lines = [{"chunk": 1, "decisions": 10}, {"chunk": 2, "decisions": 20, "validation_jct_s": 40.0}]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -33,7 +33,7 @@ from jaxsched.workload.models import CATALOGUE, ModelProfile
 DEFAULT = "default"
 
 
-def interference_model(name: str | Interference | StretchLaw) -> Interference:
+def interference_model(name: object) -> Interference:
     """The model `name`, see the module's table, without its `sharing_law`; or one that is given, or of a given law.
 
     A law alone gets the calibrated strengths as its weights. UserError on an unknown name, and on a law that is none.
@@ -68,14 +68,12 @@ def _given(model: Interference | StretchLaw) -> Interference:
     return model
 
 
-def name_of_model(model: str | Interference | StretchLaw) -> str:
+def name_of_model(model: object) -> str:
     """What reports call it."""
     return model if isinstance(model, str) else name_of(model.law if isinstance(model, Interference) else model)
 
 
-def sharing_law(
-    name: str | Interference | StretchLaw, models: Sequence[ModelProfile] = CATALOGUE
-) -> SharingTable | None:
+def sharing_law(name: object, models: Sequence[ModelProfile] = CATALOGUE) -> SharingTable | None:
     """The fitted law of GPU sharing that goes with a model; None where the channel `gpu` is its own.
 
     UserError if there should be one and its folder cannot be read.
