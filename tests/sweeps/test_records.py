@@ -249,7 +249,7 @@ def test_all_tests_together(capsys, tmp_path):
 def test_curves_of_trainings_start_untrained(tmp_path, capsys):
     run = tmp_path / "run"
     (run / "untrained").mkdir(parents=True)
-    card = json.loads((ROOT / "checkpoints" / "placement" / "card.json").read_text()) | {"validation_jct_s": 50.0}
+    card = json.loads((ROOT / "checkpoints" / "quickstart" / "card.json").read_text()) | {"validation_jct_s": 50.0}
     (run / "untrained" / "card.json").write_text(json.dumps(card))
     lines = [{"chunk": 1, "decisions": 10}, {"chunk": 2, "decisions": 20, "validation_jct_s": 40.0}]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
