@@ -105,24 +105,27 @@ def _plan(folder: Path) -> Iterator[str]:
     changed = [f"{name} {was} -> {now[name]}" for name, was in card.versions.items() if now.get(name, was) != was]
     yield f"versions: {', '.join(changed) or 'those of the card'}"
     for entry in card.figures:
-        known = ", ".join(f"{name} {jct_s:,.1f} s" for name, jct_s in entry["jct_mean_s"].items() if jct_s is not None)
-        yield f"evaluates: {entry['command']}"
+        known = ", ".join(f"{name} {jct_s:,.1f} s" for name, jct_s in entry.jct_mean_s.items() if jct_s is not None)
+        yield f"evaluates: {entry.command}"
         yield f"compares mean JCTs with: {known}"
     if not card.figures:
         yield "compares nothing but validation: the card records no evaluation"
 
 
 def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
+    from jaxsched.io.cards import Evaluation
+    from jaxsched.io.schema import convert
     from jaxsched.learning.config import describe_limits, from_saved
     from jaxsched.policies.checkpoint import read_card
 
     card = read_card(folder)
+    figures = convert(list[Evaluation], card.get("figures", []), f"checkpoint {folder}: figures")
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
     ppo, check = config.ppo, config.validation
     rounds = ppo.chunks * ppo.num_envs * ppo.steps
     seed = config.seed if check.seed is None else check.seed
     best = card.get("validation_jct_s")
-    return Known(card["versions"], card.get("figures", [])), [
+    return Known(card["versions"], figures), [
         f"trains: a {config.network.kind} network of width {config.network.width}, seed {config.seed}, {ppo.chunks}"
         f" chunks of {ppo.num_envs} environments and {ppo.steps} steps: {rounds:,} rounds",
         f"takes: some {max(rounds / ROUNDS_PER_S / 60, 1):,.0f} minutes of one CPU core, on clusters of the"
