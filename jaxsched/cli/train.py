@@ -50,7 +50,7 @@ def _replacing(kind: type[Options], names: Collection[str]) -> dict[str, tuple[A
     hints, found = get_type_hints(kind), {}
     for name, (help, values) in describe(kind).items():
         if name in names:
-            hint = str if values.words is not None else hints[name]
+            hint = str if values.words is not None or hints[name] is object else hints[name]
             argument = tyro.conf.arg(metavar=values.shown, help=help, help_behavior_hint="")
             found[name] = Annotated[hint | None, argument], None
     return found

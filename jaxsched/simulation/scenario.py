@@ -1,7 +1,6 @@
 """A cluster and the jobs it is to run, from names: what the shared options of the command line stand for."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,7 @@ from jaxsched.workload.load import (
     WorkloadOptions,
     add_estimates,
     get_workload,
+    is_path,
     unknown_workload,
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def make_scenario(
 ) -> Scenario:
     """See `load_scenario`."""
     if isinstance(workload, str):
-        if workload not in WORKLOADS and not os.path.exists(workload):
+        if workload not in WORKLOADS and not is_path(workload):
             raise UserError(unknown_workload(workload))
     elif isinstance(workload, Path):
         workload = str(workload)

@@ -53,6 +53,11 @@ DEFAULT_JOBS = 1000
 DEFAULT_LOAD = 0.8
 
 
+def is_path(name: str) -> bool:
+    """Whether a name that is no workload's means a file."""
+    return os.path.exists(name) or "/" in name or "." in name
+
+
 def unknown_workload(name: str) -> str:
     """What is wrong with a name that is no workload's and no file's."""
     near = perhaps(name, WORKLOADS)
@@ -84,7 +89,7 @@ def get_workload(name_or_path: str | Path, options: WorkloadOptions | None = Non
         return _synthetic(name, options), {}
     if name in TRACES:
         path = datasets.find(name)
-    elif os.path.exists(name_or_path) or "/" in name or "." in name:
+    elif is_path(name):
         path = Path(name_or_path)
     else:
         raise UserError(unknown_workload(name))

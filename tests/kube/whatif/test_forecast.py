@@ -180,8 +180,9 @@ def test_it_says_again_what_the_simulator_did_when_run_times_are_certain() -> No
         day = days.played(known.replace(duration_s=known.estimate_s), policy, in_python=True)
         for answer in ask(days.seen(day, at_s), policy, settings=days.SETTINGS):
             then_s = day.start_s[int(answer.gang.key[-4:])] - at_s
-            # Not to the second: how much slower than now the running gangs were before is not in a snapshot.
-            assert answer.median_s == pytest.approx(then_s, rel=0.05, abs=30.0)
+            # Not to the second: how much slower than now the running gangs were before is not in a snapshot. Nor are
+            # the true ends, by which `greedy-wait` waits.
+            assert answer.median_s == pytest.approx(then_s, rel=0.05, abs=60.0 if policy == "greedy-wait" else 30.0)
             asked += 1
     assert asked >= 10
 
