@@ -5,7 +5,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32, Num
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.dynamics.batching import on_cpu
+from jaxsched.dynamics.batching import lane_by_lane, on_cpu
 
 AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than a loop
 
@@ -42,10 +42,22 @@ def _over_links(cluster: Cluster, w_rack: Float32[Array, "T"], u_rack: Float32[A
 
     On a CPU many routes over many links are walked pair by pair: a gang is in few racks. Else all are added up at once.
     """
-    by_ps = u_rack.sum() > 0
     if cluster.route.size <= AT_ONCE or not on_cpu():
-        flows = jnp.where(by_ps, exchanges(w_rack, u_rack), ring_flows(w_rack > 0))
+        flows = jnp.where(u_rack.sum() > 0, exchanges(w_rack, u_rack), ring_flows(w_rack > 0))
         return jnp.einsum("tu,tue->e", flows, cluster.route)
+    return _walk(cluster.path, cluster.path_share, w_rack, u_rack, jnp.zeros(cluster.route.shape[-1]))
+
+
+@lane_by_lane
+def _walk(
+    path: Int32[Array, "T T hops"],
+    path_share: Float32[Array, "T T hops"],
+    w_rack: Float32[Array, "T"],
+    u_rack: Float32[Array, "T"],
+    crossed: Float32[Array, "E"],
+) -> Float32[Array, "E"]:
+    """`crossed` and, pair by pair of a gang's racks, what crosses the links between them."""
+    by_ps = u_rack.sum() > 0
     place_w, place_u = jnp.cumsum(w_rack > 0), jnp.cumsum(u_rack > 0)
     count_w, count_u = place_w[-1], jnp.maximum(place_u[-1], 1)
 
@@ -55,12 +67,11 @@ def _over_links(cluster: Cluster, w_rack: Float32[Array, "T"], u_rack: Float32[A
         u = jnp.where(by_ps, jnp.argmax(place_u > turn % count_u), jnp.argmax(place_w > (turn + 1) % count_w))
         there = jnp.where(by_ps, jnp.where(t == u, 0.0, w_rack[t] * u_rack[u]), 1.0)
         back = jnp.where(by_ps, there, 0.0)
-        crossed = crossed.at[cluster.path[t, u]].add(there * cluster.path_share[t, u])
-        return turn + 1, crossed.at[cluster.path[u, t]].add(back * cluster.path_share[u, t])
+        crossed = crossed.at[path[t, u]].add(there * path_share[t, u])
+        return turn + 1, crossed.at[path[u, t]].add(back * path_share[u, t])
 
     turns = jnp.where(by_ps, count_w * count_u, jnp.where(count_w > 1, count_w, 0))
-    start = jnp.int32(0), jnp.zeros(cluster.route.shape[-1])
-    return lax.while_loop(lambda carry: carry[0] < turns, send, start)[1]
+    return lax.while_loop(lambda carry: carry[0] < turns, send, (jnp.int32(0), crossed))[1]
 
 
 def rack_matrix(cluster: Cluster) -> Float32[Array, "N T"]:

@@ -198,7 +198,7 @@ def test_jobs_that_share_a_gpu_run_at_the_same_time():
     assert jct_lower_bound_s(cluster, wide, 50.0) == pytest.approx(100, rel=1e-4)
 
 
-SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait")
+SPECS = ("first-fit:sjf+backfill", "pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait:p1")
 
 
 @pytest.mark.long
