@@ -138,7 +138,7 @@ def test_an_error_in_a_run_comes_out(cluster, job_lists):
     def broken(key, view, job):
         raise RuntimeError("broken")
 
-    with pytest.raises(UserError, match="rule broken fails in line [0-9]+: RuntimeError: broken"):
+    with pytest.raises(UserError, match=r"rule broken fails in line [0-9]+: RuntimeError: broken"):
         compare(cluster, job_lists, [broken])
 
 
