@@ -119,7 +119,7 @@ class Options:
                 continue
             values = known[field.name].values
             if not values.allow(value):
-                shown = repr(value) if isinstance(value, str) else value
+                shown = repr(value) if isinstance(value, str) else " ".join(str(value).split())  # arrays have lines
                 raise UserError(f"{field.name}: {shown} should be {values.wanted}")
 
     @classmethod
