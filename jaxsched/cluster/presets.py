@@ -165,7 +165,8 @@ def get_cluster(
     from jaxsched.cluster.hardware import Cluster
 
     if not isinstance(name_or_path, Cluster):
-        raise UserError(f"cluster: {name_or_path!r} should be a name, a file or a cluster")
+        shown = shorten(" ".join(repr(name_or_path).split()))
+        raise UserError(f"cluster: {shown} should be a name, a file or a cluster")
     if schedulers not in (None, name_or_path.shape[0]) or gpu_speeds is not None:
         raise UserError("schedulers, gpu_speeds: are for clusters by name or file; one that is given stays as it is")
     return name_or_path
