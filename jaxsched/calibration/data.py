@@ -1,7 +1,7 @@
 """What laws are fitted to, CSV files told apart by their columns; and the folders of fitted ones (`io.cards`)."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io import cards, csv_file
 from jaxsched.io.csv_file import MOST_BYTES
+from jaxsched.io.files import check_folder
 from jaxsched.io.inputs import read_bytes, shorten
 from jaxsched.workload.datasets import DATASETS
 from jaxsched.workload.rows import Row, rows_of
@@ -66,6 +67,18 @@ def shipped_folder(what: str) -> Path:
     if found is not None:
         return found
     raise UserError(f"the fitted model {what!r} does not come with this copy of jaxsched; fit one and name its folder")
+
+
+def check_out(folder: Path, what: str) -> None:
+    """UserError unless `folder`, of an option `--out`, can be written as one of `what`."""
+    check_folder(folder, "--out", parents=False)
+    cards.check_free(folder, what, "--out")
+
+
+def files_of_the_fit(rows: Sequence[Mapping[str, str]], paths: Sequence[str | Path]) -> list[str]:
+    """Names of those files that a model was fitted to, by the `data` of its card."""
+    fitted_to = {row["sha256"] for row in rows}
+    return [row["file"] for row in provenance(paths) if row["sha256"] in fitted_to]
 
 
 def provenance(paths: Sequence[str | Path]) -> list[dict[str, str]]:

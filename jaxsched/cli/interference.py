@@ -42,17 +42,14 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import check_out, provenance
         from jaxsched.calibration.interference.files import WHAT, save_model
         from jaxsched.calibration.interference.fit import fit
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
         from jaxsched.calibration.interference.references import fit_references
         from jaxsched.calibration.interference.strength import best_curve
-        from jaxsched.io.cards import check_free
-        from jaxsched.io.files import check_folder
 
-        check_folder(self.out, "--out", parents=False)
-        check_free(self.out, WHAT, "--out")
+        check_out(self.out, WHAT)
         measured = read_measurements(self.data)
         parts = [(fit(part, self.seed), fit_references(part)) for part in measured]
         files = " ".join(path.name for path in self.data)
@@ -82,7 +79,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import files_of_the_fit
         from jaxsched.calibration.interference.files import load_model
         from jaxsched.calibration.interference.validate import evaluate
         from jaxsched.cli.output import write_report
@@ -90,7 +87,7 @@ class Evaluate:
         measured = _measured(self.data, self.json)
         loaded = load_model(self.model)
         found = evaluate(loaded, measured)
-        seen = provenance([self.data])[0]["sha256"] in {row["sha256"] for row in loaded.card["data"]}
+        seen = bool(files_of_the_fit(loaded.card["data"], [self.data]))
         print(f"{found['rows']} rows, {found['ratios']} ratios" + (", the very rows of the fit" if seen else ""))
         own = {"mae": found["mae"], "mape": found["mape"]}
         _show({"model": own} | found["references"])

@@ -39,14 +39,11 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import check_out, provenance
         from jaxsched.calibration.step_time import WHAT, fit_step_times, mean_step_s, save_model
         from jaxsched.errors import UserError
-        from jaxsched.io.cards import check_free
-        from jaxsched.io.files import check_folder
 
-        check_folder(self.out, "--out", parents=False)
-        check_free(self.out, WHAT, "--out")
+        check_out(self.out, WHAT)
         if self.max_nodes is not None and self.max_nodes < 1:
             raise UserError(f"--max-nodes {self.max_nodes}: should be at least 1")
         times = _kept(_read(self.data), most=self.max_nodes)
@@ -73,7 +70,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import files_of_the_fit
         from jaxsched.calibration.fitting import MODEL
         from jaxsched.calibration.step_time import compare, load_model
         from jaxsched.cli.output import check_report, write_report
@@ -82,8 +79,7 @@ class Evaluate:
         times = _kept(_read(self.data), least=self.min_nodes)
         fitted, means, card = load_model(self.model)
         table = compare(fitted, means, times)
-        fitted_to = {row["sha256"] for row in card["data"]}
-        seen = [row["file"] for row in provenance(self.data) if row["sha256"] in fitted_to]
+        seen = files_of_the_fit(card["data"], self.data)
         print(f"{len(times.step_s)} rows" + (f", the model was fitted to {', '.join(seen)}" if seen else ""))
         _show(table)
         report = {"model": self.model, "data": list(map(str, self.data)), "fitted_to": seen, "rows": len(times.step_s)}

@@ -40,7 +40,7 @@ class Fit:
 
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import check_out, provenance
         from jaxsched.calibration.transformer import (
             CONSTANTS,
             WHAT,
@@ -52,11 +52,8 @@ class Fit:
             save_constants,
         )
         from jaxsched.errors import UserError
-        from jaxsched.io.cards import check_free
-        from jaxsched.io.files import check_folder
 
-        check_folder(self.out, "--out", parents=False)
-        check_free(self.out, WHAT, "--out")
+        check_out(self.out, WHAT)
         if self.server_gpus < 1:
             raise UserError(f"--server-gpus {self.server_gpus}: should be at least 1")
         plans, seconds = read_iterations(self.data)
@@ -94,7 +91,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
-        from jaxsched.calibration.data import provenance
+        from jaxsched.calibration.data import files_of_the_fit
         from jaxsched.calibration.transformer import compare, load_constants, read_iterations
         from jaxsched.cli.output import check_report, write_report
 
@@ -102,8 +99,7 @@ class Evaluate:
         card = load_constants(self.model)
         plans, seconds = read_iterations(self.data)
         table = compare(card, plans, seconds)
-        fitted_to = {row["sha256"] for row in card.data}
-        seen = [row["file"] for row in provenance(self.data) if row["sha256"] in fitted_to]
+        seen = files_of_the_fit(card.data, self.data)
         print(f"{len(seconds)} rows" + (f", the constants were fitted to {', '.join(seen)}" if seen else ""))
         print(f"{'relative error':18}{'rows':>6}{'mean':>8}{'median':>8}{'worst':>8}{'bias':>8}")
         for name, row in table.items():
