@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float32, PRNGKeyArray
 
 from jaxsched.adapters.menu_env import MenuEnv, Turn, check_rows
 from jaxsched.adapters.shown import Seen
-from jaxsched.adapters.wrappers import OneScheduler
+from jaxsched.adapters.wrappers import OneScheduler, row
 from jaxsched.env.environment import Episodes, Info
 
 
@@ -63,6 +63,14 @@ class GymnaxEnv(Environment):
         info = info | ends | {"final_observation": info["final"]["features"]}
         del info["final"]
         return seen["features"], turn, reward, terminated, truncated, info
+
+    def step_env(
+        self, key: PRNGKeyArray, state: Any, action: int | float | Array, params: Any
+    ) -> tuple[Float32[Array, "F"], Turn, Array, Array, Info]:
+        """A decision round that begins no next episode: `(obs, state, reward, terminated, info)`, as gymnax has it."""
+        action = jnp.reshape(jnp.asarray(action), (1,))
+        seen, turn, reward, terminated, truncated, info = self.env.env.step_env(state, action, params)
+        return row(seen)["features"], turn, reward[0], terminated, info | {"truncated": truncated}
 
     def action_mask(self, state: Turn) -> Bool[Array, "A"]:
         """Which actions are legal; to wait, the last one, always is one where nothing else is."""

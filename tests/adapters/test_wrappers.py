@@ -130,6 +130,9 @@ def test_wrappers_of_gymnax_run_on_it(env):
     keys = jax.random.split(jax.random.key(1), STEPS)
     _, (seen, reward, ended, info) = jax.jit(lambda: jax.lax.scan(step, wrapped.reset(keys[0]), keys))()
     ends = np.flatnonzero(ended)
+    obs, state = ours.reset_env(keys[0], ours.default_params)
+    one, *_, told = ours.step_env(keys[0], state, jnp.int32(0), None)
+    assert one.shape == obs.shape and not told["truncated"]
     assert len(ends) and seen.shape == info["final_observation"].shape == (STEPS, *ours.observation_space(None).shape)
     first = ends[0]
     assert float(info["returned_episode_returns"][first]) == pytest.approx(float(reward[: first + 1].sum()), rel=1e-5)

@@ -16,7 +16,7 @@ from jaxsched.io.json_lines import read_rows
 from jaxsched.learning.evolved import loop
 from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, scenario_of, world_of
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, Plays, draw_list, shorten, train_evolved
-from jaxsched.learning.evolved.state import STATE_FILE, read_saved_config
+from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, read_saved_config
 from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
@@ -319,3 +319,11 @@ def test_a_run_from_before_is_judged_as_it_was(whole, tmp_path):
     del content["config"]["validation_seed"]
     (tmp_path / STATE_FILE).write_text(json.dumps(content))
     assert read_saved_config(tmp_path).judging_seed == 3
+
+
+def test_the_curve_begins_where_learning_does(config, whole):
+    card = json.loads((whole / POLICY_FOLDER / CARD_FILE).read_text())
+    setting = loop._setting(config, *world_of(config))
+    begun = EvolvedState(loop.evolution.begin(config.task.begin), config.task.begin)
+    assert card["curve"][0] == [0, pytest.approx(loop._judge(setting, begun)[1])]
+    assert [number for number, _ in card["curve"]] == [0, 5, 10, 12]

@@ -192,7 +192,8 @@ def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None,
         state, command = restore(run_dir, digest)
     else:
         point = config.task.begin
-        state = _judge(setting, EvolvedState(evolution.begin(point), point))[0]
+        state, ratio = _judge(setting, EvolvedState(evolution.begin(point), point))
+        state = dataclasses.replace(state, first_ratio=ratio)
         save(run_dir, state, config, digest, command)
     for name in (METRICS_FILE, TIMING_FILE):
         truncate(run_dir / name, state.search.generation)
@@ -233,17 +234,19 @@ def _judge(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
     ratio = math.exp(sum(logs) / len(logs))
     if state.best_ratio is not None and ratio >= state.best_ratio:
         return state, ratio
-    return EvolvedState(state.search, state.search.average, ratio, state.search.generation), ratio
+    best = {"best": state.search.average, "best_ratio": ratio, "best_generation": state.search.generation}
+    return dataclasses.replace(state, **best), ratio
 
 
 def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command: str) -> None:
     config, rows = setting.config, read_rows(run_dir / METRICS_FILE)
+    first = [] if state.first_ratio is None else [[0, state.first_ratio]]
     card = {
         "learned_from": statistics(config, setting.cluster, setting.jobs),
         "config": dataclasses.asdict(config),
         "generation": state.best_generation,
         "ratio": state.best_ratio,
-        "curve": [[row["generation"], row["ratio_to_rule"]] for row in rows if "ratio_to_rule" in row],
+        "curve": first + [[row["generation"], row["ratio_to_rule"]] for row in rows if "ratio_to_rule" in row],
         "commands": {"train": command} if command else {},
         "limits": limits(config),
     }

@@ -30,6 +30,7 @@ class EvolvedState:
     best: np.ndarray  # the numbers of the policy
     best_ratio: float | None = None  # of its mean completion times to those of the rule; None: not judged yet
     best_generation: int = 0
+    first_ratio: float | None = None  # as `best_ratio`, where learning starts; runs from before do not have it
 
 
 class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,7 @@ class _Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     best: list[float]
     best_ratio: float | None
     best_generation: Count
+    first_ratio: float | None = None
     command: str
 
 
@@ -58,6 +60,7 @@ def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, c
         "best": state.best.tolist(),
         "best_ratio": state.best_ratio,
         "best_generation": state.best_generation,
+        "first_ratio": state.first_ratio,
         "command": command,
     }
     write_text(run_dir / STATE_FILE, json.dumps(content, indent=1) + "\n")
@@ -92,4 +95,5 @@ def restore(run_dir: Path, jobs: str) -> tuple[EvolvedState, str]:
         raise UserError(f"run {run_dir}: its workload {saved.config.workload} has other jobs now; start a new run")
     arrays = (np.array(getattr(saved, name)) for name in ARRAYS)
     search = Search(*arrays, generation=saved.generation)
-    return EvolvedState(search, np.array(saved.best), saved.best_ratio, saved.best_generation), saved.command
+    best = np.array(saved.best), saved.best_ratio, saved.best_generation
+    return EvolvedState(search, *best, saved.first_ratio), saved.command
