@@ -212,9 +212,15 @@ class Plot:
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, intervals, lines
         from jaxsched.io.files import check_outputs
-        from jaxsched.sweeps.ranking import curves, figure_named, group_along_axis, rank_groups
+        from jaxsched.sweeps.ranking import (
+            are_runs,
+            curves,
+            curves_of_runs,
+            figure_named,
+            group_along_axis,
+            rank_groups,
+        )
         from jaxsched.sweeps.records import read_records
-        from jaxsched.sweeps.training_curves import are_runs, curves_of_runs
 
         if not self.files:
             raise UserError("plot: give a sweep, or folders of trainings")

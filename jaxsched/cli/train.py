@@ -33,6 +33,7 @@ Examples:
   jaxsched train --config configs/default.yaml --shards 2 --out runs/on-two-cores
   jaxsched train --config configs/quickstart.yaml --out runs/watched --track tensorboard wandb
   jaxsched train --resume runs/mine
+  jaxsched train --from quickstart --cluster torus2d-16 --load 0.9 --freeze critic --out runs/tuned
   jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
   jaxsched train --workload distributed --learn seeking --cluster leaf-spine-16 --schedulers 4 --out runs/seek
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
@@ -43,6 +44,7 @@ COMPILING = "the training program, about 1 to 2 minutes (less where it was kept 
 NO_OPTION = ("rounds",)  # of a world, but in the configuration only
 ENVIRONMENT = (*list_names(ClusterOptions), *(name for name in list_names(World) if name not in NO_OPTION))
 OVERRIDES = (*ENVIRONMENT, "load", "trace_gpu", "shards", "path", "seed")
+START = ("begin", "freeze")
 
 
 def _replacing(kind: type[Options], names: Collection[str]) -> dict[str, tuple[Any, Any]]:
@@ -101,6 +103,10 @@ class Train(_Overrides, _Run):
     hosts: Annotated[str | None, optional("auto|HOST:PORT,COUNT,NUMBER")] = None
     """Train with other processes, each of which is started with the same command: the address of the first, how many
     there are, which one this is; auto finds it out under Slurm. All must see the folder."""
+    begin: Annotated[str | None, tyro.conf.arg(name="from", metavar="CHECKPOINT", help_behavior_hint="")] = None
+    """Begin with the weights of a checkpoint, and with its network; the run's untrained policy is then that one."""
+    freeze: Annotated[tuple[str, ...], optional("PART ...")] = ()
+    """Parts of the network that stay as they are, by their names in the weights; a wrong one is told with all names."""
     seed: Annotated[int | None, optional("N")] = None
     """Seed of weights, environments and jobs."""
     debug_checks: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -111,9 +117,9 @@ class Train(_Overrides, _Run):
         """Train and say where the policy is. UserError on any mistake."""
         from jaxsched.errors import UserError
 
-        given = [name for name in ("config", "out", *ONLY_HERE, *OVERRIDES) if getattr(self, name) is not None]
+        given = [_option(name) for name in ("config", "out", *ONLY_HERE, *OVERRIDES, *START) if _is_given(self, name)]
         if self.resume is not None and given:
-            options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            options = ", ".join(given)
             raise UserError(f"--resume takes no {options}: a run knows its configuration and its folder")
         if is_asked(self):
             learn(self)
@@ -189,10 +195,25 @@ class Train(_Overrides, _Run):
         import shlex
 
         words = ["jaxsched", "train"]
-        for name in ("config", *ONLY_HERE, *OVERRIDES, "out"):
-            if (value := getattr(self, name)) is not None:
-                words += [f"--{name.replace('_', '-')}", str(value)]
+        for name in ("config", *ONLY_HERE, *OVERRIDES, *START, "out"):
+            if _is_given(self, name):
+                value = getattr(self, name)
+                words += [_option(name), *(value if isinstance(value, tuple) else [str(value)])]
         return shlex.join(words)
+
+    def _begun(self, config: "TrainConfig") -> "TrainConfig":
+        """`config` with the start that the options say, and the network of the checkpoint that it is."""
+        from jaxsched.errors import UserError
+        from jaxsched.learning.untrained import network_of
+
+        if self.begin is None:
+            if self.freeze and not config.start.checkpoint:
+                raise UserError("--freeze: is for weights that were learned before; give --from CHECKPOINT, too")
+            freeze = {"freeze": self.freeze} if self.freeze else {}
+            return dataclasses.replace(config, start=dataclasses.replace(config.start, **freeze))
+        network = dataclasses.replace(config.network, **network_of(self.begin))
+        start = dataclasses.replace(config.start, checkpoint=self.begin, freeze=self.freeze or config.start.freeze)
+        return dataclasses.replace(config, network=network, start=start)
 
     def overridden(self, config: "TrainConfig") -> "TrainConfig":
         """`config` with what the options say instead."""
@@ -215,7 +236,16 @@ class Train(_Overrides, _Run):
         ppo = dataclasses.replace(config.ppo, **given("shards"))
         machine = dataclasses.replace(config.machine, **given("path"))
         changed = dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, machine=machine, **given("seed"))
+        changed = self._begun(changed)
         return validate(changed, "options")
+
+
+def _is_given(options: Any, name: str) -> bool:
+    return getattr(options, name) not in (None, ())
+
+
+def _option(name: str) -> str:
+    return "--from" if name == "begin" else f"--{name.replace('_', '-')}"
 
 
 def compiling(display: "Display") -> Callable[[], None]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 ONLY_HERE = ("workload", "learn", "until", "generations")
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
-NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks")
+NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks", "begin", "freeze")
 
 
 def is_asked(options: Any) -> bool:
@@ -78,7 +78,7 @@ def config_of(options: Any) -> "EvolvedConfig":
 
     wrong = [name for name in NOT_HERE if getattr(options, name)]
     if wrong:
-        said = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
+        said = ", ".join("--from" if name == "begin" else f"--{name.replace('_', '-')}" for name in wrong)
         raise UserError(f"--workload takes no {said}: what it learns is no network of schedulers, but a few numbers")
     if options.out is None:
         raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")

@@ -18,6 +18,7 @@ from jaxsched.learning.options import PPOConfig
 from jaxsched.learning.ppo import Batch, Losses, optimizer, select, update
 from jaxsched.learning.setting import Setting, trace_for_path
 from jaxsched.learning.state import TrainState
+from jaxsched.learning.untrained import first_weights
 from jaxsched.learning.validation import validation_jct_s
 from jaxsched.policies.menu import build_menu
 
@@ -33,7 +34,7 @@ def initial(setting: Setting) -> TrainState:
     states, draws = draw_worlds(world_key, setting.worlds, setting.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
     obs = observe(setting.queue, params, one)
-    weights = network.init(weight_key, obs, build_menu(params, one, obs))
+    weights = first_weights(setting.start, network, network.init(weight_key, obs, build_menu(params, one, obs)))
     return TrainState(
         weights=weights,
         optimizer=optimizer(setting.ppo).init(weights),
@@ -94,7 +95,7 @@ def _chunk(
     batch, scale = _estimate(pick, ppo, state.return_scale, experience, bootstrap)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
     weights, opt_state, losses = update(
-        learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy
+        learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy, setting.start.freeze
     )
     metrics = _metrics(experience, counts, losses, scale, ppo.shards)
     if experience.fault is not None:

@@ -24,6 +24,7 @@ from jaxsched.learning.options import (
     RewardConfig,
     Rules,
     Seed,
+    StartConfig,
     ValidationConfig,
     WorkloadConfig,
 )
@@ -83,6 +84,7 @@ class TrainConfig:
     reward: RewardConfig = dataclasses.field(default_factory=RewardConfig)
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     validation: ValidationConfig = dataclasses.field(default_factory=ValidationConfig)
+    start: StartConfig = dataclasses.field(default_factory=StartConfig)
     machine: MachineConfig = dataclasses.field(default_factory=MachineConfig)
 
 
@@ -192,5 +194,11 @@ def describe_limits(config: TrainConfig) -> str:
         f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
         f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
         " durations. Beyond these nothing is known but what is measured."
+        + _describe_start(config.start)
         + ("" if config.network.kind != "flat" else " For clusters of the same sizes only.")
     )
+
+
+def _describe_start(start: StartConfig) -> str:
+    frozen = f", but for {', '.join(start.freeze)}, which stayed as they were" if start.freeze else ""
+    return f" Begun with the weights of {start.checkpoint}{frozen}." if start.checkpoint else ""

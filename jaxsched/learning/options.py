@@ -135,6 +135,14 @@ class PPOConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class StartConfig:
+    """What the weights are at first, and which of them stay so."""
+
+    checkpoint: str = ""  # name or folder of one whose weights they are; "": new ones, drawn with the seed
+    freeze: tuple[str, ...] = ()  # parts of the network that are not learned, by their names in the weights
+
+
+@dataclasses.dataclass(frozen=True)
 class ValidationConfig:
     """Greedy runs on fixed worlds between chunks; the best weights by mean JCT are the checkpoint."""
 

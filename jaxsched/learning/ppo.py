@@ -1,5 +1,7 @@
 """Proximal policy optimisation (Schulman et al., 2017) on the rounds that held a real choice."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -114,8 +116,12 @@ def update(
     moments: optax.OptState,
     batch: Batch,
     learn_policy: Float32[Array, ""],
+    frozen: Sequence[str] = (),
 ) -> tuple[PyTree, optax.OptState, Losses]:
-    """`epochs` passes over `batch` in `minibatches` shuffled parts, with the mean gradient of all shards."""
+    """`epochs` passes over `batch` in `minibatches` shuffled parts, with the mean gradient of all shards.
+
+    Parts of the network that are `frozen` stay as they are.
+    """
     transform = optimizer(config)
     size = batch.advantage.shape[0]
 
@@ -123,7 +129,7 @@ def update(
         weights, moments = carry
         part = jax.tree.map(lambda leaf: leaf[index], batch)
         gradient, losses = jax.grad(loss, has_aux=True)(weights, network, config, part, learn_policy)
-        gradient = mean_over_shards(gradient, config.shards)
+        gradient = without(mean_over_shards(gradient, config.shards), frozen)
         change, moments = transform.update(gradient, moments, weights)
         weights = optax.apply_updates(weights, change)
         return (weights, moments), losses.replace(gradient=optax.global_norm(gradient))
@@ -134,3 +140,12 @@ def update(
 
     (weights, moments), losses = lax.scan(epoch, (weights, moments), jax.random.split(key, config.epochs))
     return weights, moments, jax.tree.map(jnp.mean, losses)
+
+
+def without(gradient: PyTree, frozen: Sequence[str]) -> PyTree:
+    """The gradient, 0 for the parts of the network that are frozen: Adam leaves these where they are."""
+    if not frozen:
+        return gradient
+    parts = gradient["params"]
+    still = {name: jax.tree.map(jnp.zeros_like, part) if name in frozen else part for name, part in parts.items()}
+    return gradient | {"params": still}

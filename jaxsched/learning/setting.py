@@ -13,7 +13,7 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig
 from jaxsched.errors import UserError
 from jaxsched.learning.config import AUTO, TrainConfig
-from jaxsched.learning.options import PPOConfig, RewardConfig, ValidationConfig
+from jaxsched.learning.options import PPOConfig, RewardConfig, StartConfig, ValidationConfig
 from jaxsched.learning.rollout import Rollout
 from jaxsched.learning.worlds import Worlds, make_worlds
 from jaxsched.networks.hierarchy import SchedulerNetwork
@@ -33,6 +33,7 @@ class Setting(NamedTuple):
     reward: RewardConfig
     ppo: PPOConfig
     validation: ValidationConfig
+    start: StartConfig = StartConfig()
     checks: bool = False  # what `env.checks` holds is checked after every round
 
     @property
@@ -67,6 +68,7 @@ def assemble_setting(worlds: Worlds, config: TrainConfig) -> Setting:
         reward=config.reward,
         ppo=config.ppo,
         validation=config.validation,
+        start=config.start,
     )
 
 

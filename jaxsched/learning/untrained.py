@@ -8,14 +8,54 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from jaxsched import shipped
+from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.policies.checkpoint import read_card
+from jaxsched.learning.options import StartConfig
+from jaxsched.networks.hierarchy import SchedulerNetwork
+from jaxsched.policies.checkpoint import NETWORK_FIELDS, check_card, load_policy, read_card
 
 UNTRAINED_FOLDER = "untrained"
 FEW_DECISIONS = 20_000  # a fifth of the shortest training that docs/results tells of
 ALIKE = 1e-6  # relative; figures that differ by less are of the same decisions
 
 Curve = list[tuple[int, float | None]]  # chunks done, and mean JCT in validation; None where a run did not end
+
+
+def first_weights(start: StartConfig, network: SchedulerNetwork, drawn: PyTree) -> PyTree:
+    """The weights that a run begins with: those `drawn`, or those of the checkpoint that it says.
+
+    UserError if there is none, it is of another network, or a part that is to be frozen is none of it.
+    """
+    parts = list(drawn["params"])
+    if wrong := [name for name in start.freeze if name not in parts]:
+        raise UserError(f"start: freeze: {wrong[0]!r} should be one of {', '.join(parts)}")
+    if not start.checkpoint:
+        return drawn
+    folder, other = _folder_of(start.checkpoint), network_of(start.checkpoint)
+    if wrong := [name for name, value in other.items() if getattr(network, name) != value]:
+        found = ", ".join(f"{name} {other[name]}" for name in wrong)
+        wanted = ", ".join(f"{name} {getattr(network, name)}" for name in wrong)
+        raise UserError(f"start: checkpoint {folder}: its network has {found}, should have {wanted}")
+    weights = load_policy(folder).weights
+    if jax.tree.map(jnp.shape, weights) != jax.tree.map(jnp.shape, drawn):
+        raise UserError(f"start: checkpoint {folder}: its flat network is for clusters of other sizes")
+    return jax.tree.map(jnp.asarray, weights)
+
+
+def network_of(checkpoint: str) -> dict[str, Any]:
+    """What a checkpoint's network is like, by field. UserError if it is none."""
+    folder = _folder_of(checkpoint)
+    network = check_card(str(folder), read_card(folder))[0]
+    return {name: getattr(network, name) for name in NETWORK_FIELDS}
+
+
+def _folder_of(checkpoint: str) -> Path:
+    return shipped.find(shipped.CHECKPOINTS, checkpoint) or Path(checkpoint)
 
 
 def has_untrained(run_dir: Path) -> bool:

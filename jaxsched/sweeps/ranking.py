@@ -6,6 +6,7 @@ The best is compared seed by seed: what seeds have in common, easy or hard draws
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from jaxtyping import Float64
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, mean_interval
 from jaxsched.evaluation.tables import align, markdown_table, plus_minus
+from jaxsched.io.json_lines import read_rows
+from jaxsched.learning.loop import METRICS_FILE
+from jaxsched.learning.untrained import curve_of
 from jaxsched.sweeps.records import Record, figures_of
 
 
@@ -132,6 +136,39 @@ def curves(records: Sequence[Record]) -> dict[str, list[LinePoint]]:
         if points:
             series[group] = points
     return series
+
+
+def are_runs(paths: Sequence[Path]) -> bool:
+    """Whether they are folders of trainings rather than files of sweeps. UserError where some are and some are not."""
+    runs = [path.is_dir() for path in paths]
+    if any(runs) and not all(runs):
+        raise UserError("plot: takes folders of trainings or a sweep, not both")
+    if len(paths) > 1 and not any(runs):
+        raise UserError(f"plot: {paths[1]}: takes one sweep, or folders of trainings")
+    return any(runs)
+
+
+def curves_of_runs(paths: Sequence[Path]) -> dict[str, list[LinePoint]]:
+    """Mean JCT in validation over the decisions so far, a line for each run by its folder's path.
+
+    UserError for a folder that holds no training, and one in which no validation has come to its end.
+    """
+    return {str(path): _curve(path) for path in paths}
+
+
+def _curve(path: Path) -> list[LinePoint]:
+    rows = read_rows(path / METRICS_FILE)
+    if not rows or not all("chunk" in row and "decisions" in row for row in rows):
+        raise UserError(f"{path}: should be the folder of a training of schedulers, with {METRICS_FILE}")
+    decisions, total = {0: 0.0}, 0.0
+    for row in rows:
+        total += row["decisions"]
+        decisions[row["chunk"]] = total
+    curve = curve_of(path, rows)
+    points = [LinePoint(decisions[chunk], jct_s, UNKNOWN) for chunk, jct_s in curve if jct_s is not None]
+    if not points:
+        raise UserError(f"{path}: no validation has come to its end yet")
+    return points
 
 
 LEGEND = [

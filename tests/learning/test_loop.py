@@ -20,10 +20,12 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
-from jaxsched.learning.config import load_config, to_dict
+from jaxsched.learning.config import TrainConfig, describe_limits, from_dict, load_config, to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, programs_of, train
+from jaxsched.learning.options import StartConfig
+from jaxsched.learning.ppo import without
 from jaxsched.learning.state import read_saved_config, restore, save
-from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts, first_weights
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy, read_card
 
 
@@ -322,3 +324,32 @@ def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(tmp_path
     assert int(one.chunk) == chunks
     assert_bitwise(one, other)
     assert len(read_rows(run / TIMING_FILE)) == chunks
+
+
+# ------------------------------------------------------------------------------------------------------ begun elsewhere
+
+
+def test_a_run_begins_with_the_weights_of_a_checkpoint(whole, config, setting, state):
+    """Compared without compiling anything: the parts that are drawn anew are there, and not taken."""
+    folder, _ = whole
+    trained = load_policy(folder / POLICY_FOLDER).weights
+    start = StartConfig(str(folder / POLICY_FOLDER), ("critic",))
+    jax.tree.map(np.testing.assert_array_equal, first_weights(start, setting.network, state.weights), trained)
+    assert first_weights(StartConfig(), setting.network, state.weights) is state.weights
+    with pytest.raises(UserError, match=r"freeze: 'critik' should be one of .*critic"):
+        first_weights(StartConfig(freeze=("critik",)), setting.network, state.weights)
+    other = setting.network.clone(width=16)
+    with pytest.raises(UserError, match="its network has width 8, should have width 16"):
+        first_weights(start, other, state.weights)
+    with pytest.raises(UserError, match=r"no file card.json"):
+        first_weights(StartConfig(str(folder)), setting.network, state.weights)
+    told = dataclasses.replace(config, start=start)
+    assert from_dict(TrainConfig, json.loads(json.dumps(to_dict(told)))) == told
+    assert "Begun with the weights of" in describe_limits(told) and "but for critic" in describe_limits(told)
+
+
+def test_what_is_frozen_has_no_gradient(state):
+    ones = jax.tree.map(jnp.ones_like, state.weights)
+    for name, part in without(ones, ("critic", "value"))["params"].items():
+        assert all((leaf == 0).all() == (name in ("critic", "value")) for leaf in jax.tree.leaves(part)), name
+    assert without(ones, ()) is ones
