@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import tyro
 
 from jaxsched.cli.options import flatten, optional, read_word
-from jaxsched.cli.train_evolved import ONLY_HERE, is_asked, learn
+from jaxsched.cli.train_evolved import NETWORK, ONLY_HERE, is_asked, learn
 from jaxsched.options import ClusterOptions, JobOptions, Options, World, describe, list_names
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ The options of cluster and world replace what the configuration says.
 
 With --workload, no network of schedulers is trained, but a few numbers are learned from jobs. --learn says which:
 levels, an order of jobs by run time so far and GPUs, where run times are hidden and jobs may be stopped; or seeking,
-which says where jobs wait and start, where run times are known and jobs are not stopped.
+which says where jobs wait and start, where run times are known and jobs are not stopped. With --learn network the
+network is trained on stretches of the trace.
 
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
@@ -35,6 +36,7 @@ Examples:
   jaxsched train --resume runs/mine
   jaxsched train --from quickstart --cluster torus2d-16 --load 0.9 --freeze critic --out runs/tuned
   jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
+  jaxsched train --workload trace.csv --until 0.6 --learn network --config configs/quickstart.yaml --out runs/own
   jaxsched train --workload distributed --learn seeking --cluster leaf-spine-16 --schedulers 4 --out runs/seek
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
@@ -74,7 +76,7 @@ class _Run:
     """What to train, YAML (default: the quickstart's configuration)."""
     workload: Annotated[str | None, optional("FILE|NAME")] = None
     """Learn from these jobs, as of `jaxsched evaluate --workload`."""
-    learn: Annotated[str | None, optional("levels|seeking")] = None
+    learn: Annotated[str | None, optional("levels|seeking|network")] = None
     """What is learned from --workload (default: levels)."""
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
@@ -185,7 +187,9 @@ class Train(_Overrides, _Run):
             print(f"no validation run came to its end: the last weights are in {policy}; compare them with others:")
         else:
             print(f"the best policy by validation is in {policy}; compare it with others:")
-        print(f"  jaxsched evaluate --policies pack greedy-wait {folder / UNTRAINED_FOLDER} {policy}")
+        own = config.workload
+        rest = f" --workload {shlex.quote(own.trace)} --since {own.until:g}" if own.trace and own.until < 1.0 else ""
+        print(f"  jaxsched evaluate{rest} --policies pack greedy-wait {folder / UNTRAINED_FOLDER} {policy}")
         decisions = sum(row["decisions"] for row in read_rows(folder / METRICS_FILE))
         for line in doubts(read_card(policy)["curve"], decisions):
             print(f"train: {line}", file=sys.stderr)
@@ -232,7 +236,8 @@ class Train(_Overrides, _Run):
         except UserError as error:
             raise UserError(f"options: env: {error}") from None
         load = {} if self.load is None else {"load": (self.load, self.load)}
-        jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"))
+        own = {} if self.learn != NETWORK else {"trace": self.workload, **given("until")}
+        jobs = dataclasses.replace(config.workload, **load, **given("trace_gpu"), **own)
         ppo = dataclasses.replace(config.ppo, **given("shards"))
         machine = dataclasses.replace(config.machine, **given("path"))
         changed = dataclasses.replace(config, env=env, workload=jobs, ppo=ppo, machine=machine, **given("seed"))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from jaxsched.learning.evolved.config import EvolvedConfig
     from jaxsched.learning.evolved.tasks import Task
 
+NETWORK = "network"  # the schedulers' network, on the jobs of --workload
 ONLY_HERE = ("workload", "learn", "until", "generations")
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
@@ -22,6 +23,10 @@ def is_asked(options: Any) -> bool:
 
     if options.resume is not None and (options.resume / STATE_FILE).is_file():
         return True
+    if options.learn == NETWORK:
+        if options.workload is None or options.generations is not None:
+            raise UserError(f"--learn {NETWORK}: takes --workload FILE, and no --generations")
+        return False
     if options.workload is None and options.resume is None:
         given = [f"--{name}" for name in ONLY_HERE if getattr(options, name) is not None]
         if given:

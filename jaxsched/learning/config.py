@@ -188,12 +188,17 @@ def describe_limits(config: TrainConfig) -> str:
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
     gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
+    drawn = (
+        f"gangs of {gangs} GPUs, mean run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times"
+        " the first of these"
+    )
+    share = "" if jobs.until == 1.0 else f"the first {jobs.until:.0%} of "
+    what = f"stretches of {share}{Path(jobs.trace).name}" if jobs.trace else drawn
     return (
         f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
         f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
-        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, gangs of {gangs} GPUs, mean"
-        f" run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times the first of these, exact"
-        " durations. Beyond these nothing is known but what is measured."
+        f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, {what}, exact durations."
+        " Beyond these nothing is known but what is measured."
         + _describe_start(config.start)
         + ("" if config.network.kind != "flat" else " For clusters of the same sizes only.")
     )

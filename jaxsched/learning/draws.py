@@ -10,6 +10,7 @@ from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
 from jaxsched.env.environment import initial_state
 from jaxsched.env.extensions.parts import Failures
 from jaxsched.env.state import EnvParams, State
+from jaxsched.learning.past import draw_past
 from jaxsched.learning.worlds import Worlds
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
@@ -75,6 +76,10 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
     )
     params = params_of(worlds, draw)
     homes = params.cluster.group_gpus.shape[0]
+    if worlds.past is not None:
+        interval_s, tenants = jobs.interval_s, worlds.static.tenants
+        table = draw_past(job_key, worlds.past, count, load * gpus, draw.pace, interval_s, homes, tenants)
+        return initial_state(worlds.static, params, table)
     table = sample_table(job_key, jobs, count, homes, worlds.static.tenants)
     if worlds.speeds is not None:
         table = _rescale_to_reference(params, table, worlds.speeds[draw.cluster])

@@ -49,6 +49,8 @@ class WorkloadConfig:
     pace: PositiveLimits = (1.0, 1.0)  # factor of all times, the interval included; log-uniform
     jobs: Jobs = 512  # per environment
     trace_gpu: str = ""  # GPU type that run times are on; "": the reference type of each cluster
+    trace: str = ""  # a trace whose jobs these are, in stretches; then only load, pace, jobs and trace_gpu count
+    until: PositiveShare = 1.0  # of the trace only the jobs before this share, in order of submission
 
     def rules(self) -> Rules:
         """What must hold of several of these together. UserError on an unknown mix."""

@@ -15,7 +15,6 @@ from jaxtyping import PyTree
 from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.learning.options import StartConfig
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import NETWORK_FIELDS, check_card, load_policy, read_card
 
@@ -26,17 +25,17 @@ ALIKE = 1e-6  # relative; figures that differ by less are of the same decisions
 Curve = list[tuple[int, float | None]]  # chunks done, and mean JCT in validation; None where a run did not end
 
 
-def first_weights(start: StartConfig, network: SchedulerNetwork, drawn: PyTree) -> PyTree:
-    """The weights that a run begins with: those `drawn`, or those of the checkpoint that it says.
+def first_weights(checkpoint: str, freeze: Sequence[str], network: SchedulerNetwork, drawn: PyTree) -> PyTree:
+    """The weights that a run begins with: those `drawn`, or those of the checkpoint if there is one.
 
     UserError if there is none, it is of another network, or a part that is to be frozen is none of it.
     """
     parts = list(drawn["params"])
-    if wrong := [name for name in start.freeze if name not in parts]:
+    if wrong := [name for name in freeze if name not in parts]:
         raise UserError(f"start: freeze: {wrong[0]!r} should be one of {', '.join(parts)}")
-    if not start.checkpoint:
+    if not checkpoint:
         return drawn
-    folder, other = _folder_of(start.checkpoint), network_of(start.checkpoint)
+    folder, other = _folder_of(checkpoint), network_of(checkpoint)
     if wrong := [name for name, value in other.items() if getattr(network, name) != value]:
         found = ", ".join(f"{name} {other[name]}" for name in wrong)
         wanted = ", ".join(f"{name} {getattr(network, name)}" for name in wrong)

@@ -9,13 +9,15 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.calibration.interference.named import interference_model
-from jaxsched.cluster.hardware import Cluster, distinct_speeds, total_gpus
+from jaxsched.cluster.hardware import Cluster, distinct_speeds, reference_type, total_gpus
 from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.extensions.parts import Failures, no_failures
 from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, params_of_world
+from jaxsched.errors import UserError
 from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
+from jaxsched.learning.past import Past, read_past
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
 from jaxsched.worlds.draw import training_world
@@ -31,6 +33,7 @@ class Worlds(NamedTuple):
     clusters: Cluster  # leading axis C, padded to one shape
     gpus: Float32[Array, "C"]
     jobs: SamplerParams  # at offered load 1 on the first cluster
+    past: Past | None  # jobs of a trace; None: they are drawn by `jobs`
     speeds: Float32[Array, "C models"] | None  # on the type that run times are on, over the reference; None: that is it
 
 
@@ -42,12 +45,17 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
     params = base_params(env, reward, pad(clusters[0], shape))
     jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
     static = dataclasses.replace(env_config(env), gpu_speeds=max(map(distinct_speeds, clusters)))
+    past = read_past(workload.trace, workload.until, workload.trace_gpu, clusters[0]) if workload.trace else None
+    if past is not None:
+        if len({reference_type(cluster) for cluster in clusters}) > 1:
+            raise UserError("workload: trace: its run times are on one GPU type; take clusters that have the same")
+        static = dataclasses.replace(static, largest_worker=int(past.gpus_per_worker.max()))
     speeds = None
-    if workload.trace_gpu:
+    if workload.trace_gpu and past is None:
         models = np.arange(params.profiles.compute_s.shape[-1])
         rows = [speeds_on(cluster, params.profiles, models, workload.trace_gpu) for cluster in clusters]
         speeds = jnp.asarray(np.stack(rows))
-    return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs, speeds)
+    return Worlds(env, workload, static, params, stack(clusters, shape), gpus, jobs, past, speeds)
 
 
 def training_cluster(name: str, schedulers: int) -> Cluster:

@@ -333,17 +333,17 @@ def test_a_run_begins_with_the_weights_of_a_checkpoint(whole, config, setting, s
     """Compared without compiling anything: the parts that are drawn anew are there, and not taken."""
     folder, _ = whole
     trained = load_policy(folder / POLICY_FOLDER).weights
-    start = StartConfig(str(folder / POLICY_FOLDER), ("critic",))
-    jax.tree.map(np.testing.assert_array_equal, first_weights(start, setting.network, state.weights), trained)
-    assert first_weights(StartConfig(), setting.network, state.weights) is state.weights
+    begin = str(folder / POLICY_FOLDER), ("critic",)
+    jax.tree.map(np.testing.assert_array_equal, first_weights(*begin, setting.network, state.weights), trained)
+    assert first_weights("", (), setting.network, state.weights) is state.weights
     with pytest.raises(UserError, match=r"freeze: 'critik' should be one of .*critic"):
-        first_weights(StartConfig(freeze=("critik",)), setting.network, state.weights)
+        first_weights("", ("critik",), setting.network, state.weights)
     other = setting.network.clone(width=16)
     with pytest.raises(UserError, match="its network has width 8, should have width 16"):
-        first_weights(start, other, state.weights)
+        first_weights(*begin, other, state.weights)
     with pytest.raises(UserError, match=r"no file card.json"):
-        first_weights(StartConfig(str(folder)), setting.network, state.weights)
-    told = dataclasses.replace(config, start=start)
+        first_weights(str(folder), (), setting.network, state.weights)
+    told = dataclasses.replace(config, start=StartConfig(*begin))
     assert from_dict(TrainConfig, json.loads(json.dumps(to_dict(told)))) == told
     assert "Begun with the weights of" in describe_limits(told) and "but for critic" in describe_limits(told)
 

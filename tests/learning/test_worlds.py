@@ -177,3 +177,49 @@ def test_all_trainings_are_validated_on_the_same_worlds(config, worlds):
     np.testing.assert_array_equal(first, drawn(1))
     np.testing.assert_array_equal(first, drawn(0, None))
     assert (first != drawn(1, None)).any() and (first != drawn(0, 1)).any()
+
+
+# ---------------------------------------------------------------------------------------------------------- own traces
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Sixty jobs a minute apart; the later half lasts twice as long; one fits nowhere."""
+    rows = [f"{i},{60 * i},{2 if i % 2 else 4},{600 if i < 30 else 1200},resnet50" for i in range(60)]
+    rows[5] = "5,300,4096,600,resnet50"
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["job_id,submit_time_s,num_gpus,duration_s,model", *rows]) + "\n")
+    return path
+
+
+def test_worlds_of_a_trace_have_its_jobs_at_the_load_asked_for(config, trace):
+    config = changed(config, trace=str(trace), until=0.5)
+    own = make_worlds(config.env, config.workload, config.reward.weights())
+    assert own.past is not None and own.past.gap_s.shape == (29,), "of the first half, one of which fits nowhere"
+    pace, factor = 2.0, 0.5
+    draws = jax.tree.map(lambda leaf: leaf[0], draws_of(pace=pace, interval_factor=factor))
+    jobs = jax.device_get(jax.jit(lambda: draw_state(jax.random.key(5), own, draws, jnp.float32(LOAD), 29))()).jobs
+    assert set(jobs.duration_s.tolist()) == {600.0 * pace} and sorted(jobs.workers.tolist()).count(2) == 14
+    assert (np.diff(jobs.arrival) >= 0).all() and (jobs.lead_s >= 0).all() and (jobs.home >= 0).all()
+    interval_s = config.env.interval_s * pace * factor
+    end_s = jobs.arrival[-1] * interval_s - jobs.lead_s[-1]
+    area = (jobs.workers * jobs.duration_s).sum()
+    assert area / (end_s * float(own.gpus[0])) == pytest.approx(LOAD, rel=1e-3)
+    assert (jobs.lead_s < interval_s).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("job_id,submit_time_s,num_gpus,duration_s\n" + "\n".join(f"{i},{i},1,60" for i in range(9)), "9 jobs fit the"),
+        ("job_id,submit_time_s,num_gpus,duration_s\n" + "\n".join(f"{i},0,1,60" for i in range(40)), "over some time"),
+    ],
+)
+def test_traces_that_teach_nothing_are_refused(config, tmp_path, text, said):
+    (tmp_path / "few.csv").write_text(text + "\n")
+    bad = changed(config, trace=str(tmp_path / "few.csv"))
+    with pytest.raises(UserError, match=said):
+        make_worlds(bad.env, bad.workload, bad.reward.weights())
+    synthetic = changed(config, trace="distributed")
+    with pytest.raises(UserError, match="trace: distributed: is synthetic"):
+        make_worlds(synthetic.env, synthetic.workload, synthetic.reward.weights())
