@@ -13,7 +13,7 @@ from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device
 from jaxsched.simulation.settings import fits_somewhere
-from jaxsched.workload.jobs import WHOLE, JobTable, take
+from jaxsched.workload.jobs import WHOLE, JobTable, ask_for_more, take
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 from jaxsched.workload.models import CATALOGUE
 
@@ -50,6 +50,8 @@ def read_past(trace: str, until: float, trace_gpu: str, cluster: Cluster) -> Pas
         raise UserError(f"{where}: has jobs that share a GPU, which training does not know; take them out")
     if (jobs.allowed != "").any():
         raise UserError(f"{where}: has jobs for some GPU types only, which training does not know; take them out")
+    if ask_for_more([jobs]):
+        raise UserError(f"{where}: has jobs that reserve CPUs or memory, unknown in training; take the columns out")
     jobs = take(jobs, np.flatnonzero(fits_somewhere(cluster, jobs)))
     if len(jobs) < FEWEST_JOBS or jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"{where}: {len(jobs)} jobs fit the cluster, should be {FEWEST_JOBS} or more over some time")
