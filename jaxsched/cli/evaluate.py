@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import JOBS_FOLDER, ExecutorOptions, Output, ScenarioOptions, file_of, optional
+from jaxsched.cli.options import JOBS_FOLDER, ExecutorOptions, Output, ScenarioOptions, file_of, is_given, optional
 from jaxsched.cli.simulate import play_adaptive
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def check_alone(command: "Evaluate") -> None:
 
     rules = {*list_names(EvaluatedWorld), *list_names(RunOptions)} - {"models", "outages"}
     for field in dataclasses.fields(command):
-        if field.name in (*WITH_WORLDS, *rules) or getattr(command, field.name) == field.default:
+        if field.name in (*WITH_WORLDS, *rules) or not is_given(command, field):
             continue
         raise UserError(
             f"--{field.name.replace('_', '-')}: does not go with --worlds, which have clusters and jobs of their own; "

@@ -100,7 +100,10 @@ def _run(arguments: list[str]) -> None:
     kind, said = command_of(name)
     import tyro
 
+    from jaxsched.cli.options import note_given
+
     command = parse_command(lambda: tyro.cli(kind, prog=f"jaxsched {name}", description=said, args=rest))
+    note_given(rest)
     allow_whole_loops()
     enable_cache()
     command.run()

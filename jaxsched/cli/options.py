@@ -1,7 +1,8 @@
 """Options that several commands share. No JAX here: `--help` answers at once."""
 
+import contextvars
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.simulation.scenario import Scenario
     from jaxsched.simulation.settings import Settings
+
+
+_given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("given", default=frozenset())
+
+
+def note_given(words: Sequence[str]) -> None:
+    """Keep which options a command line names, for `is_given`."""
+    names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
+    _given.set(frozenset(name.replace("-", "_") for name in names))
+
+
+def is_given(command: Any, field: dataclasses.Field) -> bool:
+    """Whether an option of a command was asked for; what its default says may be asked for, too."""
+    return field.name in _given.get() or getattr(command, field.name) != field.default
 
 
 def optional(metavar: str):

@@ -69,6 +69,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--worlds", "any:0"], "'0' should be a number of worlds from 1 to 10,000"),
         (["evaluate", "--worlds", "any:-1"], "'-1' should be a number of worlds"),
         (["evaluate", "--worlds", "any:2:test"], "should be NAME, NAME:COUNT or NAME:COUNT:training"),
+        (["evaluate", "--worlds", "any", "--cluster", "leaf-spine-8"], "--cluster: does not go with --worlds"),
         (["evaluate", "--worlds", "any", "--load", "0.5"], "--load: does not go with --worlds"),
         (["evaluate", "--worlds", "any", "--models", "x.yaml"], "--models: does not go with --worlds"),
         (["evaluate", "--worlds", "any", "--report", "x.html"], "--report: does not go with --worlds"),
