@@ -102,6 +102,19 @@ def test_the_table_of_servers_has_their_defaults():
         assert rows[field.name] == (f"{default:g}" if isinstance(default, float) else str(default))
 
 
+def test_the_architecture_names_files_that_exist():
+    """Of `path`: `name`, `name` also that the names are in that file or folder."""
+    page = FENCED.sub("", text_of("docs/architecture.md"))
+    roots = (ROOT / "jaxsched", ROOT / "jaxsched/event_loop/_kernel", ROOT / "tests/oracle", ROOT)
+    within = [*roots, ROOT / "jaxsched/env/extensions", ROOT / "jaxsched/executors", ROOT / "jaxsched/io"]
+    within += [ROOT / "jaxsched/simulation"]
+    for path, names in re.findall(r"`([\w./]+\.py)`(?:: ((?:`\w+`(?:, | and )?)+))?", page):
+        found = [root / path for root in within if (root / path).is_file()]
+        assert found, path
+        text = "".join(file.read_text(encoding="utf-8") for file in found)
+        assert [name for name in re.findall(r"\w+", names) if name not in ("and",) and name not in text] == [], path
+
+
 def test_every_public_name_has_a_page():
     site = hooks()
     pages = site.reference()
