@@ -10,7 +10,8 @@ import tyro
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
-    from jaxsched.adaptive.published import JobTime, Line
+    from jaxsched.adaptive.muri_table import MuriLine
+    from jaxsched.adaptive.published import Line
     from jaxsched.cli.evaluate import Evaluate
     from jaxsched.io.cards import Evaluation
 
@@ -34,9 +35,13 @@ REPRODUCE_TABLE_HELP = """Play a published table again: ours, theirs, and the di
 pollux  completion times by load, period and interference (Qiao et al., OSDI 2021). DIR is a folder with the authors'
         profiles/APP, workloads-LOAD and results_per_job.csv (petuum/adaptdl, branch osdi21-artifact). All workloads
         of DIR are played. Means are over those that results_per_job.csv has.
+muri    SRTF, SRSF and Tiresias on its traces and their twins, all of whose jobs are submitted at once (Zhao et al.,
+        SIGCOMM 2022, Figures 9 and 10), by the rules of its simulator and without what that adds. DIR is a folder with
+        muri_published.csv (figure,policy,trace,seconds) and the authors' traceN.csv, by any number (Rivendile/Muri).
 
 Examples:
   jaxsched reproduce-table pollux --data pollux
+  jaxsched reproduce-table muri --data muri
   jaxsched reproduce-table pollux --data pollux --jobs-out jobs.csv   # experiment,run,workload,job,jct_s
 """
 
@@ -249,7 +254,7 @@ def _evaluated(
 class ReproduceTable:
     """Play a published table again: ours, theirs, and the difference."""
 
-    name: Annotated[Literal["pollux"], tyro.conf.Positional]
+    name: Annotated[Literal["pollux", "muri"], tyro.conf.Positional]
     """The table."""
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """What the authors published."""
@@ -258,26 +263,49 @@ class ReproduceTable:
 
     def run(self) -> None:
         """Play, print, write. UserError on any mistake."""
-        from jaxsched.adaptive.published import play_pollux
         from jaxsched.cli.output import results
         from jaxsched.io.files import check_outputs
         from jaxsched.machine import compute_on_one_thread
 
         check_outputs({"--jobs-out": self.jobs_out}, [str(self.data)])
         compute_on_one_thread()
-        print(HEADER, flush=True)
-        times = play_pollux(self.data, lambda line: print(as_text(line), flush=True))
+        rows = TABLES[self.name](self.data)
         with results() as write:
-            write(self.jobs_out, lambda path: path.write_text(as_csv(times), encoding="utf-8"))
+            write(self.jobs_out, lambda path: path.write_text("\n".join([*rows, ""]), encoding="utf-8"))
 
 
-HEADER = (
-    f"{'experiment':16} {'run':14} {'ours, s':>10} {'published, s':>13} {'difference':>11} {'jobs to the second':>19}"
-)
+def _pollux(data: Path) -> list[str]:
+    """Prints the table; returns lines of a CSV file, one per job."""
+    from jaxsched.adaptive.published import play_pollux
+
+    print(
+        f"{'experiment':16} {'run':14} {'ours, s':>10} {'published, s':>13} {'difference':>11} "
+        f"{'jobs to the second':>19}",
+        flush=True,
+    )
+    times = play_pollux(data, lambda line: print(as_text(line), flush=True))
+    rows = [f"{case.experiment},{case.run},{workload},{job},{jct_s:g}" for case, workload, job, jct_s in times]
+    return ["experiment,run,workload,job,jct_s", *rows]
+
+
+def _muri(data: Path) -> list[str]:
+    """As `_pollux`."""
+    from jaxsched.adaptive.muri_table import play_muri
+
+    print(
+        f"{'figure':9} {'policy':9} {'trace':5} {'ours, s':>14} {'published, s':>14} {'difference':>11} "
+        f"{'plain rules, s':>15} {'difference':>11}",
+        flush=True,
+    )
+    times = play_muri(data, lambda line: print(as_muri_text(line), flush=True))
+    return ["policy,trace,job,jct_s", *(f"{policy},{trace},{job},{jct_s:.12g}" for policy, trace, job, jct_s in times)]
+
+
+TABLES = {"pollux": _pollux, "muri": _muri}
 
 
 def as_text(line: "Line") -> str:
-    """A line of the table."""
+    """A line of Pollux' table."""
     known = line.jobs > 0
     published = (
         f"{line.published_s:13.1f} {100 * (line.ours_s / line.published_s - 1):+10.2f}%" if known else f"{'-':>25}"
@@ -286,7 +314,11 @@ def as_text(line: "Line") -> str:
     return f"{line.case.experiment:16} {line.case.run:14} {line.ours_s:10.1f} {published} {equal:>19}"
 
 
-def as_csv(times: "list[JobTime]") -> str:
-    """One line per job."""
-    rows = [f"{case.experiment},{case.run},{workload},{job},{jct_s:g}" for case, workload, job, jct_s in times]
-    return "\n".join(["experiment,run,workload,job,jct_s", *rows, ""])
+def as_muri_text(line: "MuriLine") -> str:
+    """A line of Muri's table."""
+    known = line.published_s == line.published_s
+    both = (line.ours_s, line.plain_s)
+    ours, plain = (f"{100 * (of / line.published_s - 1):+10.3f}%" if known else f"{'-':>11}" for of in both)
+    published = f"{line.published_s:14.1f}" if known else f"{'-':>14}"
+    where = f"{line.figure:9} {line.policy:9} {line.trace:5}"
+    return f"{where} {line.ours_s:14.1f} {published} {ours} {line.plain_s:15.1f} {plain}"
