@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float64, Int
 
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.placing import Placing, most_free, whole_nodes
+from jaxsched.adaptive.shares import one_by_one
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import widths
 from jaxsched.pytree import Pytree, static
@@ -181,12 +182,36 @@ def _harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
     return jnp.where(choices == 0, NOTHING, value)
 
 
+def afs(view: View) -> Array:
+    """Hwang et al., NSDI 2021 (AFS-L): GPUs one by one, by who ends first and whom they help; knows the time left."""
+    left = view.work - view.progress
+    return one_by_one(view.active, view.goodput[:, 0], left, view.least_gpus, view.most_gpus, view.total[0])
+
+
+def marginal(view: View) -> Allocation:
+    """The largest sum of speedups over the fewest GPUs, by marginal gain: ours. Knows the goodput of this epoch.
+
+    A change counts as for `pollux`; no job is held to twice what it has had.
+    """
+    choices = jnp.asarray([0, *widths(view.widths[0], view.goodput.shape[-1] - 1)], jnp.int32)
+    goodput = view.goodput[:, 0]
+    speedup = goodput[:, choices] / goodput[jnp.arange(goodput.shape[0]), view.least_gpus][:, None]
+    spent_s = view.restarts * view.restart_s
+    kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
+    changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
+    may = (choices >= view.least_gpus[:, None]) & (choices <= view.most_gpus[:, None]) & view.active[:, None]
+    value = jnp.where(may, speedup * jnp.where(changes, kept[:, None], 1.0), -jnp.inf)
+    return Allocation(gpus=by_gain(jnp.where(choices == 0, 0.0, value), choices, view.total[0]))
+
+
 POLICIES = {
     policy.name: policy
     for policy in (
         AllocationPolicy("tiresias", tiresias, own_batch=False),
         AllocationPolicy("optimus", optimus, own_batch=False),
         AllocationPolicy("equal", equal),
+        AllocationPolicy("afs", afs),
+        AllocationPolicy("marginal", marginal, whole_nodes),
         AllocationPolicy("pollux", pollux, whole_nodes),
     )
 }

@@ -32,7 +32,7 @@ Examples:
   jaxsched simulate --workload examples/trace.csv --policy pack --timeline trace.json   # open at ui.perfetto.dev
   jaxsched simulate --policy pack:sjf+backfill --cluster leaf-spine-64 --workload philly.csv --load 0.7
   jaxsched simulate --profiles pollux/profiles --workload workload-1.csv --cluster t4.yaml --interference none \\
-    --policy pollux --jobs-out jobs.csv   # jobs that adapt: tiresias, optimus, equal, pollux, or FILE.py:NAME
+    --policy pollux --jobs-out jobs.csv   # jobs that adapt: tiresias, optimus, equal, afs, marginal, pollux, ...
 """
 
 

@@ -377,4 +377,62 @@ def whole_nodes(jobs, gpus, nodes, per_node, order):
     return new
 
 
-PLACING = {tiresias: most_free, optimus: most_free, equal: most_free, pollux: whole_nodes}
+def afs(world, jobs, now):
+    """GPUs one by one, to whoever stands after all comparisons."""
+    gpus, free = {job.name: 0 for job in jobs}, world.total
+
+    def pace(job, r):
+        return job.reached(r, world.per_node) if r else 0.0
+
+    def more(job):
+        r = gpus[job.name]
+        return job.least if r == 0 else r + 1
+
+    def left(job):
+        return job.app.ends[-1] - job.progress
+
+    def better(one, other):
+        """Of two jobs, who gets the GPU; `one` came first."""
+        bare = [job for job in (one, other) if gpus[job.name] == 0]
+        if len(bare) == 2:
+            return other if left(other) / pace(other, more(other)) < left(one) / pace(one, more(one)) else one
+        end = [NEVER if job in bare else left(job) / pace(job, gpus[job.name]) for job in (one, other)]
+        a, b = (other, one) if end[1] < end[0] else (one, other)
+        gain = {job.name: pace(job, more(job)) - pace(job, gpus[job.name]) for job in (a, b)}
+        return a if gain[a.name] / pace(a, gpus[a.name]) > gain[b.name] / pace(b, more(b)) else b
+
+    while True:
+        may = [
+            job
+            for job in jobs
+            if more(job) <= job.most
+            and more(job) - gpus[job.name] <= free
+            and pace(job, more(job)) > pace(job, gpus[job.name])
+        ]
+        if not may:
+            return gpus, jobs
+        best = may[0]
+        for job in may[1:]:
+            best = better(best, job)
+        free -= more(best) - gpus[best.name]
+        gpus[best.name] = more(best)
+
+
+def marginal(world, jobs, now):
+    values = []
+    for job in jobs:
+        age = now - job.submit
+        kept = max(age - world.restart * job.restarts, 0) / (age + world.restart) if job.place else 1.0
+        value = {0: 0.0}
+        for r in choices_of(world.per_node, job.most):
+            if r >= job.least:
+                base = job.reached(job.least, world.per_node)
+                value[r] = job.reached(r, world.per_node) / base * (1.0 if r == job.gpus else kept)
+        values.append(value)
+    return dict(zip([job.name for job in jobs], by_gain(values, world.total))), jobs
+
+
+PLACING = {
+    **{tiresias: most_free, optimus: most_free, equal: most_free, afs: most_free},
+    **{pollux: whole_nodes, marginal: whole_nodes},
+}
