@@ -106,8 +106,10 @@ def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Ar
         key = jobs.estimate_s[row]
     elif order == "area":
         key = area_s(state)
-    else:
+    elif order == "tenants":
         key = state.attained_s[jobs.tenant[row]]
+    else:
+        raise UserError(f"order: {order!r} has no keys in JAX")
     return jnp.where(state.queue >= 0, key, jnp.inf)
 
 

@@ -15,6 +15,7 @@ import pytest
 from jaxsched.bench import programs
 from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.env import queues
 from jaxsched.env.extensions.gpu_sets import usable_groups
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import assign_homes
@@ -175,15 +176,21 @@ def test_what_it_cannot_play_is_said(monkeypatch):
     pack = parse("pack")
     own, queue = Policy("mine", pack.function), Discipline(order=lambda state, params: state.queue.astype(jnp.float32))
     ordered = dataclasses.replace(pack, name="ordered", act=dataclasses.replace(pack.spec, queue=queue))
+    monkeypatch.setattr(queues, "ORDERS", (*queues.ORDERS, "longest"))  # a new order, of which the loop has no keys
+    new = dataclasses.replace(pack, name="new", act=dataclasses.replace(pack.spec, queue=Discipline(order="longest")))
     for spec, reason in (
         ("random", "it has the policies first-fit, pack, "),
         (own, "it has the policies first-fit, pack, "),
         (ordered, "it has the queue orders fifo, sjf, area, "),
+        (new, "it has the queue orders fifo, sjf, area, "),
     ):
         with pytest.raises(UserError, match=f"engine compiled: cannot play .*: {reason}"):
             outcomes("compiled", cluster, jobs, [spec])
     with pytest.raises(UserError, match="engine: 'numba' should be one of auto, jax, compiled"):
         Settings(engine="numba")
+    with pytest.raises(UserError, match="order: 'longest' has no keys in JAX"):
+        outcomes("jax", cluster, jobs, [new])
+    assert coverage.ORDERS == tuple(order for order in queues.ORDERS if order != "longest")
 
 
 @pytest.mark.parametrize(
