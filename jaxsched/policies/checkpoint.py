@@ -13,10 +13,8 @@ from jaxtyping import PyTree
 from msgspec import Meta
 
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.env.environment import initial_state
-from jaxsched.env.observation import Menu, Observation, observe
+from jaxsched.env.observation import Menu, Observation
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
@@ -24,9 +22,8 @@ from jaxsched.io.schema import Count, Size, Text, convert
 from jaxsched.networks import KINDS, MOST_EXCHANGES, MOST_WIDTH
 from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.learned import Sizes, learned_policy
-from jaxsched.policies.menu import build_menu
+from jaxsched.policies.menu import shapes_shown
 from jaxsched.policies.policy import Policy
-from jaxsched.workload.jobs import make_job_list, to_table
 
 WHAT = "checkpoint"  # what its card says that the folder holds
 NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
@@ -141,15 +138,8 @@ def _check_weights(
 @functools.lru_cache(maxsize=32)
 def _shapes_of(queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None) -> dict[str, str]:
     """What `_shapes` says of the network's parameters; a sweep's policies have the same."""
-    params = make_params(get_cluster("leaf-spine-2", 2))  # a graph network's shapes do not depend on the cluster
-    job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
-
-    def look() -> tuple[Observation, Menu]:
-        state = initial_state(EnvConfig(), params, job)
-        obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs)
-
-    obs, menu = jax.eval_shape(look)
+    # a graph network's shapes do not depend on the cluster
+    obs, menu = shapes_shown(queue, get_cluster("leaf-spine-2", 2))
     if sizes is not None:
         obs, menu = _in_sizes(obs, menu, sizes)
     return _shapes(jax.eval_shape(network.init, jax.random.key(0), obs, menu))

@@ -8,19 +8,22 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
+from jaxsched.env.environment import initial_state
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import POSSIBLE, Action, EnvParams, State, wait_action
+from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, make_params, wait_action
 from jaxsched.policies.base import Act, place_or_forward
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
 from jaxsched.semantics import CAPS
+from jaxsched.workload.jobs import make_job_list, to_table
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
@@ -155,3 +158,16 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None) -> Ac
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
     return act
+
+
+def shapes_shown(queue: Discipline, cluster: Cluster) -> tuple[Observation, Menu]:
+    """The shapes of what schedulers observe and are offered on a cluster, whatever the jobs."""
+    params = make_params(cluster)
+    job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
+
+    def look() -> tuple[Observation, Menu]:
+        state = initial_state(EnvConfig(), params, job)
+        obs = observe(queue, params, state)
+        return obs, build_menu(params, state, obs)
+
+    return jax.eval_shape(look)

@@ -103,13 +103,15 @@ def load_from_file(spec: str) -> Any:
 
 
 def _from_folder(folder: Path, name: str) -> Policy:
-    from jaxsched.policies import evolved
+    from jaxsched.policies import evolved, exported
 
     what = what_of(folder)
     if what is None and what_of(folder / "policy") is not None:
         raise UserError(f"policy {shorten(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
     if what in evolved.KINDS:
         return evolved.load_policy(folder, what, name)
+    if what == exported.WHAT:
+        return exported.load_exported(folder, name)
     from jaxsched.policies.checkpoint import load_policy  # the others need no neural network library
 
     return load_policy(folder, name)
