@@ -46,9 +46,16 @@ def whole_nodes(
     fewest GPUs of jobs that would have stayed; of these the fullest; of these the first. `order` counts among equals.
     """
     same = _keeps(state, gpus, kind)
-    sequence, count = _in_order(gpus > 0, jnp.lexsort((order, -gpus)).argsort())
+    rank = _rank_of_widest(gpus, order)
     width, most = jnp.asarray(world.widths, jnp.int32)[kind], max(world.widths)
     highest = (most + 1) * most + most
+    new = (gpus > 0) & ~same
+    first, last = jnp.where(new, rank, gpus.shape[0]).min(), jnp.where(new, rank, -1).max()
+    sequence = jnp.zeros_like(rank).at[rank].set(jnp.arange(gpus.shape[0], dtype=jnp.int32))
+
+    def going(carry: tuple) -> Array:  # after the last new job all keep their nodes, unless somebody took them
+        i, _, free, staying = carry
+        return (i <= last) | (staying > free).any()
 
     def one(carry: tuple) -> tuple:
         i, place, free, staying = carry
@@ -64,9 +71,17 @@ def whole_nodes(
         taken = jnp.where(taken.sum() == wanted, taken, 0)
         return i + 1, place.at[job].set(taken), free - taken, staying
 
-    staying = jnp.where(same[:, None], state.place, 0).sum(0, dtype=jnp.int32)
-    begun = jnp.zeros((), jnp.int32), jnp.zeros_like(state.place), world.node_gpus, staying
-    return jax.lax.while_loop(lambda carry: carry[0] < count, one, begun)[1]
+    kept = jnp.where(same[:, None], state.place, 0)  # before the first new job all keep their nodes
+    before = jnp.where((rank < first)[:, None], kept, 0).sum(0, dtype=jnp.int32)
+    staying = kept.sum(0, dtype=jnp.int32) - before
+    return jax.lax.while_loop(going, one, (first, kept, world.node_gpus - before, staying))[1]
+
+
+def _rank_of_widest(gpus: Int[Array, "J"], order: Int[Array, "J"]) -> Int[Array, "J"]:
+    """Places in the order from most GPUs to fewest, then by `order`, then by row. Comparing is faster than sorting."""
+    rows = jnp.arange(gpus.shape[0])
+    earlier = (order < order[:, None]) | ((order == order[:, None]) & (rows < rows[:, None]))
+    return ((gpus > gpus[:, None]) | ((gpus == gpus[:, None]) & earlier)).sum(1, dtype=jnp.int32)
 
 
 _FAR = 1 << 20

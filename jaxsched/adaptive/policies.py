@@ -41,10 +41,21 @@ class View(Pytree):
     progress: Float64[Array, "J"]
     work: Float64[Array, "J"]  # progress at the end
     memory: Float64[Array, "J"]  # what the policy remembered; inf at first
-    goodput: Float64[Array, "J T R1"]  # on the fewest nodes, in this epoch; 0: not possible
     update_s: Float64[Array, "J T R1"]  # seconds of an update, likewise; inf: not possible
     iterations: Float64[Array, "J"]  # updates from the end of this epoch on, at least 1
+    of_plans: Float64[Array, "M E T R1"]  # goodput by plan and epoch
+    plan: Int[Array, "J"]
+    epoch: Int[Array, "J"]
     widths: tuple[int, ...] = static()  # GPUs of a node, by type
+
+    @property
+    def goodput(self) -> Float64[Array, "J T R1"]:
+        """On the fewest nodes, in this epoch; 0: not possible."""
+        return self.of_plans[self.plan, self.epoch]
+
+    def goodput_at(self, gpus: Int[Array, "C"] | Int[Array, "J 1"], kind: int = 0) -> Float64[Array, "J C"]:
+        """The same at some numbers of GPUs, of one type: what is not asked for is not computed."""
+        return self.of_plans[self.plan[:, None], self.epoch[:, None], kind, gpus]
 
 
 class Allocation(Pytree):
@@ -95,7 +106,9 @@ def view_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> View:
         progress=state.progress,
         work=tables.ends[plan, tables.epochs[plan] - 1],
         memory=state.memory,
-        goodput=tables.goodput[plan, :, :, row],
+        of_plans=tables.goodput,
+        plan=plan,
+        epoch=row,
         update_s=tables.update_s[plan],
         iterations=tables.iterations[plan, row],
         widths=world.widths,
@@ -148,7 +161,7 @@ def optimus(view: View) -> Allocation:
 def equal(view: View) -> Allocation:
     """The same number of GPUs for all, as far as they can use them; what is left singly in the order of submission."""
     total, most = view.total.sum(), jnp.where(view.active, view.most_gpus, 0)
-    levels = jnp.arange(view.goodput.shape[-1])
+    levels = jnp.arange(view.of_plans.shape[-1])
     level = (jnp.minimum(most[:, None], levels).sum(0) <= total).sum() - 1
     gpus = jnp.minimum(most, level)
     more = (most > gpus) & (jnp.cumsum(most > gpus) <= total - gpus.sum())
@@ -162,22 +175,21 @@ def pollux(view: View) -> Allocation:
     A change counts as the speedup times (age - restarts) / (age + a restart), unless the job holds no GPUs. A job at
     most doubles the most that it has had. The same objective as theirs; their optimiser is a genetic algorithm.
     """
-    choices = jnp.asarray([0, *widths(view.widths[0], view.goodput.shape[-1] - 1)], jnp.int32)
+    choices = jnp.asarray([0, *widths(view.widths[0], view.of_plans.shape[-1] - 1)], jnp.int32)
     return Allocation(gpus=by_gain(_harm(view, choices), choices, view.total[0]))
 
 
 def _harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
     """Minus one over the speedup of every choice."""
-    goodput = view.goodput[:, 0]
-    rows = jnp.arange(goodput.shape[0])
+    goodput = view.goodput_at(choices)
     share = view.total[0] // jnp.maximum(view.active.sum(), 1)
-    fair = goodput[rows, jnp.clip(share, view.least_gpus, view.most_gpus)]
+    fair = view.goodput_at(jnp.clip(share, view.least_gpus, view.most_gpus)[:, None])
     spent_s = view.restarts * view.restart_s
     kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
     changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
-    speedup = goodput[:, choices] / fair[:, None] * jnp.where(changes, kept[:, None], 1.0)
+    speedup = goodput / fair * jnp.where(changes, kept[:, None], 1.0)
     most = jnp.minimum(view.most_gpus, jnp.maximum(2 * view.widest, view.least_gpus))
-    may = (choices >= view.least_gpus[:, None]) & (choices <= most[:, None]) & (goodput[:, choices] > 0)
+    may = (choices >= view.least_gpus[:, None]) & (choices <= most[:, None]) & (goodput > 0)
     value = jnp.where(may & view.active[:, None], -1.0 / jnp.maximum(speedup, LEAST_SPEEDUP), -jnp.inf)
     return jnp.where(choices == 0, NOTHING, value)
 

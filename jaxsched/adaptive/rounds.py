@@ -10,6 +10,9 @@ from jaxsched.adaptive.clock import advance, shape_of
 from jaxsched.adaptive.policies import Allocation, AllocationPolicy, view_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
 
+CHUNK = 16  # rounds between choices of the jobs that are computed
+LEAST_WINDOW = 16
+
 
 def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """A period passes, then the policy decides."""
@@ -41,15 +44,62 @@ def _moved(
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def play(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, most_rounds: Int[Array, ""]) -> State:
-    """The state in which all jobs are done, or after `most_rounds`. `jobs` may have a leading axis of lists."""
+def play(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, most_rounds: int) -> State:
+    """The state in which all jobs are done, or after `most_rounds`. `jobs` has a leading axis of lists.
 
-    def going(state: State) -> Bool[Array, ""]:
-        return ((state.finish_s == jnp.inf).any()) & (state.now_s < most_rounds * world.period_s)
+    A round is computed for a *window* of jobs only, those in the system: few of a list are there at once. A window
+    holds for `CHUNK` rounds. Its size is a power of two, for which there is a compiled program.
+    """
+    state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0]))(jobs)
+    size, needed = jobs.real.shape[1], 1
+    while needed:
+        window = min(max(LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)
+        state, needed = _play_while_it_suits(policy, window, world, jobs, state, most_rounds)
+        needed = int(needed)
+    return state
 
-    def whole(jobs: AdaptiveJobs) -> State:
-        begun = start(jobs, world.node_gpus.shape[0])
-        return jax.lax.while_loop(going, lambda state: one_round(policy, world, jobs, state), begun)
 
-    return whole(jobs) if jobs.real.ndim == 1 else jax.vmap(whole)(jobs)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _play_while_it_suits(
+    policy: AllocationPolicy,
+    window: int,
+    world: AdaptiveWorld,
+    jobs: AdaptiveJobs,
+    state: State,
+    most_rounds: Int[Array, ""],
+) -> tuple[State, Int[Array, ""]]:
+    """Plays while a window of this size is neither too small nor more than twice what is needed; then says what is."""
+
+    def needed(state: State) -> Int[Array, ""]:
+        there = jax.vmap(lambda jobs, state: _in_system(world, jobs, state).sum())(jobs, state).max()
+        going = (state.finish_s == jnp.inf).any() & (state.now_s.max() < most_rounds * world.period_s)
+        return jnp.where(going, jnp.maximum(there, 1), 0)
+
+    def suits(carry: tuple) -> Bool[Array, ""]:
+        least = 1 if window <= LEAST_WINDOW else window // 2 + 1
+        return (carry[1] >= least) & (carry[1] <= window)
+
+    def chunk(carry: tuple) -> tuple:
+        state = jax.vmap(lambda jobs, state: _chunk(policy, window, world, jobs, state))(jobs, carry[0])
+        return state, needed(state)
+
+    return jax.lax.while_loop(suits, chunk, (state, needed(state)))
+
+
+def _in_system(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> Bool[Array, "J"]:
+    """Whoever is submitted before the next chunk ends, and is not done."""
+    return jobs.real & (state.finish_s == jnp.inf) & (jobs.submit_s <= state.now_s + CHUNK * world.period_s)
+
+
+def _chunk(policy: AllocationPolicy, window: int, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
+    """`CHUNK` rounds of the jobs of a window, which keep their order."""
+    size = jobs.real.shape[0]
+    (rows,) = jnp.nonzero(_in_system(world, jobs, state), size=window, fill_value=size)
+    at, there = jnp.minimum(rows, size - 1), rows < size
+    some = jax.tree.map(lambda leaf: leaf[at], jobs).replace(real=there)
+    part = jax.tree.map(lambda leaf: leaf[at] if leaf.ndim else leaf, state)
+    part = part.replace(finish_s=jnp.where(there, part.finish_s, 0.0), place=jnp.where(there[:, None], part.place, 0))
+    part = jax.lax.fori_loop(0, CHUNK, lambda _, part: one_round(policy, world, some, part), part)
+    return jax.tree.map(
+        lambda whole, played: whole.at[rows].set(played, mode="drop") if whole.ndim else played, state, part
+    )

@@ -76,7 +76,7 @@ def simulate(
     """
     with jax.enable_x64(True):
         world, jobs = build(policy, apps, lists, nodes, rules)
-        states = jax.device_get(play(policy, world, jobs, jnp.int32(MOST_ROUNDS)))
+        states = jax.device_get(play(policy, world, jobs, MOST_ROUNDS))
     return [_result(of_list, states, i) for i, of_list in enumerate(lists)]
 
 

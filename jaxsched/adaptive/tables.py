@@ -33,7 +33,7 @@ class Tables(Pytree):
     epochs: Int[Array, "M"]
     ends: Float64[Array, "M E"]  # progress at which an epoch ends
     speed: Float64[Array, "M T S E"]  # goodput at the best batch of the plan; 0 where no profile covers the shape
-    goodput: Float64[Array, "M T R1 E"]  # the same on the fewest nodes, by GPUs
+    goodput: Float64[Array, "M E T R1"]  # the same on the fewest nodes, by GPUs
     update_s: Float64[Array, "M T R1"]  # of an update at the first candidate, on the fewest nodes; inf: not covered
     iterations: Float64[Array, "M E"]  # from the end of an epoch to that of the last one, at least 1
     most_gpus: Int[Array, "M"]
@@ -182,7 +182,7 @@ def make_tables(
         epochs=on_device([app.epochs for app in of_plans], np.int32),
         ends=on_device(np.stack([_padded(app.progress, longest) for app in of_plans]), np.float64),
         speed=on_device(speed, np.float64),
-        goodput=on_device(goodput, np.float64),
+        goodput=on_device(np.moveaxis(goodput, 3, 1), np.float64),
         update_s=on_device(update_s, np.float64),
         iterations=on_device(
             np.stack([_padded(_iterations_left(apps[p.application], p.batch), longest) for p in plans]), np.float64

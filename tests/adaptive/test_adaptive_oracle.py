@@ -6,6 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from jaxsched.adaptive import rounds
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import NO_LIMITS, PUBLISHED_LIMITS, read_applications
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
@@ -62,6 +63,17 @@ def test_random_lists(name, folder):
         assert dict(zip([job.name for job in jobs], result.jct_s)) == expected
         np.testing.assert_allclose(result.gpu_s, [job.service for job in played], rtol=1e-12)
         np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
+
+
+def test_windows_change_no_result(folder, monkeypatch):
+    """Windows of 2, 4, 8 and all 12 jobs, as many as are in the system, give what one of all jobs gives."""
+    apps = read_applications(folder / "profiles")
+    lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(3)]
+    whole = simulate(POLICIES["equal"], apps, lists, (Nodes(NODES, PER_NODE),))
+    monkeypatch.setattr(rounds, "LEAST_WINDOW", 2)
+    for expected, result in zip(whole, simulate(POLICIES["equal"], apps, lists, (Nodes(NODES, PER_NODE),))):
+        for name in ("start_s", "finish_s", "gpu_s", "restarts"):
+            np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
 
 
 @pytest.mark.slow
