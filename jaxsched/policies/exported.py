@@ -38,7 +38,7 @@ class Card(msgspec.Struct, kw_only=True):
     inputs: list[Leaf]  # of the program, in order
     outputs: list[Leaf]
     queue: dict[str, Any]
-    max_forwards: Count | None
+    forwards: Count | None  # of a job, at most
     platforms: list[Text]
     checkpoint: Text = ""
 
@@ -72,7 +72,7 @@ def export_policy(
     jax_export = _library()
     cards.check_free(Path(folder), WHAT, "export")
     weights = load_policy(checkpoint).weights
-    network, queue, max_forwards, _ = check_card(str(checkpoint), read_card(Path(checkpoint)))
+    network, queue, most, _ = check_card(str(checkpoint), read_card(Path(checkpoint)))
 
     def decide(obs: Observation, menu: Menu) -> Choice:
         heads: Any = network.apply(weights, obs, menu)  # flax cannot know what it returns
@@ -86,7 +86,7 @@ def export_policy(
         inputs=_leaves(shapes),
         outputs=_leaves(jax.eval_shape(decide, *shapes)),
         queue=dataclasses.asdict(queue),
-        max_forwards=max_forwards,
+        forwards=most,
         platforms=list(platforms),
         checkpoint=Path(checkpoint).name,
     )
@@ -112,7 +112,7 @@ def load_exported(folder: str | Path, name: str | None = None) -> Policy:
         act, option = run(*jax.tree.leaves(shown))
         return Choice(act=act, option=option)
 
-    return menu_policy(name or str(folder), choose, None, queue, card.max_forwards)
+    return menu_policy(name or str(folder), choose, None, queue, card.forwards)
 
 
 def _program(folder: Path) -> "Exported":
