@@ -94,8 +94,12 @@ MIG_PARTS: Mapping[str, int] = {
     **{"B300": 7, "GB200": 7, "GB300": 7, "A30": 4, "RTX-PRO-6000": 4},
 }
 # Of other names: how their makers or clouds write a type.
-ALIASES: Mapping[str, str] = {"MI300": "MI300X", "MI325": "MI325X", "MI350": "MI350X", "MI355": "MI355X"}
-_SLICE = re.compile(r"(?<![A-Z0-9])MIG[^A-Z0-9]+(?:([1-7])C\.)?([1-7])G\.", re.IGNORECASE)
+ALIASES: Mapping[str, str] = {
+    **{"MI300": "MI300X", "MI325": "MI325X", "MI350": "MI350X", "MI355": "MI355X"},
+    **{"A4000": "RTX-A4000", "A5000": "RTX-A5000", "A6000": "RTX-A6000"},
+}
+# As drivers and Kubernetes write it, with MIG before it, and Slurm, which has `a100_1g.5gb`.
+_SLICE = re.compile(r"(?<![A-Z0-9.])(?:MIG[^A-Z0-9]+)?(?:([1-7])C\.)?([1-7])G\.[0-9]+GB", re.IGNORECASE)
 MOST_SPEEDS = 1000  # of a file
 
 

@@ -25,6 +25,7 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,96000,1,8,{}\nn1,96000,1,8,H100\n
         ("Quadro-RTX-6000", "RTX-6000"),
         ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-Ada"),
         ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("a6000", "RTX-A6000"),
         ("NVIDIA-H100-PCIe", "H100-PCIe"),
         ("NVIDIA-GH200-480GB", "GH200"),
         ("NVIDIA-A10G", "A10G"),
@@ -56,6 +57,9 @@ def test_a_product_that_is_not_known_is_none_of_them(product: str) -> None:
         ("NVIDIA-A30-MIG-2g.12gb", "", "A30 2/4", 2 / 4),
         ("NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb", "A100 3/7", 3 / 7),
         ("NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-1c.3g.20gb", "A100 1/7", 1 / 7),
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb+me", "", "H100 1/7", 1 / 7),
+        ("a100_1g.5gb", "", "A100 1/7", 1 / 7),
+        ("nvidia_a100-sxm4-40gb_3g.20gb", "", "A100 3/7", 3 / 7),
     ],
 )
 def test_a_slice_has_its_share(product: str, resource: str, name: str, share: float) -> None:

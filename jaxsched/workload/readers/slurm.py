@@ -2,8 +2,9 @@
 
 Schemas: slurm.schedmd.com/sacct.html (fields of --format); slurm.schedmd.com/rest_api.html, v0.0.40 to v0.0.42
 (`job`, `job_time`, `tres`). Steps (`1001.batch`) belong to their jobs and are left out. GPUs are what was allocated,
-else requested: `gres/gpu=8`, or the sum of `gres/gpu:a100=8` and the like. Run times are `ElapsedRaw` or `Elapsed`,
-else End - Start. What users asked for, `Timelimit`, is the estimate.
+else requested: `gres/gpu=8`, or the sum of `gres/gpu:a100=8` and the like. Types that were requested are those that a
+job may use; that one was allocated binds nobody. Run times are `ElapsedRaw` or `Elapsed`, else End - Start. What users
+asked for, `Timelimit`, is the estimate.
 """
 
 import re
@@ -12,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from jaxsched.workload.jobs import join_types
 from jaxsched.workload.readers.cells import Cells, estimates, needs_column
 from jaxsched.workload.readers.source import Columns, Source
 
 EXPORT = (
     "sacct -aXP --starttime=2025-01-01 --state=CD,F,CA,TO,NF,OOM "
-    "--format=JobID,User,Account,State,Submit,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES"
+    "--format=JobID,User,Account,State,Submit,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,ReqTRES"
 )
 _TRES = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+_REQUESTED = ("ReqTRES", "ReqGRES")
 _GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[^=:,]+))?[=:](?P<count>[0-9]+)(?:\(.*?\))?")
 _SPAN = re.compile(r"(?:(?:(?P<days>[0-9]+)-)?(?P<hours>[0-9]+):)?(?P<minutes>[0-9]+):(?P<seconds>[0-9]+)(?:\.[0-9]+)?")
 
@@ -41,8 +44,9 @@ def _read(cells: Cells) -> Columns:
         gpus = np.where(here > 0, here, gpus)
     cells.leave_out(gpus == 0, "no GPU", given[0], "with gres/gpu=N")
     cells.wrong(gpus >= 2**31, given[0], "fewer GPUs")
-    typed = cells.where(given[0], lambda cell: "gpu:" in cell)
-    cells.note(typed, "the type in gres/gpu:TYPE is not read: a job runs on any GPU")
+    allowed = _types(next((cells.text(field) for field in _REQUESTED if cells.has(field)), [""] * len(cells)))
+    typed = cells.where(given[0], lambda cell: "gpu:" in cell) & (np.array(allowed) == "")
+    cells.note(typed, "had GPUs of a type that they did not ask for by name: they run on any")
     limit = next((field for field in ("TimelimitRaw", "Timelimit") if cells.has(field)), "")
     estimate_s = _spans(cells.text(limit), 60) if limit else np.full(len(cells), np.nan)
     return {
@@ -50,6 +54,7 @@ def _read(cells: Cells) -> Columns:
         "submit_s": cells.submitted("Submit"),
         "duration_s": _run_s(cells, ended),
         "workers": np.clip(gpus, 1, 2**31 - 1),
+        "allowed": allowed,
         "tenant": cells.labels("Account"),
         "user": cells.labels("User"),
         "ended": ended,
@@ -79,6 +84,16 @@ def _counted(column: Iterable[str]) -> np.ndarray:
         totals = [count for kind, count in counts if kind is None]
         known[cell] = totals[0] if totals else sum(count for _, count in counts)
     return np.array([known[cell] for cell in column], np.int64)
+
+
+def _types(column: Iterable[str]) -> list[str]:
+    """The types of cells like `cpu=8,gres/gpu:a100=2`, with bars between them; '' where none is named."""
+    known: dict[str, str] = {}
+    column = list(column)
+    for cell in set(column):
+        found = [_GPU.fullmatch(part.strip()) for part in cell.split(",")]
+        known[cell] = join_types(one["type"] for one in found if one is not None and one["type"])
+    return [known[cell] for cell in column]
 
 
 def _spans(column: Iterable[str], per_number_s: int | None) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Every source of job logs: right values of small files of ours, of inputs that failed, and of published files."""
 
 import csv
+import json
 import os
 import warnings
 from pathlib import Path
@@ -8,12 +9,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxsched.cluster.build import build
+from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import NotRead
+from jaxsched.policies.registry import parse_all
+from jaxsched.simulation.outcome import gpu_types
+from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import ENDS
 from jaxsched.workload.readers.pollux import RUN_S
 from jaxsched.workload.readers.summary import details, understood
 from jaxsched.workload.traces import FORMATS, fill_in, read_log, read_trace, write_log, write_native
-from tests.workload.readers.cases import CASES, HEAD, NATIVE, OPENB, PAI, SACCT, SPOT, SWF, write_case, written
+from tests.workload.readers.cases import (
+    CASES,
+    GPUS,
+    HEAD,
+    NATIVE,
+    OPENB,
+    PAI,
+    SACCT,
+    SACCT_JSON,
+    SPOT,
+    SWF,
+    write_case,
+    written,
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -127,6 +148,23 @@ def test_sources_that_name_gpu_types_bind_jobs_to_them(tmp_path):
     assert any("3 jobs to GPU types (A100-SXM4-80GB 2, A10 1)" in line for line in details(found))
     write_log(tmp_path / "trace.csv", log)
     assert read_log(tmp_path / "trace.csv").jobs["allowed"].tolist() == log.jobs["allowed"].tolist()
+
+
+def test_types_that_slurm_jobs_asked_for_bind_them(tmp_path):
+    """Before: said to be unread. One that a job got without asking binds nobody, and that is said."""
+    asked = SACCT.replace("|cpu=8,gres/gpu=2|", "|cpu=8,gres/gpu:a100=1,gres/gpu:v100=1|")
+    log = read_log(written(tmp_path / "log.csv", asked))
+    assert log.jobs["allowed"].tolist() == ["", "a100|v100"] and [*log.notes.values()] == [1]
+    assert "of a type that they did not ask for" in next(iter(log.notes))
+    jobs = json.loads(SACCT_JSON)
+    jobs["jobs"][0]["tres"]["requested"] = [GPUS | {"name": "gpu:a100_3g.20gb"}]
+    log = read_log(written(tmp_path / "log.json", json.dumps(jobs)))
+    assert log.jobs["allowed"].tolist() == ["a100_3g.20gb", ""]
+    servers = [Server(gpu_type=kind) for kind in ("V100", "A100", "A100 3/7")]
+    speeds = {"V100": 1.0, "A100": 2.06, "A100 3/7": 0.88}
+    cluster = build(servers, leaf_spine(3), 1, speeds)
+    (run,) = simulate(parse_all(["pack"]), cluster, [fill_in(log)], Settings(record_placements=True))["pack"]
+    assert gpu_types(run, cluster, 0) == "A100 3/7"
 
 
 def counted(path: Path) -> int:
