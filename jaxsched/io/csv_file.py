@@ -101,9 +101,11 @@ def check_text(path: Path, line: int, text: str) -> None:
 
 
 def check_header(path: Path, line: int, header: tuple[str, ...]) -> None:
-    """UserError on more columns than are read, and on a name that stands there twice."""
+    """UserError on more columns than are read, and on a name that stands there twice or that a line cannot show."""
     if len(header) > MOST_COLUMNS:
         raise UserError(f"{path}, line {line}: {len(header)} columns, at most {MOST_COLUMNS} are read")
+    if hidden := [name for name in header if "\n" in name or HIDDEN.search(name)]:
+        raise UserError(f"{path}, line {line}: the column {shorten(hidden[0])!r} has control characters in its name")
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
         raise UserError(

@@ -14,7 +14,7 @@ from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
 LONGEST_NAME = 256  # characters: arrays of names take as much for every row
 _MOMENT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 _EPOCH = datetime.datetime(1970, 1, 1)
 

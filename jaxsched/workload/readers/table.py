@@ -14,7 +14,7 @@ from jaxsched.io.csv_file import HIDDEN, LONGEST_CELL, SEPARATORS, check_header,
 from jaxsched.io.inputs import shorten
 from jaxsched.io.json_file import parse_json
 from jaxsched.workload.readers.cells import Findings, Piece
-from jaxsched.workload.readers.opening import PARQUET, as_text, parquet_columns, read_log_bytes
+from jaxsched.workload.readers.opening import PARQUET, ParquetTable, as_text, read_log_bytes
 from jaxsched.workload.readers.source import Source
 
 PIECE = 1 << 16  # rows that are looked at together
@@ -39,11 +39,11 @@ def read_log_table(path: Path, sources: Sequence[Source], name: str | None, stri
         sources = [source for source in sources if source.name == name] or unknown_source(name, sources)
     content = read_log_bytes(path)
     if content.startswith(PARQUET):
-        columns = parquet_columns(path, content)
-        check_header(path, 1, tuple(columns))
-        source = _of_header(path, tuple(columns), sources)
-        found = Findings(path, "row", strict)
-        return LogTable(source, tuple(columns), found, _columns_in_pieces(found, columns, source))
+        parquet, found = ParquetTable(path, content), Findings(path, "row", strict)
+        check_header(path, 1, parquet.names)
+        source = _of_header(path, parquet.names, sources)
+        columns = {name: parquet.cells(name) for name in parquet.names if name in (*source.needs, *source.uses)}
+        return LogTable(source, parquet.names, found, _columns_in_pieces(found, columns, source))
     text = as_text(path, content)
     if text.lstrip()[:1] in ("[", "{"):
         return _of_json(path, parse_json(text, str(path)), sources, strict)

@@ -101,6 +101,7 @@ def test_the_first_ten_mistakes_are_listed(tmp_path):
             r"line 2, num_gpus: '5' should be num_workers \* gpus_per_worker = 2 \* 2 = 4",
         ),
         ("x" * 5000 + ",b\n1,2\n", "log, line 1: a cell of more than 4096 characters"),
+        (SACCT_JSON.replace('"partition"', '"par\\n tition"', 1), r"the column 'par\\n tition' has control characters"),
         ("[1, 2]", "is JSON, but no job log that is read: slurm .* or philly-log"),
         ("{}", "is JSON, but no job log"),
         ('{"jobs": []}', "no job in the file"),

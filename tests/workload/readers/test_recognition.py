@@ -1,7 +1,7 @@
 """Which source a log is of, how its file may be packed and written, and what is said of what was understood."""
 
+import datetime
 import gzip
-import importlib.util
 import io
 import json
 import sys
@@ -144,8 +144,9 @@ def test_bars_at_the_end_of_lines(tmp_path):
     assert read_log(written(tmp_path / "log.csv", text)).jobs["job_id"].tolist() == ["4_1", "1"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is there")
-def test_what_needs_pyarrow_says_so(tmp_path):
+def test_what_needs_pyarrow_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
     for content, what in ((b"PAR1abc", "Parquet"), (b"\x28\xb5\x2f\xfdabc", "zstd")):
         with pytest.raises(UserError, match=rf"log: {what} needs pyarrow; install the extra, pip install"):
             read_log(written(tmp_path / "log", content))
@@ -162,9 +163,47 @@ def test_parquet_and_zstd(tmp_path):
     right = read_log(written(tmp_path / "log.csv", HELIOS))
     for name in ("log.parquet", "log.csv.zst"):
         assert_same_jobs(right, read_log(tmp_path / name))
-    for content, wrong in ((b"PAR1abc", "is not a Parquet file"), (b"\x28\xb5\x2f\xfdabc", "is damaged, zstd says")):
+    for content, wrong in (
+        (b"PAR1abc", "is no Parquet that"),
+        (b"\x28\xb5\x2f\xfdabc", "is damaged, zstd says"),
+    ):
         with pytest.raises(UserError, match=wrong):
             read_log(written(tmp_path / "log", content))
+
+
+def test_parquet_of_every_type(tmp_path):
+    """Moments with and without zones, counts as floating numbers, bytes, categories; what is not read may be a list."""
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra `tables`")
+    from pyarrow import parquet
+
+    at = datetime.datetime(2024, 5, 1, 10)
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    right = {
+        "job_id": arrow.array([b"a", b"b"]),
+        "gpu_num": arrow.array([1.0, 2.0]),
+        "state": arrow.array(["COMPLETED", "FAILED"]).dictionary_encode(),
+        "submit_time": arrow.array([at, at + datetime.timedelta(milliseconds=250)], arrow.timestamp("ns")),
+        "start_time": arrow.array([at.replace(tzinfo=zone)] * 2, arrow.timestamp("us", "Europe/Berlin")),
+        "end_time": arrow.array([at, None], arrow.timestamp("s")),
+        "vc": arrow.array([7, None], arrow.int16()),
+        "nodes": arrow.array([["n1"], None]),
+    }
+    path = tmp_path / "log"
+    parquet.write_table(arrow.table(right), path)
+    log = read_log(path)
+    assert log.unread == ("nodes",) and log.skipped == {"no end": 1}
+    assert [log.jobs[name].tolist() for name in ("job_id", "workers", "tenant")] == [["a"], [1], ["7"]]
+    assert log.jobs["duration_s"].tolist() == [7200.0]  # from 10:00 in Berlin, which is 8:00 in UTC
+    for name, column, wrong in (
+        ("gpu_num", arrow.array([[1], [2]]), "log, column gpu_num: is no Parquet that can be read as a table"),
+        ("job_id", arrow.array([b"\xff", b"b"]), "log, column job_id: is no Parquet that can be read as a table"),
+        ("gpu_num", arrow.array([1.5, 2.0]), "log, row 1, gpu_num: '1.5' should be a whole number"),
+        ("end_time", arrow.array([at - datetime.timedelta(days=1)] * 2), "log, 2 mistakes|2 mistakes"),
+    ):
+        parquet.write_table(arrow.table(right | {name: column}), path)
+        with pytest.raises(UserError, match=wrong) as error:
+            read_log(path)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", CASES)
