@@ -28,6 +28,7 @@ STAY, TO_IDLE, TO_ANY = FORWARDS = ("stay", "forward", "spread")
 GREEDY_WAIT, MATCH, RANDOM = "greedy-wait", "match", "random"
 WAITING = (GREEDY_WAIT, MATCH)  # they look at what placements would do to running jobs, and may wait for better ones
 NAMES = (*RULES, *WAITING)
+LONGEST_NAME = 300  # characters of a policy
 SEARCH = "search"
 LENGTHS = ("sjf", "area")  # orders by which `match` goes
 _SEARCHING = tuple(name for name in NAMES if name not in (RANDOM, MATCH))
@@ -228,6 +229,8 @@ def parse_spec(spelled: str) -> PolicySpec:
     Raises:
         UserError: the name is none. Says what is wrong, and what would be right.
     """
+    if len(spelled) > LONGEST_NAME:
+        raise UserError(f"policy {shorten(spelled)!r}: should have at most {LONGEST_NAME} characters")
     searches, text = spelled.partition(":")[0] == SEARCH, spelled
     if searches:
         text = spelled.partition(":")[2]

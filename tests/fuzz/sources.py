@@ -1,5 +1,6 @@
 """Good files of every kind to start from: the real ones beside the checkout where they are, and ones made here."""
 
+import csv
 import gzip
 import importlib
 import importlib.util
@@ -153,19 +154,46 @@ def logs(rng: random.Random, rows) -> dict[str, bytes]:
     }
 
 
-def packed(rng: random.Random, content: bytes) -> tuple[str, bytes]:
-    """An ending, and a log as it may come: as it is, packed, or as a table of Parquet; now and then damaged."""
-    table = content.startswith(NATIVE.encode()) and importlib.util.find_spec("pyarrow") is not None
-    kind = rng.choice(["gzip", "gzip", *(["zstd", "parquet"] if table else [])])
+ARROW = importlib.util.find_spec("pyarrow") is not None
+
+
+def packed(rng: random.Random, name: str, content: bytes) -> tuple[str, bytes, int | None]:
+    """A log as it may come: an ending, packed content, now and then damaged, and its rows if it is a whole Parquet."""
+    kinds = ["gzip", *(["zstd", "parquet"] if ARROW else [])]
+    kind = rng.choice(kinds if name.endswith(".csv") else kinds[:2])
+    rows = None
+    if kind == "parquet":
+        table = as_parquet(rng, content)
+        if table is None:  # it is no table any more
+            kind = "zstd"
+        else:
+            content, rows = table
     if kind == "gzip":
-        ending, content = ".gz", gzip.compress(content, 1)
+        content = gzip.compress(content, 1)
     elif kind == "zstd":
-        ending, content = ".zst", importlib.import_module("pyarrow").compress(content, "zstd", asbytes=True)
-    else:
-        file, csv = io.BytesIO(), importlib.import_module("pyarrow.csv")
-        importlib.import_module("pyarrow.parquet").write_table(csv.read_csv(io.BytesIO(content)), file)
-        ending, content = ".parquet", file.getvalue()
-    return ending, mutated(rng, content) if rng.random() < 0.3 else content
+        content = importlib.import_module("pyarrow").compress(content, "zstd", asbytes=True)
+    if rng.random() < 0.3:
+        return ENDINGS[kind], mutated(rng, content), None
+    return ENDINGS[kind], content, rows
+
+
+ENDINGS = {"gzip": ".gz", "zstd": ".zst", "parquet": ".parquet"}
+
+
+def as_parquet(rng: random.Random, content: bytes) -> tuple[bytes, int] | None:
+    """A CSV file as Parquet, with types as they are guessed or as text, and how many rows it has."""
+    arrow, file = importlib.import_module("pyarrow"), io.BytesIO()
+    try:
+        lines = [line for line in content.decode().splitlines() if line.strip()]
+        if rng.random() < 0.5:
+            table = importlib.import_module("pyarrow.csv").read_csv(io.BytesIO("\n".join(lines).encode()))
+        else:
+            header, *rows = csv.reader(lines)
+            table = arrow.table({name: [row[i] for row in rows] for i, name in enumerate(header)})
+    except (arrow.ArrowException, ValueError, IndexError, csv.Error):
+        return None
+    importlib.import_module("pyarrow.parquet").write_table(table, file)
+    return file.getvalue(), table.num_rows
 
 
 def shipped() -> dict[str, bytes]:

@@ -123,6 +123,7 @@ def test_parts_that_do_not_go_together_are_refused():
         (lambda: PolicySpec("pack", ahead=True), "ahead: is for greedy-wait only"),
         (lambda: make_spec("greedy-wait", ahead=True, patience=2.0), "ahead: is for greedy-wait only, without 'tX'"),
         (lambda: PolicySpec("pack", search=-1), "search: -1 should be"),
+        (lambda: parse_spec("search:pack:sjf+n" + "9" * 5000), r"'search:pack:.*\.\.\..*': should have at most 300"),
         (lambda: PolicySpec("match", Discipline(order="fifo")), "it weighs jobs by length"),
         (lambda: make_spec("pack", queue=Discipline(), order="sjf"), "queue: is given, and so is order"),
         (lambda: Policy("mine", parse("pack").act, weights=[1.0]), "weights are for functions"),
