@@ -14,7 +14,7 @@ from jaxsched.kube.capacity.fleet import gpu_nodes, gpu_types, read_fleet, warn_
 from jaxsched.kube.plan.planner import Planner
 from jaxsched.kube.policy.guarded import GuardedPolicy
 from jaxsched.kube.read.gangs import gang_key, natural, profile_of
-from jaxsched.kube.read.objects import Node, Pod, mapping, read_node, read_pod
+from jaxsched.kube.read.objects import DONE_PHASES, Node, Pod, mapping, read_node, read_pod
 from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
@@ -96,7 +96,10 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
         gang = gangs.setdefault(key_of[uid], _RecordedGang({}, {}, {}))
         gang.pods[uid] = pod
         if pod.node:
+            seen = uid in gang.bound_s
             gang.bound_s.setdefault(uid, line["t"])
+            if seen and pod.phase in DONE_PHASES:  # `kube run` watches pods that live, others all of them
+                gang.ended_s.setdefault(uid, line["t"])
     own = gpu_nodes(list(nodes.values()), settings)
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
@@ -142,7 +145,8 @@ def _day(
             continue
         job: dict[str, Any] = _job(gang, largest, settings) | {"allowed": types.of(gang)}
         end = max(gang.ended_s.values())
-        jobs.append(job | {"tenant": tenants.index(next(iter(gang.pods.values())).namespace), "job_id": key})
+        tenant = next(iter(gang.pods.values())).namespace
+        jobs.append(job | {"tenant": tenants.index(tenant), "tenant_name": tenant, "job_id": key})
         jct.append(end - job["submit_s"])
         wait.append(max(max(gang.bound_s.values()) - job["submit_s"], 0.0))
     if not jobs:

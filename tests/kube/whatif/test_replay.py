@@ -46,7 +46,22 @@ def test_gangs_become_jobs(tmp_path: Path) -> None:
     np.testing.assert_allclose(day.jobs.duration_s, 100)
     np.testing.assert_allclose(day.jct_s, 110)
     np.testing.assert_allclose(day.wait_s, 10)
+    assert day.jobs.tenant_name.tolist() == ["default"] * 5
     assert day.jobs.num_gpus.tolist() == [8] * 5 and int(day.cluster.group_gpus.sum()) == 32
+
+
+def test_a_pod_that_has_finished_has_ended(tmp_path: Path) -> None:
+    """Whether it is deleted then, or an hour later."""
+    lines = [json.loads(line) for line in write(tmp_path / "r").read_text().splitlines()]
+    for line in lines:
+        uid = line.get("object", {}).get("metadata", {}).get("uid", "")
+        if line.get("type") == "DELETED" and uid < "g3":
+            pod = next(one["object"] for one in lines if one.get("object", {}).get("metadata", {}).get("name") == uid)
+            place = {"spec": pod["spec"] | {"nodeName": "n0"}, "status": {"phase": "Succeeded"}}
+            line |= {"type": "MODIFIED", "object": pod | place}
+    late = [line | {"t": line["t"] + 3600} for line in lines if line.get("type") == "DELETED"]
+    day = read_day([*lines, *late], PlanSettings())
+    assert day.skipped == {"unfinished": 1} and day.jct_s.tolist() == pytest.approx([110.0] * 5)
 
 
 def test_gangs_are_bound_to_the_gpu_types_of_nodes_that_they_may_use(tmp_path: Path) -> None:
