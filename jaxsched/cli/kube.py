@@ -232,7 +232,7 @@ class Replay:
 
     def run(self) -> None:
         """Read, simulate, print. UserError on any mistake."""
-        from jaxsched.cli.output import results, show, text
+        from jaxsched.cli.output import RunDisplay, results, show, text
         from jaxsched.errors import UserError
         from jaxsched.evaluation.compare import compare
         from jaxsched.io.files import check_outputs
@@ -254,9 +254,9 @@ class Replay:
         day = read_day(read_recording(self.recording), settings, self.scheduler_name)
         for line in day.summary():
             print(line)
-        comparison = compare(
-            day.cluster, [day.jobs], policies, SimulationSettings(interval_s=self.interval_s), config=day.config
-        )
+        played = SimulationSettings(interval_s=self.interval_s)
+        with RunDisplay([policy.name for policy in policies], len(day.jobs)) as display:
+            comparison = compare(day.cluster, [day.jobs], policies, played, config=day.config, report=display.report)
         with results() as write:
             write(self.json, text(comparison.dumps()))
             show(comparison)

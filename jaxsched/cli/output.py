@@ -202,6 +202,12 @@ class RunDisplay(Display):
     def __init__(self, names: Sequence[str], jobs: int) -> None:
         super().__init__(names, jobs)
         self._latest: dict[tuple[str, int], engine.Progress] = {}
+        self._running = set(names)
+        self._after = contextlib.ExitStack()
+
+    def __exit__(self, *exception: object) -> None:
+        self._after.close()
+        super().__exit__(*exception)
 
     def report(self, progress: "engine.Progress") -> None:
         """As `compare` wants it."""
@@ -215,6 +221,11 @@ class RunDisplay(Display):
         over = all(run.over for run in runs) and sum(run.total for run in runs) == self._total
         note = f"({sum(run.simulated_s for run in runs) / 86400:,.1f} simulated days)" if done else ""
         self.update(progress.policy, done, passed_s, over=over, note=note)
+        with self._lock:
+            if over and progress.policy in self._running:
+                self._running.remove(progress.policy)
+                if not self._running:
+                    self._after.enter_context(still_at("figures and the lower bound"))
 
 
 def _rate(done: int, passed_s: float, unit: str) -> str:

@@ -224,18 +224,25 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
 
 
 def _evaluation(entry: "Evaluation", folder: Path) -> "Evaluate":
-    """The command of a recorded evaluation. UserError if this version cannot read it."""
+    """The command of a recorded evaluation. UserError if this version cannot read it, or has not what it names."""
     import shlex
 
     from jaxsched.cli.errors import parse_command
     from jaxsched.cli.evaluate import Evaluate
     from jaxsched.errors import UserError
+    from jaxsched.learning.card import CHECKPOINT
+    from jaxsched.policies.registry import parse
 
     try:
         words = shlex.split(entry.command)
     except ValueError as error:
         raise UserError(f"checkpoint {folder}: its card records the command {entry.command!r}: {error}") from None
-    return parse_command(lambda: tyro.cli(Evaluate, args=words[2:]))
+    evaluate = parse_command(lambda: tyro.cli(Evaluate, args=words[2:]))
+    for name in evaluate.policies:
+        if name != CHECKPOINT:
+            parse(name)
+    evaluate.scenario(1)  # not only after the training
+    return evaluate
 
 
 def _evaluated(

@@ -1,6 +1,8 @@
 """The process of the command line, whatever state its streams, its user's home and its environment are in."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxsched.cli.main import main
 from jaxsched.cli.output import Display, still_at
 
 ROOT = Path(__file__).parents[2]
@@ -126,3 +129,39 @@ def test_work_of_unknown_length_is_said_to_go_on(capsys, monkeypatch):
         time.sleep(0.2)
     said = capsys.readouterr().err.splitlines()
     assert 2 <= len(said) and all(line.startswith("drawing: at work for ") for line in said)
+
+
+def test_what_follows_a_run_is_shown_as_work(capsys, monkeypatch):
+    """The lower bound of many jobs takes a while; before, nothing was said of it."""
+    monkeypatch.setattr("jaxsched.cli.output.EVERY_S", 0.05)
+    monkeypatch.setattr("jaxsched.evaluation.compare.jct_lower_bound_s", lambda *_, **__: time.sleep(0.5) or 1.0)
+    main(SIMULATE)
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("figures and the lower bound: at work for ")], said
+
+
+@pytest.mark.parametrize(
+    ("figures", "wanted"),
+    [
+        ([{}], "figures"),
+        ("x", "figures"),
+        ([{"command": "jaxsched evaluate 'a", "jct_mean_s": {}}], "No closing quotation"),
+        ([{"command": "jaxsched evaluate --polices pack", "jct_mean_s": {}}], "--polices"),
+        ([{"command": "jaxsched evaluate --policies nonsense", "jct_mean_s": {}}], "nonsense"),
+        ([{"command": "jaxsched evaluate --workload none.csv", "jct_mean_s": {}}], "none.csv"),
+        ([{"command": "jaxsched evaluate", "jct_mean_s": {"pack": "fast"}}], "jct_mean_s"),
+    ],
+)
+@pytest.mark.parametrize("name", ["quickstart", "seeking"])
+def test_a_card_is_read_before_anything_is_trained(name, figures, wanted, capsys, monkeypatch, tmp_path):
+    """Before: a traceback after 83 s of training."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name
+    shutil.copytree(ROOT / "checkpoints" / name, folder)
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | {"figures": figures}))
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", str(folder), "--out", "run"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1 and wanted in said, said
+    assert [one.name for one in tmp_path.iterdir()] == [name]

@@ -149,3 +149,26 @@ def test_folders(tmp_path):
             check_folder(tmp_path / path, "--out")
     with pytest.raises(UserError, match="does not exist"):
         check_folder(tmp_path / "a" / "b", "--out", parents=False)
+
+
+def test_nothing_is_left_where_every_place_failed(tmp_path, monkeypatch):
+    """Before: half a result in a folder of every place; and so after an error that no place is to blame for."""
+    for name in ("elsewhere", "home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr("jaxsched.io.files.home", lambda: tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "here")
+
+    def write(error: Exception):
+        def half(path: Path) -> None:
+            path.write_text("half")
+            raise error
+
+        return half
+
+    with pytest.raises(UserError, match="there was no other place for the result either"):
+        save_result(tmp_path / "none" / "out.json", write(OSError(28, "No space left")))
+    monkeypatch.setattr("jaxsched.io.files._write_through", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(ZeroDivisionError):
+        save_result(tmp_path / "out.json", write(ZeroDivisionError()))
+    assert not [one for name in ("elsewhere", "home", "here") for one in (tmp_path / name).iterdir()]
