@@ -23,7 +23,7 @@ from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import prepare_players
-from jaxsched.workload.jobs import offered_load
+from jaxsched.workload.demand import offered_load
 from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
 from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World

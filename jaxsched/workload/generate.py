@@ -14,7 +14,8 @@ from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.acme import Marginals, draw
 from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, Catalogue, find_llm_kinds
-from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load, sharing, thousandths
+from jaxsched.workload.demand import rescale_to_load, sharing, thousandths
+from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix
 from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
 from jaxsched.workload.traces import PS_FRACTION, draw_ps

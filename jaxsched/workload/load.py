@@ -15,8 +15,9 @@ from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
+from jaxsched.workload.demand import from_start, rescale_to_load, sharing
 from jaxsched.workload.generate import SyntheticJobs, synthetic
-from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, sharing, take
+from jaxsched.workload.jobs import JobList, take
 from jaxsched.workload.mixes import Mix
 from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
 

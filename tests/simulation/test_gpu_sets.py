@@ -1,6 +1,5 @@
 """Jobs that may use some GPU types only: the event loop against the oracle, and what a user sees."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.env.knowledge import HISTORY
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.outcome import gpu_types, rejections
@@ -21,39 +19,24 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list, split_types
 from jaxsched.workload.traces import read_trace, write_native
-from tests.simulation.test_compiled_oracle import (
-    COSTS,
-    MATCHING,
-    PREEMPTIVE,
-    SEEKING,
-    SPECS,
-    as_the_oracle,
-    played,
-)
+from tests.simulation.loop_cases import drawn, run_as_the_oracle
+from tests.simulation.test_compiled_oracle import MATCHING, PREEMPTIVE, SEEKING, SPECS
 from tests.support import strategies
 from tests.support.cases import cases
 from tests.support.random_cases import bound_case
 
 LOGS = Path(__file__).resolve().parents[3] / "shared/cases/logs"
-SHARES = st.sampled_from((0.3, 0.7, 1.0))
+SHARES = (0.3, 0.7, 1.0)  # of the jobs
 
 
 def same_as_the_oracle(case: strategies.Case, spec: str, *, in_python: bool) -> None:
     """The loop's run is the oracle's, and no job of it is off its types."""
-    policy = strategies.policy_of(spec)
-    case = dataclasses.replace(case, history=case.history or policy.requires == HISTORY)
-    run = played(case, policy, 10_000, in_python=in_python)
+    case, run = run_as_the_oracle(case, spec, in_python=in_python)
     kinds = np.array([*case.cluster.gpu_types, ""])[np.asarray(case.cluster.group_gpu_type)]
     for j in np.flatnonzero(run.tables.records["start"][: len(case.jobs)] >= 0):
         types = split_types(str(case.jobs.allowed[j]))
         used = kinds[run.tables.records["partition"][j]].reshape(-1)[run.tables.placement[j] > 0]
         assert not types or set(used) <= set(types), (types, used)
-    as_the_oracle(case, policy, run)
-
-
-def drawn(data: st.DataObject, shape: str) -> strategies.Case:
-    case, seed = data.draw(strategies.cases(shape)), data.draw(st.integers(0, 2**32 - 1))
-    return bound_case(case, seed, data.draw(SHARES))
 
 
 @pytest.mark.slow
@@ -61,16 +44,14 @@ def drawn(data: st.DataObject, shape: str) -> strategies.Case:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_some_policies(shape, data):
-    case, spec = drawn(data, shape), data.draw(SPECS | MATCHING | SEEKING)
-    same_as_the_oracle(dataclasses.replace(case, history=data.draw(st.booleans())), spec, in_python=True)
+    same_as_the_oracle(*drawn(data, shape, bound_case, SHARES, SPECS | MATCHING | SEEKING), in_python=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(data=st.data())
 def test_some_that_stop_jobs(data):
-    case = dataclasses.replace(drawn(data, "two"), preemption=data.draw(COSTS))
-    same_as_the_oracle(case, data.draw(PREEMPTIVE), in_python=True)
+    same_as_the_oracle(*drawn(data, "two", bound_case, SHARES, PREEMPTIVE), in_python=True)
 
 
 @pytest.mark.long
@@ -78,10 +59,7 @@ def test_some_that_stop_jobs(data):
 @cases(30)
 @given(data=st.data())
 def test_every_policy(shape, data):
-    case, spec = drawn(data, shape), data.draw(SPECS | MATCHING | SEEKING | PREEMPTIVE)
-    if "preempt" in spec:
-        case = dataclasses.replace(case, preemption=data.draw(COSTS))
-    same_as_the_oracle(dataclasses.replace(case, history=data.draw(st.booleans())), spec, in_python=False)
+    same_as_the_oracle(*drawn(data, shape, bound_case, SHARES), in_python=False)
 
 
 @pytest.mark.skipif(not LOGS.exists(), reason=f"{LOGS} is not there")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.env.knowledge import HISTORY
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.outcome import rejections
@@ -20,44 +19,26 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.traces import read_trace, write_native
-from tests.simulation.test_compiled_oracle import (
-    COSTS,
-    MATCHING,
-    PREEMPTIVE,
-    SEEKING,
-    SPECS,
-    as_the_oracle,
-    played,
-)
+from tests.simulation.loop_cases import drawn, run_as_the_oracle
 from tests.support import strategies
 from tests.support.cases import cases
 from tests.support.random_cases import asking_case
 
 LOGS = Path(__file__).resolve().parents[3] / "shared/cases/logs"
+SHARES = (0.5, 1.0)  # of the jobs
 
 
 def same_as_the_oracle(case: strategies.Case, spec: str, *, in_python: bool) -> None:
     """The loop's run is the oracle's, and at the end all has been given back."""
-    policy = strategies.policy_of(spec)
-    case = dataclasses.replace(case, history=case.history or policy.requires == HISTORY)
-    run = played(case, policy, 10_000, in_python=in_python)
-    as_the_oracle(case, policy, run)
+    case, run = run_as_the_oracle(case, spec, in_python=in_python)
     np.testing.assert_array_equal(run.tables.spare, case.cluster.reservable)
-
-
-def drawn(data: st.DataObject, shape: str) -> strategies.Case:
-    case, seed = data.draw(strategies.cases(shape)), data.draw(st.integers(0, 2**32 - 1))
-    return asking_case(case, seed, data.draw(st.sampled_from((0.5, 1.0))))
 
 
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(data=st.data())
 def test_some_policies(data):
-    case, spec = drawn(data, "two"), data.draw(SPECS | MATCHING | SEEKING | PREEMPTIVE)
-    if "preempt" in spec:
-        case = dataclasses.replace(case, preemption=data.draw(COSTS))
-    same_as_the_oracle(case, spec, in_python=True)
+    same_as_the_oracle(*drawn(data, "two", asking_case, SHARES), in_python=True)
 
 
 @pytest.mark.long
@@ -65,10 +46,7 @@ def test_some_policies(data):
 @cases(30)
 @given(data=st.data())
 def test_every_policy(shape, data):
-    case, spec = drawn(data, shape), data.draw(SPECS | MATCHING | SEEKING | PREEMPTIVE)
-    if "preempt" in spec:
-        case = dataclasses.replace(case, preemption=data.draw(COSTS))
-    same_as_the_oracle(dataclasses.replace(case, history=data.draw(st.booleans())), spec, in_python=False)
+    same_as_the_oracle(*drawn(data, shape, asking_case, SHARES), in_python=False)
 
 
 @pytest.mark.skipif(not LOGS.exists(), reason=f"{LOGS} is not there")

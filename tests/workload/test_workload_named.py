@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import offered_load
+from jaxsched.workload.demand import offered_load
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 
 
