@@ -162,6 +162,7 @@ def _csv(path: Path) -> str | None:
     from jaxsched.io.csv_file import read_table
     from jaxsched.simulation.outcome import JOB_COLUMNS
     from jaxsched.workload.readers.table import first_cells
+    from jaxsched.workload.traces import left_out
 
     names = first_cells(path)
     header = sorted(names)
@@ -177,7 +178,8 @@ def _csv(path: Path) -> str | None:
             more = f"; not read: {', '.join(unread)}" if unread else ""
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotRead)  # said here
-                return f"a cluster of {len(read_csv(path).servers):,} servers with GPUs{more}"
+                servers, rows = len(read_csv(path).servers), len(read_table(path).rows)
+            return f"a cluster of {servers:,} servers with GPUs{left_out({'no GPU': rows - servers})}{more}"
     if set(names) >= set(JOB_COLUMNS):
         return f"what became of {len(read_table(path).rows):,} jobs"
     return None

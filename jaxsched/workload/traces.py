@@ -175,8 +175,9 @@ def fill_in(
 
 
 def left_out(skipped: Mapping[str, int]) -> str:
-    """`, 2 rows left out (no GPU)` for every reason."""
-    return "".join(f", {count:,} row{'s' * (count != 1)} left out ({reason})" for reason, count in skipped.items())
+    """`, 2 rows left out (no GPU)` for every reason that there is."""
+    told = [f", {count:,} row{'s' * (count > 1)} left out ({reason})" for reason, count in skipped.items() if count]
+    return "".join(told)
 
 
 def note_texts(notes: Mapping[str, int]) -> list[str]:

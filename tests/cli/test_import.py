@@ -103,10 +103,13 @@ def test_strict_and_outputs_that_are_no_traces(log, tmp_path, capsys):
 
 def test_node_lists_say_what_is_not_read(tmp_path, capsys):
     path = tmp_path / "nodes.csv"
-    path.write_text("sn,cpu_milli,memory_mib,gpu,model,rack\na,96000,393216,8,T4,r1\n")
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model,rack\na,96000,393216,8,T4,r1\nb,96000,1,0,,r1\n")
     main(["check", str(path)])
     said = capsys.readouterr()
-    assert said.out == f"{path}: a cluster of 1 servers with GPUs; not read: rack\n" and said.err == ""
+    assert (
+        said.out == f"{path}: a cluster of 1 servers with GPUs, 1 row left out (no GPU); not read: rack\n"
+        and said.err == ""
+    )
     main(["cluster", "show", str(path)])
     assert f"jaxsched: warning: {path}: not read: rack" in capsys.readouterr().err
 
