@@ -38,10 +38,14 @@ pollux  completion times by load, period and interference (Qiao et al., OSDI 202
 muri    SRTF, SRSF and Tiresias on its traces and their twins, all of whose jobs are submitted at once (Zhao et al.,
         SIGCOMM 2022, Figures 9 and 10), by the rules of its simulator and without what that adds. DIR is a folder with
         muri_published.csv (figure,policy,trace,seconds) and the authors' traceN.csv, by any number (Rivendile/Muri).
+elasticflow
+        deadlines met by EDF, Tiresias and ElasticFlow (Gu et al., ASPLOS 2023): 195 jobs on 128 GPUs. DIR is a folder
+        with 195job.csv and the other logs of microsoft/elasticflow-traces, from which the paces of models are taken.
 
 Examples:
   jaxsched reproduce-table pollux --data pollux
   jaxsched reproduce-table muri --data muri
+  jaxsched reproduce-table elasticflow --data itp
   jaxsched reproduce-table pollux --data pollux --jobs-out jobs.csv   # experiment,run,workload,job,jct_s
 """
 
@@ -261,7 +265,7 @@ def _evaluated(
 class ReproduceTable:
     """Play a published table again: ours, theirs, and the difference."""
 
-    name: Annotated[Literal["pollux", "muri"], tyro.conf.Positional]
+    name: Annotated[Literal["pollux", "muri", "elasticflow"], tyro.conf.Positional]
     """The table."""
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """What the authors published."""
@@ -308,7 +312,30 @@ def _muri(data: Path) -> list[str]:
     return ["policy,trace,job,jct_s", *(f"{policy},{trace},{job},{jct_s:.12g}" for policy, trace, job, jct_s in times)]
 
 
-TABLES = {"pollux": _pollux, "muri": _muri}
+def _elasticflow(data: Path) -> list[str]:
+    """As `_pollux`."""
+    from jaxsched.adaptive.elasticflow_table import TESTBED, WITH_POLLUX, play_elasticflow
+
+    print(
+        f"{'policy':12} {'deadlines met':>13} {'testbed':>8} {'difference':>11} {'Figure 8a':>10} {'dropped':>8}",
+        flush=True,
+    )
+    jobs = play_elasticflow(
+        data,
+        lambda line: print(
+            f"{line.policy:12} {line.met:13.3f} {TESTBED[line.policy]:8.3f} {line.met - TESTBED[line.policy]:+11.3f} "
+            f"{WITH_POLLUX[line.policy]:10.3f} {line.dropped:8.3f}",
+            flush=True,
+        ),
+    )
+    rows = (
+        f"{policy},{job},{'' if end_s == float('inf') else f'{end_s:.12g}'},{due_s:.12g}"
+        for policy, job, end_s, due_s in jobs
+    )
+    return ["policy,job,finish_s,deadline_s", *rows]
+
+
+TABLES = {"pollux": _pollux, "muri": _muri, "elasticflow": _elasticflow}
 
 
 def as_text(line: "Line") -> str:

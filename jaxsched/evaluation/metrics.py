@@ -97,6 +97,8 @@ METRICS = (
     Metric("gpu_utilisation_arrivals", lambda run: run.over_arrivals[0], "share"),
     Metric("queued_mean", lambda run: run.over_arrivals[1], "jobs"),
     Metric("queued_max", lambda run: run.over_arrivals[2], "jobs"),
+    Metric("deadlines_met", lambda run: deadlines(run.result)[0], "share"),
+    Metric("late_mean_s", lambda run: deadlines(run.result)[1], "s"),
     Metric("fairness_p95", lambda run: float(np.percentile(run.fairness, 95)), ""),
     Metric("fairness_max", lambda run: float(run.fairness.max()), ""),
 )
@@ -142,6 +144,19 @@ def goodput(result: Outcome) -> float:
     done, jobs = result.finished, result.jobs
     useful = done & (jobs.ended == 0)
     return float(jobs.gpu_demand[useful] @ jobs.duration_s[useful] / (jobs.gpu_demand[done] @ result.run_s[done]))
+
+
+def deadlines(result: Outcome) -> tuple[float, float]:
+    """Of the jobs that have a deadline, the share that met it, and how late the finished ones were on average.
+
+    A job that was rejected has not met it. One that was in time is 0 s late. NaN where no job has a deadline.
+    """
+    due_s, done = result.jobs.due_s, result.finished
+    has = np.isfinite(due_s)
+    if not (has & done).any():
+        return (0.0 if has.any() else math.nan), math.nan
+    late_s = np.maximum(result.jct_s[has & done] - due_s[has & done], 0.0)
+    return float((late_s == 0.0).sum() / has.sum()), float(late_s.mean())
 
 
 def measure_arrivals(result: Outcome, total_gpus: int) -> tuple[float, float, float]:

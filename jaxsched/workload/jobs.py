@@ -51,6 +51,7 @@ class JobList:
     allowed: Shaped[np.ndarray, "J"]  # strings: the GPU types that it may use, `A100|H100`; "" = any
     cpu_milli: Int32[np.ndarray, "J"]  # thousandths of a CPU core that each worker reserves
     memory_mib: Int32[np.ndarray, "J"]  # likewise
+    due_s: Float64[np.ndarray, "J"]  # seconds after its submission by which it should be done; inf: no deadline
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -116,6 +117,7 @@ class JobColumns(TypedDict, total=False):
     cpu_milli: ArrayLike  # 0
     memory_mib: ArrayLike  # 0
     allowed: Texts  # GPU types that it may use, such as `A100` or `A100|H100`; "": any
+    due_s: ArrayLike  # seconds from the submission to the deadline, above 0; inf, as where it is left out: none
     job_id: Texts | None  # the number in order of submission
 
 
@@ -178,6 +180,7 @@ def make_job_list(
     if "estimate_s" in given:
         estimate = _one_each("estimate_s", _numbers("estimate_s", given["estimate_s"]), size)
         found["estimate_ratio"] = np.where(np.isfinite(estimate), estimate / found["duration_s"], 1.0)
+    found["due_s"] = _due(given.get("due_s", np.inf), size)
     for name, usual in {"gpu_type": "", "tenant_name": found["tenant"], "user": "", "allowed": ""}.items():
         found[name] = _one_each(name, _texts(name, given.get(name, usual)), size)
     found["allowed"] = _gpu_types(found["allowed"])
@@ -188,6 +191,15 @@ def make_job_list(
     order, numbers = np.argsort(submit, kind="stable"), np.arange(size, dtype=np.int32)
     found = {name: column[order] for name, column in found.items()}
     return JobList(**({"home": numbers, "job_id": numbers.astype(str)} | found))
+
+
+def _due(values: ArrayLike, size: int) -> Float64[np.ndarray, "J"]:
+    """Seconds from submissions to deadlines, checked to be above 0."""
+    due = _one_each("due_s", _numbers("due_s", values), size)
+    if not (due > 0).all():
+        at = int((due > 0).argmin())
+        raise UserError(f"due_s: job {at} has {due[at]:g}, should be above 0 (inf: no deadline)")
+    return due
 
 
 def split_types(text: str) -> tuple[str, ...]:

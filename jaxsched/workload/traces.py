@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.files import atomic_path
@@ -169,6 +169,7 @@ def fill_in(
         memory_mib=jobs["memory_mib"],
         ended=jobs["ended"],
         estimate_s=jobs["estimate_s"],
+        due_s=jobs["due_s"],
         given_s=submit,
         job_id=jobs["job_id"],
     )
@@ -275,6 +276,7 @@ def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_I
             **({"allowed_gpu_types": jobs.allowed} if (jobs.allowed != "").any() else {}),
             **({"ended": np.array(ENDS)[jobs.ended]} if jobs.ended.any() else {}),
             **({"estimate_s": jobs.estimate_s} if (jobs.estimate_ratio != 1).any() else {}),
+            **({"deadline_s": _deadlines(jobs.submit_s, jobs.due_s)} if np.isfinite(jobs.due_s).any() else {}),
         },
     )
 
@@ -286,6 +288,7 @@ def write_log(path: str | Path, log: Log) -> None:
     """
     jobs, submit = log.jobs, log.jobs["submit_s"]
     wide = bool((jobs["gpus_per_worker"] > 1).any())
+    submitted = submit - submit[0] if log.dated or log.source.from_start else submit
     optional: dict[str, tuple[Any, Any]] = {
         "model": ((jobs["model"] != "").any(), jobs["model"]),
         "gpus_per_worker": (wide, jobs["gpus_per_worker"]),
@@ -300,17 +303,23 @@ def write_log(path: str | Path, log: Log) -> None:
         "allowed_gpu_types": ((jobs["allowed"] != "").any(), jobs["allowed"]),
         "ended": (jobs["ended"].any(), np.array(ENDS)[jobs["ended"]]),
         "estimate_s": (np.isfinite(jobs["estimate_s"]).any(), jobs["estimate_s"]),
+        "deadline_s": (np.isfinite(jobs["due_s"]).any(), _deadlines(submitted, jobs["due_s"])),
     }
     _write(
         path,
         {
             "job_id": jobs["job_id"],
-            "submit_time_s": submit - submit[0] if log.dated or log.source.from_start else submit,
+            "submit_time_s": submitted,
             "num_gpus": jobs["workers"] * jobs["gpus_per_worker"],
             "duration_s": jobs["duration_s"],
             **{name: column for name, (there, column) in optional.items() if there},
         },
     )
+
+
+def _deadlines(submit_s: Float64[np.ndarray, "J"], due_s: Float64[np.ndarray, "J"]) -> Float64[np.ndarray, "J"]:
+    """On the clock of submissions; NaN, an empty cell, where there is none."""
+    return np.where(np.isfinite(due_s), submit_s + due_s, np.nan)
 
 
 def _write(path: str | Path, columns: Mapping[str, Shaped[np.ndarray, "J"]]) -> None:

@@ -102,3 +102,13 @@ def test_few_jobs_are_not_called_a_growing_queue():
     few = make(submit, [1.0] * 20, [1] * 20, [FINISHED] * 20, submit + np.arange(20) / 2, submit + 30)
     assert count_waiting(few, 19.0) == 7 and count_waiting(few, 9.0) == 3
     assert unstable(few) is None
+
+
+def test_deadlines_by_hand():
+    """In time, 30 s late, without a deadline, rejected with one."""
+    status, start, finish = [FINISHED] * 3 + [REJECTED], [0, 0, 0, NAN], [50, 90, 500, NAN]
+    jobs = make_job_list([0, 10, 10, 10], 40, 1, due_s=[50, 50, math.inf, 50])
+    found = metrics(make([0] * 4, [40] * 4, [1] * 4, status, start, finish, jobs=jobs), 8)
+    assert found.deadlines_met == pytest.approx(1 / 3) and found.late_mean_s == pytest.approx(15)
+    none = metrics(make([0], [40], [1], [FINISHED], [0], [50]), 8)
+    assert math.isnan(none.deadlines_met) and math.isnan(none.late_mean_s)

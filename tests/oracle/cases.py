@@ -88,6 +88,7 @@ def make_jobs(*rows) -> JobList:
         allowed=column("allowed", "", str),
         cpu_milli=column("cpu", 0, np.int64),
         memory_mib=column("memory", 0, np.int64),
+        due_s=column("due", np.inf, float),
     )
 
 

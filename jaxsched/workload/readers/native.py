@@ -1,7 +1,7 @@
 """Our own format: a CSV file with a line per job; docs/howto/trace.md says what its columns mean."""
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from jaxsched.workload.jobs import MOST_ASKED, MOST_PS, WHOLE
 from jaxsched.workload.readers.cells import Cells
@@ -23,9 +23,10 @@ def _read(cells: Cells) -> Columns:
     cells.wrong((milli < WHOLE) & (ps > 0), "num_ps", "0, a job that shares its GPU has no parameter servers")
     with cells.only(cells.where("estimate_s", bool)):
         estimate_s = cells.seconds("estimate_s")
+    submit_s = cells.submitted("submit_time_s")
     return {
         "job_id": cells.names("job_id"),
-        "submit_s": cells.submitted("submit_time_s"),
+        "submit_s": submit_s,
         "duration_s": duration_s,
         "workers": workers,
         "gpus_per_worker": per_worker,
@@ -41,7 +42,17 @@ def _read(cells: Cells) -> Columns:
         "allowed": cells.gpu_types("allowed_gpu_types"),
         "ended": ended,
         "estimate_s": estimate_s,
+        "due_s": due(cells, "deadline_s", submit_s),
     }
+
+
+def due(cells: Cells, field: str, submit_s: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
+    """Seconds from the submission to the deadline, which is on the same clock; inf where the cell is empty."""
+    there = cells.where(field, bool)
+    with cells.only(there):
+        deadline_s = cells.submitted(field)
+        cells.wrong(deadline_s <= submit_s, field, lambda i: f"after the submission at {submit_s[i]:.12g}")
+    return np.where(there, deadline_s - submit_s, np.inf)
 
 
 def shared(
@@ -60,7 +71,7 @@ NATIVE = Source(
     _read,
     uses=(
         *("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "user", "home", "gpu_milli", "gpu_type"),
-        *("ended", "estimate_s", "allowed_gpu_types", "cpu_milli", "memory_mib"),
+        *("ended", "estimate_s", "deadline_s", "allowed_gpu_types", "cpu_milli", "memory_mib"),
     ),
     closed=True,
     from_start=False,

@@ -8,6 +8,7 @@ microsoft/elasticflow-traces (ITP: submission_time, num_iteration, deadline; sec
 import numpy as np
 
 from jaxsched.workload.readers.cells import Cells
+from jaxsched.workload.readers.native import due
 from jaxsched.workload.readers.source import Columns, Source
 
 
@@ -20,6 +21,11 @@ def _read(cells: Cells, submitted: str, per_second: int) -> Columns:
         "workers": gpus,
         "model": cells.labels("model_name"),
     }
+
+
+def _read_itp(cells: Cells) -> Columns:
+    found = _read(cells, "submission_time", 1)
+    return {**found, "due_s": due(cells, "deadline", found["submit_s"])}
 
 
 _NEEDS = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
@@ -50,8 +56,9 @@ ITP = Source(
     "itp",
     "Microsoft ITP as ElasticFlow publishes it",
     ("job_id", "submission_time", "num_gpu", "duration", "model_name"),
-    lambda cells: _read(cells, "submission_time", 1),
-    passes=("num_iteration", "batch_size", "deadline"),
+    _read_itp,
+    uses=("deadline",),
+    passes=("num_iteration", "batch_size"),
     marks=("num_iteration", "deadline"),
     remark="models, iterations and deadlines are drawn by ElasticFlow's authors, the rest is measured",
 )

@@ -28,6 +28,7 @@ COLUMNS: dict[str, Any] = {
     "memory_mib": 0,  # likewise
     "ended": 0,
     "estimate_s": float("nan"),  # what its user said it would take
+    "due_s": float("inf"),  # from its submission to its deadline
 }
 Columns = Mapping[str, Any]  # some of `COLUMNS`: an array or a sequence of one entry per row
 

@@ -53,6 +53,7 @@ def understood(log: Log, jobs: JobList, gpus: int | None = None) -> dict[str, An
         "bound_to_gpu_types": dict(Counter(jobs.allowed[jobs.allowed != ""].tolist()).most_common()),
         "jobs_with_cpus_or_memory": int(((jobs.cpu_milli > 0) | (jobs.memory_mib > 0)).sum()),
         "jobs_with_estimates": int(np.isfinite(log.jobs["estimate_s"]).sum()),
+        "jobs_with_deadlines": int(np.isfinite(log.jobs["due_s"]).sum()),
         "jobs_without_model": int((log.jobs["model"] == "").sum()),
     }
 
@@ -90,6 +91,7 @@ def details(found: Mapping[str, Any]) -> list[str]:
         "estimates": f"policies see what users asked for, of {found['jobs_with_estimates']:,} jobs"
         if found["jobs_with_estimates"]
         else "",
+        "deadlines": f"of {found['jobs_with_deadlines']:,} jobs" if found["jobs_with_deadlines"] else "",
         "drawn": f"{'the models of ' + format(drawn, ',') + ' jobs' if drawn < jobs else 'models'} (--mix, --seed)"
         if drawn
         else "",

@@ -235,7 +235,7 @@ CASES = {
         ITP,
         [Job("a-b", 0, 1075, 1), Job("c-d", 2065, 3604, 8)],
         {},
-        "batch_size deadline num_iteration",
+        "batch_size num_iteration",
     ),
     "gavel": Case(
         GAVEL,

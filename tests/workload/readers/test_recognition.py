@@ -88,7 +88,7 @@ def test_what_is_understood_is_said(tmp_path):
 
 def test_many_unknown_models_are_told_in_short(tmp_path):
     """The work does not grow with their number times that of the rows, nor does what is said."""
-    rows = "".join(f"j{i},{i},1,mine{i:05},1,32,1,60\n" for i in range(20_000))
+    rows = "".join(f"j{i},{i},1,mine{i:05},99999,32,1,60\n" for i in range(20_000))
     log = read_log(written(tmp_path / "log.csv", ITP.partition("\n")[0] + "\n" + rows))
     assert len(log.notes) == 20_000 and set(log.notes.values()) == {1}
     notes = details(understood(log, fill_in(log)))[-11:]

@@ -25,6 +25,7 @@ from tests.workload.readers.cases import (
     CASES,
     GPUS,
     HEAD,
+    ITP,
     NATIVE,
     OPENB,
     PAI,
@@ -81,6 +82,7 @@ def test_what_import_writes_reads_the_same(name, tmp_path):
         (SWF.replace("8 600", "8 1e-10", 1), "estimate_s", [100, 50]),
         (SACCT, "estimate_s", [1800, 86400]),
         (SACCT.replace("1-00:00:00", "99999999-00:00:00"), "estimate_s", [1800, 7200]),  # a limit that is none
+        (ITP, "due_s", [693, 2855]),
         (PAI, "milli", [250, 1000, 1000]),
         (OPENB, "milli", [1000, 500]),
     ],
