@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io import cards, csv_file
 from jaxsched.io.csv_file import MOST_BYTES
@@ -44,29 +43,9 @@ def some(path: Path, rows: Iterable[Any]) -> list[Any]:
     return found
 
 
-SHIPPED = "fitted"  # names the folder that comes with the package
-
-
 def read_folder(name: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
     """Weights and card of a folder of `what`, or of the shipped one (`fitted`). UserError if it does not hold one."""
-    return cards.read(_folder(name, what), what)
-
-
-def read_folder_card(name: str | Path, what: str) -> dict[str, Any]:
-    """The card of a folder of `what` without weights, or of the shipped one (`fitted`). UserError as `read_folder`."""
-    return cards.read_card(_folder(name, what), what)
-
-
-def _folder(name: str | Path, what: str) -> Path:
-    return shipped_folder(what) if str(name) == SHIPPED else Path(name)
-
-
-def shipped_folder(what: str) -> Path:
-    """The folder `checkpoints/WHAT`, which comes with the package; UserError if this copy has none."""
-    found = shipped.find(shipped.CHECKPOINTS, what)
-    if found is not None:
-        return found
-    raise UserError(f"the fitted model {what!r} does not come with this copy of jaxsched; fit one and name its folder")
+    return cards.read(cards.locate(name, what), what)
 
 
 def check_out(folder: Path, what: str) -> None:

@@ -42,16 +42,14 @@ class Fit:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.calibration.data import check_out, provenance
         from jaxsched.calibration.transformer import (
-            CONSTANTS,
-            WHAT,
             errors,
             fit_constants,
             mean_flop_s,
-            predict_iteration_s,
             read_iterations,
             save_constants,
         )
         from jaxsched.errors import UserError
+        from jaxsched.workload.transformer import CONSTANTS, WHAT, predict_iteration_s
 
         check_out(self.out, WHAT)
         if self.server_gpus < 1:
@@ -92,8 +90,9 @@ class Evaluate:
     def run(self) -> None:
         """Read, compare, print, write. UserError on any mistake."""
         from jaxsched.calibration.data import files_of_the_fit
-        from jaxsched.calibration.transformer import compare, load_constants, read_iterations
+        from jaxsched.calibration.transformer import compare, read_iterations
         from jaxsched.cli.output import check_report, write_report
+        from jaxsched.workload.transformer import load_constants
 
         check_report(self.json, *self.data)
         card = load_constants(self.model)
@@ -139,8 +138,8 @@ class Predict:
 
     def run(self) -> None:
         """Read, predict, print, write. UserError on any mistake."""
-        from jaxsched.calibration.transformer import iteration_parts, load_constants, make_plans
         from jaxsched.cli.output import check_report, write_report
+        from jaxsched.workload.transformer import iteration_parts, load_constants, make_plans
 
         check_report(self.json)
         plan = {name: value for name, value in vars(self).items() if name not in ("model", "json")}

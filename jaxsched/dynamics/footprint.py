@@ -9,10 +9,12 @@ from jaxtyping import Float32, Int, Int32
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.patterns import ideal_bytes, plan_bytes
 from jaxsched.dynamics.resources import Layout, comm_capacity, layout_of
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.models import Profiles
+from jaxsched.workload.patterns import PatternTable
 
 
 class JobSpec(Pytree):
@@ -48,6 +50,7 @@ class Footprint(Pytree):
 class Best(Pytree):
     """The best hardware of the servers with GPUs of the reference type, against which `duration_s` is defined."""
 
+    shape: tuple[int, int] = static()  # most servers of a partition, most groups of a server
     group_gpus: Int32[Array, ""]
     server_gpus: Int32[Array, ""]
     groups: Int32[Array, ""]  # groups with GPUs of the server that has most of them
@@ -65,6 +68,7 @@ def best_hardware(cluster: Cluster) -> Best:
     gpus = jnp.where(cluster.group_gpu_type == cluster.reference, cluster.group_gpus, 0)
     real = gpus.sum(-1) > 0
     return Best(
+        shape=cluster.shape[1:],
         group_gpus=gpus.max(),
         server_gpus=gpus.sum(-1).max(),
         groups=(gpus > 0).sum(-1).max(),
@@ -97,7 +101,19 @@ def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
     qpi = gradient * w / (s * s) * (1.0 - 1.0 / spread) / best.qpi_bytes_s
     nic = 2.0 * gradient * w / s * (1.0 - 1.0 / s) / best.nic_bytes_s
     ps_s = jnp.maximum(jnp.maximum(pcie, qpi), nic)
-    return jnp.where(job.ps > 0, ps_s, ring_s)
+    unplanned = jnp.where(job.ps > 0, ps_s, ring_s)
+    if not profiles.plans.gpus.size:
+        return unplanned
+    return jnp.where(profiles.plans.gpus[job.model] > 0, _planned_comm_s(best, profiles.plans)[job.model], unplanned)
+
+
+def _planned_comm_s(best: Best, plans: PatternTable) -> Float32[Array, "models"]:
+    """The same of models with a plan, which say how many GPUs a job has."""
+    servers, groups = best.shape
+    inside = jax.vmap(lambda plan: ideal_bytes(plan, servers, groups, best.server_gpus, best.group_gpus))(plans)
+    of = jnp.split(inside, [servers * groups, servers * groups + servers], -1)
+    speeds = (best.pcie_bytes_s, best.qpi_bytes_s, best.nic_bytes_s)
+    return jnp.stack([sent.max(-1) / speed for sent, speed in zip(of, speeds)]).max(0)
 
 
 def footprint(
@@ -117,6 +133,10 @@ def footprint(
     compute = jnp.where(busy, compute_s / speed, 0.0).reshape(-1)
 
     sent = placement_bytes(cluster, workers, ps, job.gpus_per_worker, profiles.gradient_bytes[job.model])
+    if profiles.plans.gpus.size:
+        plan = jax.tree.map(lambda leaf: leaf[job.model], profiles.plans)
+        planned = plan_bytes(cluster, plan, (workers * job.gpus_per_worker).astype(jnp.int32))
+        sent = jnp.where(plan.gpus > 0, planned, sent)
     capacity = comm_capacity(cluster)
     base = sent / capacity
     sens_cpu = profiles.sens_cpu[job.model]

@@ -29,6 +29,7 @@ from jaxsched.event_loop._kernel.build import (
 from jaxsched.event_loop._kernel.events import play
 from jaxsched.event_loop._kernel.jit import with_rows, write
 from jaxsched.event_loop._kernel.openings import STAY, TO_ANY, TO_IDLE
+from jaxsched.event_loop._kernel.plans.build import build_plans
 from jaxsched.event_loop._kernel.queues import TABLE
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
@@ -89,6 +90,7 @@ class Run:
         self.world = World(
             site=build_site(cluster, config.gpu_sets),
             models=models,
+            plans=build_plans(params.profiles.plans),
             speed=build_speeds(cluster, params.profiles),
             tier_speed=build_tier_speeds(cluster, params.profiles, config.gpu_sets),
             masks=unlike or config.asks or len(config.gpu_sets) > 0,

@@ -12,6 +12,7 @@ import jax
 import msgspec
 import numpy as np
 
+from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_bytes, write_text
 from jaxsched.io.inputs import read_bytes, read_text, shorten
@@ -99,6 +100,22 @@ def what_of(folder: Path) -> str | None:
     except UserError:
         return None
     return str(card["what"]) if isinstance(card, dict) and "what" in card else None
+
+
+SHIPPED = "fitted"  # names the folder that comes with the package
+
+
+def locate(name: str | Path, what: str) -> Path:
+    """A folder of `what` by its path, or the shipped one (`fitted`). UserError if this copy has none."""
+    return shipped_folder(what) if str(name) == SHIPPED else Path(name)
+
+
+def shipped_folder(what: str) -> Path:
+    """The folder `checkpoints/WHAT`, which comes with the package; UserError if this copy has none."""
+    found = shipped.find(shipped.CHECKPOINTS, what)
+    if found is not None:
+        return found
+    raise UserError(f"the fitted model {what!r} does not come with this copy of jaxsched; fit one and name its folder")
 
 
 def check_free(folder: Path, what: str, option: str) -> None:

@@ -25,6 +25,7 @@ from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import WHOLE, JobList, ask_for_more, gpu_sets
+from jaxsched.workload.plans import check_jobs
 
 SMALLEST_RUNNING, SMALLEST_QUEUE = 64, 512
 DRAWN_SPANS = 10.0
@@ -90,8 +91,11 @@ def fits_somewhere(cluster: Cluster, jobs: JobList) -> Bool[np.ndarray, "J"]:
 def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Settings) -> EnvConfig:
     """The environment of a comparison, with the smallest tables; engines grow them before they bind.
 
-    UserError if every job is larger than any partition, or the interval too short for int32 boundaries.
+    UserError if every job is larger than any partition, a job is not as the plan of its model says, or the interval too
+    short for int32 boundaries.
     """
+    for jobs in job_lists:
+        check_jobs(get_catalogue(settings.models).models, jobs)
     fits = [fits_somewhere(cluster, jobs) for jobs in job_lists]
     if not any(kept.any() for kept in fits):
         gpus = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())

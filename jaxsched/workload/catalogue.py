@@ -13,6 +13,14 @@
         speeds: {A100: 2.2, H100: 4} # measured, over one V100; other types follow docs/semantics.md, section 4
         aliases: [our-llm]
 
+A model with a `transformer` and a `plan` says so how it is cut up, in place of `compute_s`, `gradient_bytes` and
+`batch_size` (`workload.plans` has all keys):
+
+      - name: our_70b
+        transformer: {hidden: 8192, layers: 80, heads: 64, sequence: 4096}
+        plan: {tensor: 8, data: 8, pipeline: 8, global_batch: 1024}
+        step_time: runs/step-time    # folder of fitted constants; without it those that come with the package, of A100s
+
 Models of a file come after the project's own; one with the name of one of those takes its place.
 
 Large language models, trained by data x tensor x pipeline parallelism, are kinds of gangs. A worker is one stage of the
@@ -32,8 +40,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxsched.errors import UserError
+from jaxsched.io.cards import SHIPPED
 from jaxsched.io.inputs import shorten
-from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole
+from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 
@@ -87,7 +96,8 @@ def find_llm_kinds(gpus: int) -> tuple[int, ...]:
 
 _REQUIRED = ("name", "compute_s", "gradient_bytes")
 _FROM_ZERO = {"cpu_cores": 1.0, "ps_cores": 1.0, "input_bytes": 0.0}  # with their defaults
-_KEYS = (*_REQUIRED, "gpu_type", "batch_size", *_FROM_ZERO, "sens_cpu", "speeds", "aliases")
+_PLANNED = ("name", "transformer", "plan")
+_KEYS = (*_REQUIRED, "gpu_type", "batch_size", *_FROM_ZERO, "sens_cpu", "speeds", "aliases", *_PLANNED[1:], "step_time")
 LARGEST_BATCH = 10**9
 
 
@@ -146,9 +156,10 @@ def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
 
 
 def _model(entry: Mapping[str, Any], where: str) -> ModelProfile:
-    for key in _REQUIRED:
+    planned = any(key in entry for key in ("transformer", "plan", "step_time"))
+    for key in _PLANNED if planned else _REQUIRED:
         if key not in entry:
-            raise UserError(f"{where}: has no {key}; it must have {', '.join(_REQUIRED)}")
+            raise UserError(f"{where}: has no {key}; it must have {', '.join(_PLANNED if planned else _REQUIRED)}")
     name, gpu_type = _name(entry["name"], where, "name"), entry.get("gpu_type")
     speeds = entry.get("speeds", {})
     if not isinstance(speeds, Mapping):
@@ -156,9 +167,14 @@ def _model(entry: Mapping[str, Any], where: str) -> ModelProfile:
     aliases = entry.get("aliases", [])
     if not isinstance(aliases, list):
         raise bad_field(where, "aliases", aliases, "a list of names")
-    sens_cpu = _number(entry.get("sens_cpu", 0.0))
-    if isinstance(sens_cpu, bool) or not isinstance(sens_cpu, int | float) or not 0 <= sens_cpu <= 1:
-        raise bad_field(where, "sens_cpu", sens_cpu, "a share from 0 to 1")
+    further = {
+        "aliases": tuple(_name(alias, where, "an alias") for alias in aliases),
+        "speeds": {_name(k, where, "a GPU type"): check_positive(_number(v), where, str(k)) for k, v in speeds.items()},
+        "gpu_type": "" if gpu_type is None else _name(gpu_type, where, "gpu_type"),
+    }
+    if planned:
+        return _planned_model(entry, where, name, further)
+    sens_cpu = _share(entry.get("sens_cpu", 0.0), where, "sens_cpu")
     return ModelProfile(
         name=name,
         bottleneck="",
@@ -166,11 +182,42 @@ def _model(entry: Mapping[str, Any], where: str) -> ModelProfile:
         compute_s=check_positive(_number(entry["compute_s"]), where, "compute_s", "seconds"),
         gradient_bytes=_from_zero(entry["gradient_bytes"], where, "gradient_bytes"),
         **{key: _from_zero(entry.get(key, default), where, key) for key, default in _FROM_ZERO.items()},
-        sens_cpu=float(sens_cpu),
-        aliases=tuple(_name(alias, where, "an alias") for alias in aliases),
-        speeds={_name(k, where, "a GPU type"): check_positive(_number(v), where, str(k)) for k, v in speeds.items()},
-        gpu_type="" if gpu_type is None else _name(gpu_type, where, "gpu_type"),
+        sens_cpu=sens_cpu,
+        **further,
     )
+
+
+def _planned_model(entry: Mapping[str, Any], where: str, name: str, further: dict[str, Any]) -> ModelProfile:
+    """The model of a transformer and its plan."""
+    from jaxsched.workload import plans  # a fifth of a second, which other files of models do not need
+    from jaxsched.workload.transformer import load_constants
+
+    for key in ("compute_s", "gradient_bytes", "batch_size"):
+        if key in entry:
+            raise UserError(f"{where}: has {key} and a plan; leave {key} out, it follows from the plan")
+    model = convert(plans.Transformer, entry["transformer"], f"{where}: transformer")
+    plan, folder = convert(plans.Plan, entry["plan"], f"{where}: plan"), entry.get("step_time", SHIPPED)
+    if not isinstance(folder, str):
+        raise bad_field(where, "step_time", folder, "a folder of constants, as `jaxsched step-time fit` writes it")
+    if folder != SHIPPED and not further["gpu_type"]:
+        raise UserError(f"{where}: has step_time and no gpu_type; it must say on which type the constants are")
+    try:
+        made = plans.profile_of(name, model, plan, load_constants(folder))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    given = {key: _from_zero(entry[key], where, key) for key in _FROM_ZERO if key in entry}
+    if "sens_cpu" in entry:
+        given["sens_cpu"] = _share(entry["sens_cpu"], where, "sens_cpu")
+    return dataclasses.replace(
+        made, **{key: value for key, value in (further | given).items() if value or key in given}
+    )
+
+
+def _share(value: Any, where: str, field: str) -> float:
+    number = _number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise bad_field(where, field, number, "a share from 0 to 1")
+    return float(number)
 
 
 def _number(value: Any) -> Any:

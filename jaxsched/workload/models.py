@@ -33,6 +33,7 @@ from jaxtyping import Float32
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.pytree import Pytree, on_device
+from jaxsched.workload.patterns import Patterns, PatternTable, make_table
 
 IMAGE_CORE_S = 0.011
 CORES_PER_GPU = 6.0
@@ -54,6 +55,7 @@ class Profiles(Pytree):
     sens_pcie: Float32[Array, "models"]  # share of the compute phase that stretches with PCIe contention, 0..1
     # Measured speed on each GPU type, V100 = 1, 0 = not measured; the last column is 0, for types that have none.
     speed: Float32[Array, "models types"] | None = None
+    plans: PatternTable = dataclasses.field(default_factory=make_table)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class ModelProfile:
 
     speeds: measured on a GPU type over one V100; what is not in there has the speed of section 4 of docs/semantics.md.
     gpu_type: the type that `compute_s` is on; empty: the cluster's reference type, whatever it is.
+    patterns: of a model with a plan (`workload.plans`): who sends what; the gang has as many GPUs as they say.
     """
 
     name: str
@@ -76,6 +79,7 @@ class ModelProfile:
     aliases: tuple[str, ...] = ()
     speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     gpu_type: str = ""
+    patterns: Patterns | None = None
 
     @property
     def sens_pcie(self) -> float:
@@ -277,10 +281,14 @@ _INDEX = {name: i for i, model in enumerate(CATALOGUE) for name in (model.name, 
 
 def profiles(gpu_types: Sequence[str] = (), models: Sequence[ModelProfile] = CATALOGUE) -> Profiles:
     """The models as arrays in their order, with measured speeds on `gpu_types` (names, as in `Cluster.gpu_types`)."""
-    fields = [field.name for field in dataclasses.fields(Profiles) if field.name != "speed"]
+    fields = [field.name for field in dataclasses.fields(Profiles) if field.name not in ("speed", "plans")]
     columns = {f: on_device([getattr(m, f) for m in models], np.float32) for f in fields}
     speed = [[_measured_speed(model, name) for name in (*gpu_types, "")] for model in models]
-    return Profiles(**columns, speed=on_device(speed, np.float32) if gpu_types else None)
+    return Profiles(
+        **columns,
+        speed=on_device(speed, np.float32) if gpu_types else None,
+        plans=make_table([model.patterns for model in models]),
+    )
 
 
 def _measured_speed(model: ModelProfile, gpu_type: str) -> float:

@@ -149,14 +149,15 @@ def fill_in(
     drawn_model = rng.choice(len(mix.catalogue.models), size=size, p=mix.probabilities)
     names, place = np.unique(jobs["model"], return_inverse=True)
     known = np.array([mix.catalogue.index(name) if name else -1 for name in names.tolist()])[place]
-    submit = jobs["submit_s"]
+    model, submit = np.where(known < 0, drawn_model, known), jobs["submit_s"]
+    alike = np.array([one.patterns is not None for one in mix.catalogue.models])[model]  # plans have no PS
     return make_job_list(
         submit - submit.min() if log.dated or log.source.from_start else submit,
         jobs["duration_s"],
         jobs["workers"],
         gpus_per_worker=jobs["gpus_per_worker"],
-        ps=np.where(jobs["ps"] < 0, drawn_ps, jobs["ps"]),
-        model=np.where(known < 0, drawn_model, known),
+        ps=np.where(jobs["ps"] < 0, np.where(alike, 0, drawn_ps), jobs["ps"]),
+        model=model,
         models=len(mix.catalogue.models),
         tenant=_tenants(jobs["tenant"].tolist()),
         tenant_name=jobs["tenant"] if (jobs["tenant"] != "").any() else None,

@@ -6,11 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from jaxsched.calibration.data import shipped_folder
 from jaxsched.calibration.interference.files import load_model
 from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
 from jaxsched.cli.main import main
-from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE
+from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE, shipped_folder
 from jaxsched.machine import versions
 from jaxsched.workload.models import MODEL_NAMES
 from tests.support.interference_files import data_file

@@ -16,6 +16,7 @@ from jaxsched.env.state import State
 from tests.oracle import policies, seeking, simulator
 from tests.support import scripted, strategies
 from tests.support.cases import cases, few
+from tests.support.plans import with_plans
 from tests.support.sharing_laws import by_hand
 from tests.support.strategies import GREEDY, SPECS
 
@@ -140,6 +141,15 @@ def test_some_heuristics(shape, data):
 def test_heuristics(shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(SPECS[shape]))
     assert_same(case, spec, SPECS[shape], "analytic")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", few(["three"], SPECS))
+@cases(20)
+@given(data=st.data())
+def test_plans(shape, data):
+    case = with_plans(np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))), data.draw(strategies.cases(shape)))
+    assert_same(case, data.draw(st.sampled_from(SPECS[shape])), SPECS[shape], "analytic")
 
 
 @pytest.mark.long

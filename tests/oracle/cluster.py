@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tests.oracle.plans import Traffic, read_traffic
+
 WHOLE = 1000  # thousandths of a GPU
 # A resource is a tuple: ("cpu" | "pcie", p, group), ("qpi" | "nic", p, server) or ("link", global link).
 Resource = tuple
@@ -107,6 +109,7 @@ class Job:
     speeds: dict[int, float] = dataclasses.field(default_factory=dict)  # measured: GPU type -> speed
     types: frozenset[str] | None = None  # GPU types that it may use; None: any
     asks: tuple[int, int] = (0, 0)  # thousandths of CPU cores, and MiB, that a worker reserves
+    traffic: Traffic | None = None  # of a model with a plan
 
     @property
     def fraction(self) -> bool:
@@ -149,6 +152,7 @@ def read_jobs(jobs, profiles) -> list[Job]:
                 sens_cpu=prof["sens_cpu"][m],
                 sens_pcie=prof["sens_pcie"][m],
                 milli=int(jobs.milli[j]),
+                traffic=read_traffic(profiles, m),
                 speeds={t: float(x) for t, x in enumerate(measured[m]) if x > 0},
                 asks=(int(jobs.cpu_milli[j]), int(jobs.memory_mib[j])),
                 types=frozenset(str(jobs.allowed[j]).split("|")) if jobs.allowed[j] else None,

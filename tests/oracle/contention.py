@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.oracle import plans
 from tests.oracle.cluster import Hardware, Job, Resource
 
 CHANNELS = ("cpu", "pcie", "qpi", "nic", "link", "gpu")
@@ -33,7 +34,14 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
         for e in np.flatnonzero(hw.route[p, r, q]):
             add(("link", int(hw.link_id[p, e])), nbytes * hw.route[p, r, q, e])
 
-    if job.U == 0:
+    if job.traffic is not None:
+        group_of, server_of, rack_of = plans.placed(job.traffic, hw, p, w, job.g)
+        for key, nbytes in plans.inside(job.traffic, group_of, server_of).items():
+            add((key[0], p, key[1]), nbytes)
+        for i, k, nbytes in job.traffic.messages():
+            if rack_of[i] != rack_of[k]:
+                add_route(rack_of[i], rack_of[k], nbytes)
+    elif job.U == 0:
         b = job.ring_bytes
         for a in groups:
             if w.get(a, 0) > 0 and job.W * job.g > 1:
@@ -125,6 +133,8 @@ def make_interference(interference, strengths=(1, 1, 1, 1, 1, 1)) -> Stretch:
 
 def ideal_comm(hw: Hardware, job: Job) -> float:
     """Communication in a step on the ideal placement."""
+    if job.traffic is not None:
+        return plans.ideal_comm(job.traffic, hw)
     gpus = job.W * job.g
     m_g, m_s = math.ceil(gpus / hw.gmax), math.ceil(gpus / hw.smax)
     if job.U == 0:

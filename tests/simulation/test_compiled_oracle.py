@@ -16,6 +16,7 @@ from jaxsched.workload.jobs import WHOLE
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases
+from tests.support.plans import with_plans
 from tests.support.random_cases import crowded_case, random_outages
 from tests.support.sharing_laws import by_hand
 from tests.support.strategies import COSTS
@@ -190,6 +191,28 @@ def test_every_policy_order_and_option(shape, data):
     case, spec = data.draw(strategies.cases(shape, fractions=0.0)), data.draw(SPECS)
     case = dataclasses.replace(case, history=data.draw(st.booleans()))
     same(case, spec, "analytic", data.draw(st.sampled_from((1, 7, 10_000))))
+
+
+def planned(shape: str, data) -> strategies.Case:
+    """A case in which most jobs have a plan."""
+    case = data.draw(strategies.cases(shape, fractions=0.0))
+    return with_plans(np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_some_plans(shape, data):
+    same(planned(shape, data), data.draw(SPECS), "analytic", 10_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@cases(60)
+@given(data=st.data())
+def test_plans(shape, data):
+    same(planned(shape, data), data.draw(SPECS | SEEKING), "analytic", data.draw(st.sampled_from((1, 10_000))))
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
 from jaxsched.workload.load import add_estimates
-from jaxsched.workload.models import MODEL_NAMES
+from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, profiles
 from tests.oracle.failures import Outage
 from tests.oracle.preemption import Preemption
 from tests.support.sharing_laws import random_table
@@ -192,6 +192,7 @@ class Case:
     pairs: Pairs | None = None  # factors of models that share one
     sets: tuple[str, ...] = ()  # of GPU types, if jobs are bound to some
     asks: bool = False  # jobs reserve CPUs or memory
+    models: tuple[ModelProfile, ...] = CATALOGUE
 
     def __repr__(self) -> str:
         """How to make it again."""
@@ -211,6 +212,7 @@ class Case:
         weights = Strengths(kappa=jnp.asarray(self.kappa, jnp.float32))
         return make_params(
             self.cluster,
+            profiles=profiles(self.cluster.gpu_types, self.models),
             interval_s=self.interval_s,
             interference=Interference(law=LAWS[self.law], weights=weights, sharing=self.sharing),
             max_forwards=jnp.int32(self.max_forwards),

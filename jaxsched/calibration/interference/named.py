@@ -13,7 +13,6 @@ import functools
 import os
 from collections.abc import Sequence
 
-from jaxsched.calibration.data import SHIPPED
 from jaxsched.dynamics.interference import (
     LAWS,
     LEVELS,
@@ -26,6 +25,7 @@ from jaxsched.dynamics.interference import (
 )  # fmt: skip
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
+from jaxsched.io.cards import SHIPPED
 from jaxsched.io.inputs import shorten
 from jaxsched.user_code import name_of
 from jaxsched.workload.models import CATALOGUE, ModelProfile

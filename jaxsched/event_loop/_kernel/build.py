@@ -17,6 +17,7 @@ from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.env.state import EnvConfig
+from jaxsched.event_loop._kernel.plans.build import build_plans, compute_planned_comm_s
 from jaxsched.event_loop._kernel.records import (
     COUNT,
     GROUP,
@@ -190,6 +191,7 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
     nk, n, t, r = w.site.groups.shape[1], w.site.servers.shape[1], w.site.path.shape[1], w.running_slots
     return Scratch(
         place=np.zeros(nk, PLACE),
+        first=np.zeros(nk, np.int64),
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
         racks=np.zeros(t, RACK),
@@ -318,7 +320,12 @@ def compute_ideal_s(
     pcie = workers * gradient / groups / pcie_bytes_s
     qpi = gradient * workers / servers**2 * (1.0 - 1.0 / spread) / qpi_bytes_s
     nic = 2.0 * gradient * workers / servers * (1.0 - 1.0 / servers) / nic_bytes_s
-    return compute_s, np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
+    comm_s = np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
+    if profiles.plans.gpus.size:
+        gpus, best = (int(group_gpus.sum(-1).max()), int(group_gpus.max())), (pcie_bytes_s, qpi_bytes_s, nic_bytes_s)
+        planned_s = compute_planned_comm_s(build_plans(profiles.plans), cluster.shape[1], gpus, best)
+        comm_s = np.where(np.asarray(profiles.plans.gpus)[model] > 0, planned_s[model], comm_s)
+    return compute_s, comm_s
 
 
 def _find_largest(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:

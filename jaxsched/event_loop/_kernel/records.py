@@ -56,7 +56,8 @@ ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stam
 ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
-RACK = _record(workers="f8", ps="f8")  # of the placement at hand, or what a rule counts
+# Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan.
+RACK = _record(workers="f8", ps="f8", first="i8")
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `queues.measure`;
 # `expected_s`: by the history; `reach`: what `greedy-wait` may hope for, 0: not yet known; `owed_s`: what others cost
 # it that passed; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
@@ -165,11 +166,21 @@ class Stops(NamedTuple):
     changes: Int64[np.ndarray, "P N C"]  # boundaries at which they go out and come back, as `env.state.Failures`
 
 
+class Plans(NamedTuple):
+    """As `workload.patterns.PatternTable`; without rows where no model has a plan."""
+
+    gpus: Int64[np.ndarray, "models"]
+    stride: Int64[np.ndarray, "models patterns"]
+    size: Int64[np.ndarray, "models patterns"]
+    nbytes: Float64[np.ndarray, "models patterns"]
+
+
 class World(NamedTuple):
     """The cluster, the jobs and the policy of a run."""
 
     site: Site
     models: Records  # MODEL[models]
+    plans: Plans
     speed: Float64[np.ndarray, "models P NK"]  # over that on the cluster's reference type
     tier_speed: Float64[np.ndarray, "A models tiers"]  # as `speed`, on a set's GPUs of each tier, 0: there are none
     masks: bool  # rules do not see all free GPUs: some are slower, not for all jobs, or without CPUs or memory
@@ -211,6 +222,7 @@ class Scratch(NamedTuple):
     """Room to work in; nothing in it is kept for the next round, and each function that needs some fills it."""
 
     place: Records  # PLACE[NK]
+    first: Int64[np.ndarray, "NK"]  # rank of each place of a job with a plan
     taken: Int64[np.ndarray, "NK"]  # workers
     fits_server: Int64[np.ndarray, "N"]  # workers
     racks: Records  # RACK[T]

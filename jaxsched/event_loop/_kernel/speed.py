@@ -5,6 +5,14 @@ from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.plans.counts import (
+    count_bytes_between,
+    count_bytes_inside,
+    count_bytes_out,
+    find_end,
+    is_planned,
+    line_up,
+)
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import compute_gpu_stretch
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
@@ -18,14 +26,15 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
     job = w.jobs[j]
     model = w.models[job.model]
     ranks = job.workers * job.wide
-    ring = 2.0 * (ranks - 1) / ranks * model.gradient_bytes
+    planned = is_planned(w, job.model)
+    ring = 0.0 if planned else 2.0 * (ranks - 1) / ranks * model.gradient_bytes
     shard = model.gradient_bytes / job.ps if job.ps > 0 else 0.0
     spread = t.scratch.place[0].group // k != t.scratch.place[used - 1].group // k
     if spread:
         for rack in range(len(t.scratch.racks)):
             t.scratch.racks[rack].workers = t.scratch.racks[rack].ps = 0.0
 
-    wires, compute, comm, slowest = 0, 0.0, 0.0, 0.0
+    wires, compute, slowest = 0, 0.0, 0.0
     tasks, ps_before = 0, 0
     first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
     for i in range(used):
@@ -41,7 +50,6 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
         group.base = (workers * model.gradient_bytes if job.ps > 0 else ring) / site.pcie_bytes_s
         group.pcie = group.base + workers * job.wide * model.input_bytes / site.pcie_bytes_s  # over `solo` below
         compute = max(compute, group.compute * (1.0 + model.sens_cpu * (max(1.0, group.cpu) - 1.0)))
-        comm = max(comm, group.base)
 
         here, ps_here, together = here + workers, ps_here + ps, together + workers * ps
         s = a // k
@@ -57,12 +65,12 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
                 t.scratch.racks[w.site.servers[p, s].rack].workers += here
                 t.scratch.racks[w.site.servers[p, s].rack].ps += ps_here
             first, here, ps_here, together = i + 1, 0, 0, 0
+    if planned:
+        wires = _add_planned(w, t, p, slot, wires, j, used)
     if spread:
-        wires = _add_links(w, t, p, slot, wires, ring, shard)
+        wires = _add_links(w, t, p, slot, wires, j, ring, shard)
 
-    for i in range(wires):
-        comm = max(comm, t.wires[p, slot, i].base)
-    solo = max(compute + comm, 1e-9)
+    solo = max(compute + _find_comm(t, p, slot, used, wires), 1e-9)
     for i in range(used):
         t.groups[p, slot, i].pcie /= solo
     for i in range(wires):
@@ -71,6 +79,17 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
     t.slots[p, slot].job, t.slots[p, slot].gpu = j, -1
     alike = slowest == model.compute_s
     t.slots[p, slot].least = 1.0 if alike else (slowest + job.ideal_comm_s) / max(job.ideal_s, 1e-9)
+
+
+@compiled
+def _find_comm(t: Tables, p: int, slot: int, used: int, wires: int) -> float:
+    """Seconds of communication without others."""
+    comm = 0.0
+    for i in range(used):
+        comm = max(comm, t.groups[p, slot, i].base)
+    for i in range(wires):
+        comm = max(comm, t.wires[p, slot, i].base)
+    return comm
 
 
 @compiled
@@ -84,7 +103,31 @@ def _add(t: Tables, p: int, slot: int, wires: int, m: int, channel: int, base: f
 
 
 @compiled
-def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, shard: float) -> int:
+def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, used: int) -> int:
+    """Add what ranks of a plan send over PCIe, QPI and NICs; how many wires there are then."""
+    servers = w.site.servers.shape[1]
+    k, m = w.site.groups.shape[1] // servers, w.jobs[j].model
+    line_up(w, t, p, j, used)
+    last = used  # place of the server at hand; from behind, so that of a rack's servers the first is seen last
+    for i in range(used - 1, -1, -1):
+        group, s = t.groups[p, slot, i], t.scratch.place[i].group // k
+        start, end = t.scratch.first[i], find_end(w, t, j, i)
+        group.base = count_bytes_out(w, m, start, end, True) / w.site.groups[p, group.group].pcie_bytes_s
+        group.pcie += group.base
+        last = i if last == used else last
+        if i > 0 and t.scratch.place[i - 1].group // k == s:
+            continue
+        qpi = count_bytes_inside(w, t, j, i, last)
+        nic = count_bytes_out(w, m, start, find_end(w, t, j, last), False)
+        wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
+        wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
+        t.scratch.racks[w.site.servers[p, s].rack].first = start
+        last = used
+    return wires
+
+
+@compiled
+def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring: float, shard: float) -> int:
     """Add the links between the racks of a placement; how many wires there are then."""
     first, last = -1, -1
     for r in range(len(t.scratch.racks)):
@@ -96,7 +139,9 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, 
     for r in range(first, last + 1):
         if t.scratch.racks[r].workers == 0.0:
             continue
-        if shard > 0.0:
+        if is_planned(w, w.jobs[j].model):
+            crossed = _send_by_plan(w, t, p, j, r, crossed)
+        elif shard > 0.0:
             for q in range(first, last + 1):
                 if q != r and t.scratch.racks[q].workers > 0.0:
                     pairs = (
@@ -113,6 +158,21 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, ring: float, 
         wires = _add(t, p, slot, wires, 2 * w.site.servers.size + link, LINK, t.scratch.sent[e] / w.site.links[link])
         t.scratch.sent[e] = 0.0
     return wires
+
+
+@compiled
+def _send_by_plan(w: World, t: Tables, p: int, j: int, rack: int, crossed: int) -> int:
+    """Bytes of a rack's ranks to those of all others, over the links; how many links something crosses then."""
+    at, wide = t.scratch.racks[rack], w.jobs[j].wide
+    start = int(at.first)
+    end = start + int(at.workers) * wide
+    for q in range(len(t.scratch.racks)):
+        if q != rack and t.scratch.racks[q].workers > 0.0:
+            there = int(t.scratch.racks[q].first)
+            beyond = there + int(t.scratch.racks[q].workers) * wide
+            sent = count_bytes_between(w, w.jobs[j].model, start, end, there, beyond)
+            crossed = _send(w, t, p, rack, q, sent, crossed)
+    return crossed
 
 
 @compiled

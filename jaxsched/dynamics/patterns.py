@@ -1,0 +1,114 @@
+"""Bytes that the ranks of a plan put on PCIe, QPI, NICs and links (docs/semantics.md, section 3, "Plans").
+
+Ranks lie in a line, in order of rack, server and group, so that whatever holds some of them holds an interval. How many
+of an interval's ranks send to another interval is counted, not gone through: a rank's `shift`-th successor is `shift
+stride` further in the line, or `(size - shift) stride` back where its communicator ends.
+"""
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float32, Int, Int32
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.batching import on_cpu
+from jaxsched.workload.patterns import EXCHANGE, EXPERT_GRADIENTS, GRADIENTS, NEIGHBOURS, TENSOR, PatternTable
+
+Interval = tuple[Int32[Array, "*i"], Int32[Array, "*i"]]  # first rank, and the one behind the last
+AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than adding to lists of links
+
+
+def _tail(end: Int32[Array, "*i"], span: Int32[Array, ""], head: Int32[Array, ""]) -> Int32[Array, "*i"]:
+    """How many `i` of `0 .. end - 1` have `i mod span >= head`."""
+    return end // span * (span - head) + jnp.maximum(end % span - head, 0)
+
+
+def count_sends(
+    stride: Int32[Array, ""], size: Int32[Array, ""], shift: Int[Array, ""] | int, source: Interval, target: Interval
+) -> tuple[Int32[Array, "*i"], Int32[Array, "*i"]]:
+    """Ranks of `source` whose `shift`-th successor is in `target`: further in the line, and back.
+
+    `shift` is 1 to `size` - 1; of a communicator of one rank with shift 1, none further, and all back, to themselves.
+    """
+    span = stride * size
+    head = span - shift * stride
+    first, last = jnp.maximum(source[0], target[0] - shift * stride), jnp.minimum(source[1], target[1] - shift * stride)
+    last = jnp.maximum(first, last)
+    on = last - first - (_tail(last, span, head) - _tail(first, span, head))
+    first, last = jnp.maximum(source[0], target[0] + head), jnp.minimum(source[1], target[1] + head)
+    last = jnp.maximum(first, last)
+    return on, _tail(last, span, head) - _tail(first, span, head)
+
+
+def count_all(plan: PatternTable, source: Interval, target: Interval) -> Int32[Array, "patterns *i"]:
+    """How many ranks of one interval send to one of another, by the patterns of a model; pairs, where all exchange."""
+    of = lambda kind: (plan.stride[kind], plan.size[kind])
+    rings = [sum(count_sends(*of(kind), 1, source, target)) for kind in (TENSOR, GRADIENTS, EXPERT_GRADIENTS)]
+    stages = count_sends(*of(NEIGHBOURS), 1, source, target)[0] + count_sends(*of(NEIGHBOURS), 1, target, source)[0]
+
+    def exchange(shift: Int32[Array, ""], pairs: Int32[Array, "*i"]) -> Int32[Array, "*i"]:
+        return pairs + sum(count_sends(*of(EXCHANGE), shift, source, target))
+
+    pairs = lax.fori_loop(1, plan.size[EXCHANGE], exchange, jnp.zeros_like(stages))
+    return jnp.stack([*rings, stages, pairs])
+
+
+def _bytes(plan: PatternTable, counts: Int32[Array, "patterns *i"]) -> Float32[Array, "*i"]:
+    return sum(plan.nbytes[kind] * count for kind, count in enumerate(counts))
+
+
+def _leaving(plan: PatternTable, held: Interval) -> Int32[Array, "patterns *i"]:
+    """How many of each interval's ranks send to one outside. Integers are subtracted: bytes would leave rounding."""
+    everybody = jnp.zeros_like(held[0]), jnp.broadcast_to(plan.gpus, held[0].shape)
+    return count_all(plan, held, everybody) - count_all(plan, held, held)
+
+
+def inside_bytes(plan: PatternTable, first: Int32[Array, "N K"], gpus: Int32[Array, "N K"]) -> Float32[Array, "wires"]:
+    """On PCIe of groups, QPI and NIC of servers, by each group's first rank and its GPUs of the job."""
+    groups, servers = (first, first + gpus), (first[:, 0], first[:, -1] + gpus[:, -1])
+    counts = _leaving(plan, groups)
+    for kind in (GRADIENTS, EXPERT_GRADIENTS):  # and the rings that are in one group
+        counts = counts.at[kind].add(count_sends(plan.stride[kind], plan.size[kind], 1, groups, groups)[1])
+    border = first[:, 1:]
+    left = jnp.broadcast_to(servers[0][:, None], border.shape), border
+    right = border, jnp.broadcast_to(servers[1][:, None], border.shape)
+    qpi = _bytes(plan, count_all(plan, left, right)).max(-1, initial=0.0)
+    return jnp.concatenate([_bytes(plan, counts).reshape(-1), qpi, _bytes(plan, _leaving(plan, servers))])
+
+
+def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) -> Float32[Array, "wires"]:
+    """Bytes per step and direction on every communication resource of one partition, by a job's GPUs in each group.
+
+    Args: `cluster`: one partition (no leading P axis); `plan`: of one model, without the axis of models.
+    """
+    own = gpus.sum(-1)
+    racks = jnp.arange(cluster.rack_id.shape[-1])
+    in_rack = jnp.where(cluster.server_rack[:, None] == racks, own[:, None], 0)
+    by_rack = in_rack.sum(0)
+    rack_first = jnp.cumsum(by_rack) - by_rack
+    server_first = ((jnp.cumsum(in_rack, 0) - in_rack) * (cluster.server_rack[:, None] == racks)).sum(-1)
+    server_first += rack_first[cluster.server_rack]
+    first = server_first[:, None] + jnp.cumsum(gpus, -1) - gpus
+
+    size = (len(racks), len(racks))
+    source = jnp.broadcast_to(rack_first[:, None], size), jnp.broadcast_to((rack_first + by_rack)[:, None], size)
+    target = source[0].T, source[1].T
+    flows = _bytes(plan, count_all(plan, source, target)) * (1.0 - jnp.eye(len(racks)))
+    return jnp.concatenate([inside_bytes(plan, first, gpus), _over_links(cluster, flows)])
+
+
+def _over_links(cluster: Cluster, flows: Float32[Array, "T T"]) -> Float32[Array, "E"]:
+    """Bytes on each link, by what racks send each other."""
+    if cluster.route.size <= AT_ONCE or not on_cpu():
+        return jnp.einsum("tu,tue->e", flows, cluster.route)
+    return jnp.zeros(cluster.route.shape[-1]).at[cluster.path].add(flows[..., None] * cluster.path_share)
+
+
+def ideal_bytes(
+    plan: PatternTable, servers: int, groups: int, server_gpus: Int32[Array, ""], group_gpus: Int32[Array, ""]
+) -> Float32[Array, "wires"]:
+    """As `inside_bytes`, where ranks fill up to `servers` servers of `server_gpus` GPUs, in groups of `group_gpus`."""
+    start = server_gpus * jnp.arange(servers)[:, None]
+    first = start + jnp.minimum(group_gpus * jnp.arange(groups), server_gpus)
+    ends = start + jnp.minimum(group_gpus * (1 + jnp.arange(groups)), server_gpus)
+    first, ends = jnp.minimum(first, plan.gpus), jnp.minimum(ends, plan.gpus)
+    return inside_bytes(plan, first, ends - first)

@@ -1,0 +1,1 @@
+"""Plans of jobs: tables, and what their ranks send."""

@@ -1,0 +1,113 @@
+"""What the ranks of a plan send over the wires of a placement (docs/semantics.md, section 3, "Plans")."""
+
+from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.workload.patterns import EXCHANGE, EXPERT_GRADIENTS, GRADIENTS, NEIGHBOURS, PATTERNS
+
+KINDS = len(PATTERNS)
+BOTH, ON, BACK = range(3)  # successors that are looked at: all, those further in the line, those back in it
+
+
+@compiled
+def is_planned(w: World, m: int) -> bool:
+    """Whether a model has a plan."""
+    return len(w.plans.gpus) > 0 and w.plans.gpus[m] > 0
+
+
+@compiled
+def line_up(w: World, t: Tables, p: int, j: int, used: int) -> None:
+    """Fill `Scratch.first` with the first rank of each of the first `used` places, in order of rack, server, group."""
+    k = w.site.groups.shape[1] // w.site.servers.shape[1]
+    rank, lined, rack = 0, 0, -1
+    while lined < used:
+        # All places of one rack, the next one; while racks ascend with the places, one turn is enough.
+        ahead = -1
+        for i in range(used):
+            here = w.site.servers[p, t.scratch.place[i].group // k].rack
+            if here > rack and (ahead < 0 or here < ahead):
+                ahead = here
+        rack = ahead
+        for i in range(used):
+            here = w.site.servers[p, t.scratch.place[i].group // k].rack
+            if here > rack and i == lined:
+                rack = here
+            if here == rack:
+                t.scratch.first[i] = rank
+                rank += t.scratch.place[i].workers * w.jobs[j].wide
+                lined += 1
+
+
+@compiled
+def _tail(end: int, span: int, head: int) -> int:
+    """How many `i` of `0 .. end - 1` have `i mod span >= head`."""
+    return end // span * (span - head) + max(end % span - head, 0)
+
+
+@compiled
+def _count(stride: int, size: int, shift: int, way: int, x: int, y: int, u: int, v: int) -> int:
+    """Ranks `x .. y - 1` whose `shift`-th successor is one of `u .. v - 1`."""
+    span, count = stride * size, 0
+    head = span - shift * stride
+    if way != BACK:
+        first, last = max(x, u - shift * stride), min(y, v - shift * stride)
+        if last > first:
+            count += last - first - (_tail(last, span, head) - _tail(first, span, head))
+    if way != ON:
+        first, last = max(x, u + head), min(y, v + head)
+        if last > first:
+            count += _tail(last, span, head) - _tail(first, span, head)
+    return count
+
+
+@compiled
+def _count_kind(w: World, m: int, kind: int, x: int, y: int, u: int, v: int) -> int:
+    """How often ranks of one interval send to such of another, by one pattern."""
+    stride, size = w.plans.stride[m, kind], w.plans.size[m, kind]
+    if kind == NEIGHBOURS:
+        return _count(stride, size, 1, ON, x, y, u, v) + _count(stride, size, 1, ON, u, v, x, y)
+    if kind != EXCHANGE:
+        return _count(stride, size, 1, BOTH, x, y, u, v)
+    count = 0
+    for shift in range(1, size):
+        count += _count(stride, size, shift, BOTH, x, y, u, v)
+    return count
+
+
+@compiled
+def count_bytes_between(w: World, m: int, x: int, y: int, u: int, v: int) -> float:
+    """Bytes from one interval to another."""
+    total = 0.0
+    for kind in range(KINDS):
+        if w.plans.nbytes[m, kind] > 0.0:
+            total += w.plans.nbytes[m, kind] * _count_kind(w, m, kind, x, y, u, v)
+    return total
+
+
+@compiled
+def count_bytes_out(w: World, m: int, x: int, y: int, group: bool) -> float:
+    """Bytes from an interval to all others; of a GPU group, with those of the rings of gradients that are in it."""
+    total = 0.0
+    for kind in range(KINDS):
+        if w.plans.nbytes[m, kind] > 0.0:
+            count = _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m]) - _count_kind(w, m, kind, x, y, x, y)
+            if group and kind in (GRADIENTS, EXPERT_GRADIENTS):
+                count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], 1, BACK, x, y, x, y)
+            total += w.plans.nbytes[m, kind] * count
+    return total
+
+
+@compiled
+def find_end(w: World, t: Tables, j: int, i: int) -> int:
+    """The rank behind the last one of a place."""
+    return t.scratch.first[i] + t.scratch.place[i].workers * w.jobs[j].wide
+
+
+@compiled
+def count_bytes_inside(w: World, t: Tables, j: int, first: int, last: int) -> float:
+    """Bytes over QPI of the server of the places `first` to `last`: over the busiest border between two groups."""
+    most, m = 0.0, w.jobs[j].model
+    start, end = t.scratch.first[first], find_end(w, t, j, last)
+    for i in range(first + 1, last + 1):
+        border = t.scratch.first[i]
+        most = max(most, count_bytes_between(w, m, start, border, border, end))
+    return most
