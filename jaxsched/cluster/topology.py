@@ -75,14 +75,32 @@ class TreeRoutes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitRoutes:
-    """`base`'s routes with each link replaced by `ways` equal cables, over which ECMP spreads evenly."""
+    """`base`'s routes with each link replaced by `ways` equal cables; way w of all its links leads over spine w.
+
+    ECMP spreads evenly over them (`flows` None), or hashes: what a rack sends another is `flows` equal flows, each of
+    which stays on the spine that a hash of the two racks, its number and the seed draws, whatever lies there already.
+    """
 
     base: Route
     ways: int
+    flows: int | None = None
+    seed: int = 0
 
     def __call__(self, source: int, target: int) -> dict[int, float]:
         share = self.base(source, target)
-        return {link * self.ways + way: share[link] / self.ways for link in share for way in range(self.ways)}
+        return {
+            link * self.ways + way: share[link] * part
+            for link in share
+            for way, part in enumerate(self._parts(source, target))
+            if part > 0
+        }
+
+    def _parts(self, source: int, target: int) -> list[float]:
+        """The share of each spine in what one rack sends another."""
+        if self.flows is None:
+            return [1 / self.ways] * self.ways
+        drawn = np.random.default_rng((self.seed, source, target)).integers(self.ways, size=self.flows)
+        return (np.bincount(drawn, minlength=self.ways) / self.flows).tolist()
 
 
 def leaf_spine(
@@ -91,12 +109,15 @@ def leaf_spine(
     nic_gbits_s: float = NIC_GBITS_S,
     oversubscription: float = 2.0,
     spines: int | None = None,
+    flows: int | None = None,
+    seed: int = 0,
 ) -> Topology:
     """Two tiers: racks of consecutive servers, every leaf switch joined to every spine.
 
     One uplink and one downlink bundle per rack, each of `servers_per_rack * nic / oversubscription`, also for a last
     rack that is not full (the same switch). 2:1 is an assumption. With `spines` each bundle is kept as one link per
-    spine, `link 2 r spines + s` up and `(2 r + 1) spines + s` down, each with a share of 1/spines.
+    spine, `link 2 r spines + s` up and `(2 r + 1) spines + s` down, each with a share of 1/spines. With
+    `flows`, too, ECMP hashes: see `SplitRoutes`.
     """
     num_servers = _count(num_servers, "num_servers")
     servers_per_rack = _count(servers_per_rack, "servers_per_rack")
@@ -105,7 +126,12 @@ def leaf_spine(
     bundle = servers_per_rack * _bytes_s(nic_gbits_s) / _ratio(oversubscription, "oversubscription")
     names = [_numbered("rack", racks)]
     topology = _tree(rack, [np.arange(racks)], names, [bundle])
-    return topology if spines is None else _split(topology, _count(spines, "spines"))
+    if spines is None:
+        if flows is not None:
+            raise UserError(f"topology: flows is {flows}, without spines; it needs spines, over which flows are hashed")
+        return topology
+    flows = None if flows is None else _count(flows, "flows")
+    return _split(topology, _count(spines, "spines"), flows, check_whole(seed, "topology", "seed", 0, 2**31 - 1))
 
 
 def fat_tree(
@@ -202,7 +228,7 @@ def _tree(
     )
 
 
-def _split(topology: Topology, ways: int) -> Topology:
+def _split(topology: Topology, ways: int, flows: int | None, seed: int) -> Topology:
     """A leaf-spine with each link as `ways` equal cables, to spine 0, 1, ...: link `e` becomes `e ways + spine`."""
     assert topology.link_ends is not None
     racks = len(topology.rack_names)
@@ -212,7 +238,7 @@ def _split(topology: Topology, ways: int) -> Topology:
         topology,
         link_names=tuple(f"{name}:{way}" for name in topology.link_names for way in range(ways)),
         link_bytes_s=np.repeat(topology.link_bytes_s / ways, ways),
-        route=SplitRoutes(topology.route, ways),
+        route=SplitRoutes(topology.route, ways, flows, seed),
         switch_names=_numbered("spine", ways),
         link_ends=ends,
     )

@@ -53,7 +53,7 @@ def count_all(plan: PatternTable, source: Interval, target: Interval) -> Int32[A
 
 
 def _bytes(plan: PatternTable, counts: Int32[Array, "patterns *i"]) -> Float32[Array, "*i"]:
-    return sum(plan.nbytes[kind] * count for kind, count in enumerate(counts))
+    return jnp.asarray(sum(plan.nbytes[kind] * count for kind, count in enumerate(counts)))
 
 
 def _leaving(plan: PatternTable, held: Interval) -> Int32[Array, "patterns *i"]:

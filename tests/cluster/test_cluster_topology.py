@@ -74,6 +74,26 @@ def test_spines_are_cables_of_the_bundle():
     np.testing.assert_allclose(times, 1 / merged.link_bytes_s[0])
 
 
+def test_hashed_flows_stay_on_their_spines():
+    """Of 3 flows over 4 spines at least one spine has none, and what goes up to a spine comes down from it."""
+    hashed, other = (leaf_spine(64, spines=4, flows=3, seed=seed) for seed in (0, 1))
+    spread = []
+    for source in range(8):
+        for target in range(8):
+            route = hashed.route(source, target)
+            up, down = np.zeros(4), np.zeros(4)
+            for link, share in route.items():
+                (up if link // 4 == 2 * source else down)[link % 4] += share
+            np.testing.assert_array_equal(up, down)
+            assert up.sum() == pytest.approx(float(source != target)) and (up == 0).any()
+            spread += [up] if source != target else []
+    np.testing.assert_allclose(np.mean(spread, 0), 0.25, atol=0.1)
+    assert hashed.route(0, 1) == leaf_spine(64, spines=4, flows=3).route(0, 1)
+    assert any(hashed.route(0, rack) != other.route(0, rack) for rack in range(1, 8))
+    one = leaf_spine(64, spines=4, flows=1).route(0, 1)
+    assert len(one) == 2 and set(one.values()) == {1.0}
+
+
 @pytest.mark.parametrize(("ports", "servers"), [(2, 2), (4, 16), (6, 54), (8, 128)])
 def test_fat_tree_is_the_classic_one(ports, servers):
     """k pods of k/2 racks of k/2 servers, and every tier carries all servers at full rate."""
@@ -133,6 +153,9 @@ def test_host_map_of_one_core_has_no_core_links():
         (lambda: leaf_spine(8, oversubscription=-1.0), "oversubscription"),
         (lambda: leaf_spine(8, nic_gbits_s=float("nan")), "nic_gbits_s"),
         (lambda: leaf_spine(8, spines=0), "spines"),
+        (lambda: leaf_spine(8, flows=4), "flows is 4, without spines"),
+        (lambda: leaf_spine(8, spines=2, flows=0), "flows"),
+        (lambda: leaf_spine(8, spines=2, flows=1, seed=-1), "seed"),
         (lambda: fat_tree(8, racks_per_pod=1.5), "racks_per_pod"),
         (lambda: fat_tree(8, pod_oversubscription=float("inf")), "pod_oversubscription"),
         (lambda: from_host_map([]), "no hosts"),

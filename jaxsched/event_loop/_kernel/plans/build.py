@@ -14,8 +14,8 @@ from jaxsched.workload.patterns import PatternTable
 
 def build_plans(table: PatternTable) -> Plans:
     """Of a catalogue."""
-    whole = (np.asarray(leaf, np.int64) for leaf in (table.gpus, table.stride, table.size))
-    return Plans(*whole, np.asarray(table.nbytes, np.float64))
+    gpus, stride, size = (np.asarray(leaf, np.int64) for leaf in (table.gpus, table.stride, table.size))
+    return Plans(gpus, stride, size, np.asarray(table.nbytes, np.float64))
 
 
 def compute_planned_comm_s(
