@@ -34,7 +34,7 @@ def initial(setting: Setting) -> TrainState:
     states, draws = draw_worlds(world_key, setting.worlds, setting.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
     obs = observe(setting.queue, params, one)
-    weights = network.init(weight_key, obs, build_menu(params, one, obs))
+    weights = network.init(weight_key, obs, build_menu(params, one, obs, network.looks_ahead))
     weights = first_weights(setting.start.checkpoint, setting.start.freeze, network, weights)
     return TrainState(
         weights=weights,

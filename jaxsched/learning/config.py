@@ -45,6 +45,7 @@ class NetworkConfig:
     hierarchy: bool = True
     prior: bool = True
     may_wait: bool = True
+    looks_ahead: bool = False  # menus say what waiting would bring
 
     def rules(self) -> Rules:
         """What must hold."""

@@ -148,6 +148,7 @@ class SchedulerNetwork(nn.Module):
     are trained with everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is
     idle or some job would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it
     always does.
+    Who `looks_ahead` has menus that say what waiting would bring, and starts from `greedy-wait:sjf+spread+lifetime`.
     `kind` is one of `KINDS`; the flat one has no hierarchy.
     """
 
@@ -157,6 +158,7 @@ class SchedulerNetwork(nn.Module):
     hierarchy: bool = True
     prior: bool = True
     may_wait: bool = True
+    looks_ahead: bool = False
 
     def setup(self) -> None:
         def wide(bias: bool = True) -> nn.Dense:

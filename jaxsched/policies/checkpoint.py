@@ -26,7 +26,9 @@ from jaxsched.policies.menu import shapes_shown
 from jaxsched.policies.policy import Policy
 
 WHAT = "checkpoint"  # what its card says that the folder holds
-NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
+OLD_NETWORK_FIELDS = ("kind", "width", "exchange_rounds", "hierarchy", "prior", "may_wait")
+LATER_NETWORK_FIELDS = ("looks_ahead",)  # that cards of earlier versions do not have
+NETWORK_FIELDS = OLD_NETWORK_FIELDS + LATER_NETWORK_FIELDS
 QUEUE_FIELDS = ("order", "window")
 LATER_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline) if field.name not in QUEUE_FIELDS)
 
@@ -92,7 +94,7 @@ def _struct(name: str, of: type, required: Sequence[str], optional: Sequence[str
 class Card(msgspec.Struct, kw_only=True):
     """What the card of a checkpoint holds. The rest is there where it was trained here."""
 
-    network: _struct("Network", SchedulerNetwork, NETWORK_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
+    network: _struct("Network", SchedulerNetwork, OLD_NETWORK_FIELDS, LATER_NETWORK_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
     queue: _struct("Queue", Discipline, QUEUE_FIELDS, LATER_FIELDS)  # pyright: ignore[reportInvalidTypeForm]
     max_forwards: Count | None
     sizes: tuple[Size, Size, Size, Size] | None
@@ -139,7 +141,7 @@ def _check_weights(
 def _shapes_of(queue: Discipline, network: SchedulerNetwork, sizes: Sizes | None) -> dict[str, str]:
     """What `_shapes` says of the network's parameters; a sweep's policies have the same."""
     # a graph network's shapes do not depend on the cluster
-    obs, menu = shapes_shown(queue, get_cluster("leaf-spine-2", 2))
+    obs, menu = shapes_shown(queue, get_cluster("leaf-spine-2", 2), network.looks_ahead)
     if sizes is not None:
         obs, menu = _in_sizes(obs, menu, sizes)
     return _shapes(jax.eval_shape(network.init, jax.random.key(0), obs, menu))

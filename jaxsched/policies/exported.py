@@ -41,6 +41,7 @@ class Card(msgspec.Struct, kw_only=True):
     forwards: Count | None  # of a job, at most
     platforms: list[Text]
     checkpoint: Text = ""
+    looks_ahead: bool = False  # as in `SchedulerNetwork`
 
 
 def export_policy(
@@ -78,7 +79,7 @@ def export_policy(
         heads: Any = network.apply(weights, obs, menu)  # flax cannot know what it returns
         return most_likely(heads, obs, menu)
 
-    shapes = shapes_shown(queue, cluster)
+    shapes = shapes_shown(queue, cluster, network.looks_ahead)
     tree = jax.tree.structure(shapes)
     flat = jax.jit(lambda *leaves: tuple(jax.tree.leaves(decide(*jax.tree.unflatten(tree, leaves)))))
     program = jax_export.export(flat, platforms=platforms)(*jax.tree.leaves(shapes))
@@ -89,6 +90,7 @@ def export_policy(
         forwards=most,
         platforms=list(platforms),
         checkpoint=Path(checkpoint).name,
+        looks_ahead=network.looks_ahead,
     )
     cards.write_card(Path(folder), WHAT, msgspec.structs.asdict(card))
     write_bytes(Path(folder) / PROGRAM_FILE, bytes(program.serialize()))
@@ -112,7 +114,7 @@ def load_exported(folder: str | Path, name: str | None = None) -> Policy:
         act, option = run(*jax.tree.leaves(shown))
         return Choice(act=act, option=option)
 
-    return menu_policy(name or str(folder), choose, None, queue, card.forwards)
+    return menu_policy(name or str(folder), choose, None, queue, card.forwards, card.looks_ahead)
 
 
 def _program(folder: Path) -> "Exported":

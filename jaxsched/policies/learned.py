@@ -98,7 +98,7 @@ def learned_policy(
             )
         return _likeliest(network, weights, obs, offered.menu)
 
-    return menu_policy(name, choose, weights, queue, max_forwards)
+    return menu_policy(name, choose, weights, queue, max_forwards, network.looks_ahead)
 
 
 @functools.lru_cache(maxsize=32)
@@ -108,7 +108,7 @@ def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int |
     def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
         return _likeliest(network, weights, offered.observation, offered.menu)
 
-    return menu_act(choose, queue, max_forwards)
+    return menu_act(choose, queue, max_forwards, network.looks_ahead)
 
 
 def _likeliest(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu) -> Choice:

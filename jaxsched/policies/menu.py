@@ -1,7 +1,7 @@
 """Policies that choose from a menu: candidate placements of the window's jobs, with what each would do."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, make_params, wait_action
 from jaxsched.policies.base import Act, place_or_forward
 from jaxsched.policies.filling import ahead
+from jaxsched.policies.looking import Held, Hope, look_ahead, look_at_held
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
@@ -26,6 +27,7 @@ from jaxsched.semantics import CAPS
 from jaxsched.workload.jobs import make_job_list, to_table
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
+_LONG = 1e4  # run times of a job: so long a wait is as good as for ever
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
 
 
@@ -41,28 +43,60 @@ class Offered(NamedTuple):
 Chooser = Callable[[PRNGKeyArray, Offered, PyTree], Choice]
 
 
-def build_menu(params: EnvParams, state: State, obs: Observation) -> Menu:
+def build_menu(params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False) -> Menu:
     """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
 
-    If there are more than `OPTIONS` placements, the last of the last jobs are not offered.
+    If there are more than `OPTIONS` placements, the last of the last jobs are not offered. Who `looks_ahead` is told
+    what waiting would bring (`policies.looking`), and stakes are measured by that.
     """
-    window = make_window(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1])
+    window = make_window(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1], lifetimes=looks_ahead)
+    if looks_ahead:
+        return lane_by_lane(_build_ahead)(params, window, look_at_held(params, state))
     return lane_by_lane(_build)(params, window)
 
 
 def _build(params: EnvParams, window: Window) -> Menu:
-    parts = with_step_times(params, window)
-
     def of_job(part: Window, partition: Array, rank: Array) -> Menu:
         on = appraise(params, part, partition, rank)
         return _menu_of(on, rank, part.duration_s[rank], part.wait_s)
 
+    return _menus(with_step_times(params, window), window, of_job)
+
+
+def _build_ahead(params: EnvParams, window: Window, held: Held) -> Menu:
+    def of_job(part: tuple[Window, Held], partition: Array, rank: Array) -> Menu:
+        (window, held), duration = part, part[0].duration_s[rank]
+        on = appraise(params, window, partition, rank)
+        best = jnp.where(on.valid, on.effective, jnp.inf)[jnp.argmin(score(on))]
+        hope = look_ahead(params, window, held, partition, rank, best)
+        on = on.replace(stake=(on.effective - hope.then) * duration / hope.wait_s)
+        menu = _menu_of(on, rank, duration, window.wait_s)
+        more = jnp.where(menu.mask[:, None], _hopes(on, hope, duration), 0.0)
+        return menu.replace(features=jnp.concatenate([menu.features, more], -1))
+
+    return _menus((with_step_times(params, window), held), window, of_job)
+
+
+def _menus(parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], Menu]) -> Menu:
+    """The menus of all schedulers; `parts`: what `of_job` reads, with a leading axis over partitions."""
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some))
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(_compacted)(menus)
+
+
+def _hopes(on: Offers, hope: Hope, duration: Float32[Array, ""]) -> Float32[Array, "C 4"]:
+    """What the placements are beside what the job could reach, now and after a wait, and what they delay."""
+    waits = jnp.minimum(hope.wait_s / jnp.maximum(duration, 1.0), _LONG)
+    rows = [
+        jnp.log(on.effective / hope.reach),
+        jnp.full_like(on.own, jnp.log(hope.then / hope.reach)),
+        jnp.full_like(on.own, jnp.log1p(waits)),
+        jnp.log1p(on.later) / 4,
+    ]
+    return jnp.stack(rows, -1)
 
 
 def _compacted(menu: Menu) -> Menu:
@@ -86,7 +120,7 @@ def _menu_of(on: Offers, rank: Int32[Array, ""], duration: Float32[Array, ""], w
     free_after = jnp.where(touched, view.free - workers * on.gpus_per_worker, 0).sum(-1)
     shared = (touched & (view.total[layout.cpu] > 0)).sum(-1)
     cap = jnp.arange(workers.shape[0]) % len(CAPS)
-    stake = jnp.clip(jnp.log(on.stake + 1e-9), -_STAKE, _STAKE)
+    stake = jnp.clip(jnp.log(jnp.maximum(on.stake, 0.0) + 1e-9), -_STAKE, _STAKE)
     features = jnp.stack(
         [
             jnp.log(on.own),
@@ -134,15 +168,17 @@ def menu_policy(
     weights: PyTree,
     queue: Discipline,
     max_forwards: int | None = None,
+    looks_ahead: bool = False,
 ) -> Policy:
     """The policy that does what `choose(key, offered, weights)` picks, on queues of this discipline.
 
     It is asked only where a job may be placed or forwarded. A job is forwarded at most `max_forwards` times, if given.
+    `looks_ahead`: see `build_menu`.
     """
-    return Policy(name, menu_act(choose, queue, max_forwards), weights, asked=POSSIBLE, needs=ESTIMATES)
+    return Policy(name, menu_act(choose, queue, max_forwards, looks_ahead), weights, asked=POSSIBLE, needs=ESTIMATES)
 
 
-def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None) -> Act:
+def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks_ahead: bool = False) -> Act:
     """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
@@ -151,7 +187,7 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None) -> Ac
         obs = observe(queue, params, state)
 
         def decide() -> Action:
-            menu = build_menu(params, state, obs)
+            menu = build_menu(params, state, obs, looks_ahead)
             return to_action(state, obs, menu, choose(key, Offered(params, state, obs, menu), weights))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
@@ -160,7 +196,7 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None) -> Ac
     return act
 
 
-def shapes_shown(queue: Discipline, cluster: Cluster) -> tuple[Observation, Menu]:
+def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False) -> tuple[Observation, Menu]:
     """The shapes of what schedulers observe and are offered on a cluster, whatever the jobs."""
     params = make_params(cluster)
     job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
@@ -168,6 +204,6 @@ def shapes_shown(queue: Discipline, cluster: Cluster) -> tuple[Observation, Menu
     def look() -> tuple[Observation, Menu]:
         state = initial_state(EnvConfig(), params, job)
         obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs)
+        return obs, build_menu(params, state, obs, looks_ahead)
 
     return jax.eval_shape(look)

@@ -52,6 +52,8 @@ def prior_rule(config: TrainConfig, settings: Settings, policies: Sequence[str])
     no such rule under these settings.
     """
     usual = make_spec("greedy-wait", forward="spread")
+    if config.network.looks_ahead:  # a soft form of a rule that its discipline is only part of
+        return None
     queue = Discipline(**dataclasses.asdict(config.queue))
     rule = dataclasses.replace(usual, queue=dataclasses.replace(queue, window=usual.queue.window))
     name = next((name for name in policies if parse(name).act == rule), spell(rule))
