@@ -276,8 +276,9 @@ class Import:
 
     def run(self) -> None:
         """Read, show, write. UserError on any mistake."""
-        from jaxsched.cli.output import results, write_report
+        from jaxsched.cli.output import results, text
         from jaxsched.io.files import check_ending, check_outputs
+        from jaxsched.io.json_file import to_json
         from jaxsched.workload.catalogue import get_catalogue
         from jaxsched.workload.traces import read_log, write_log
 
@@ -286,10 +287,10 @@ class Import:
         gpus = gpus_of(self.cluster)
         log = read_log(self.file, catalogue=get_catalogue(self.models), format=self.format, strict=self.strict)
         found, lines = told(log, gpus, self.models)
-        print(f"{self.file}: {lines[0]}", *lines[1:], sep="\n")
-        write_report(self.json, found)
-        with results() as write:
+        with results() as write:  # first: who reads what is printed may go
+            write(self.json, text(to_json(found, 1)))
             write(self.out, lambda path: write_log(path, log))
+            print(f"{self.file}: {lines[0]}", *lines[1:], sep="\n")
 
 
 def gpus_of(cluster: str | None) -> int | None:

@@ -46,6 +46,14 @@ def test_a_result_is_not_lost_with_standard_error(stream, tmp_path):
     assert (tmp_path / "out.json").stat().st_size > 100
 
 
+def test_a_reader_that_has_gone_costs_no_file(trace, tmp_path):
+    """Before: a trace was written after what was understood had been printed."""
+    out = tmp_path / "out.csv"
+    done = shell(f"jaxsched import {trace} -o {out} --json {out}.json | exec 0<&-; true", PYTHONUNBUFFERED="1")
+    assert b"Traceback" not in done.stderr and out.read_text().count("\n") == 3
+    assert Path(f"{out}.json").stat().st_size > 100
+
+
 def test_a_closed_standard_output_costs_no_file(trace, tmp_path):
     done = shell(f"jaxsched check {trace} --json {tmp_path / 'out.json'} >&-")
     assert done.returncode == 0 and done.stdout == b"" and done.stderr.count(b"\n") == 1
