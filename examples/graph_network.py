@@ -1,14 +1,8 @@
-"""A graph network of one's own, on the graph that schedulers are shown, and the smallest learner that trains it.
-
-python examples/graph_network.py          100 updates, then a table beside rules
-"""
-
-import sys
+"""A graph network of one's own, the smallest learner that trains it, and a table beside rules."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jraph
 import optax
 
 import jaxsched
@@ -17,7 +11,7 @@ from jaxsched.machine import allow_whole_loops
 allow_whole_loops()  # before the first array: the clock's loops compile as one function
 
 JOBS = {"schedulers": 2, "num_jobs": 60, "mean_duration_s": 1800.0, "load": 0.9}
-ENVS, STEPS, DISCOUNT = 16, 128, 0.98
+ENVS, STEPS, DISCOUNT, UPDATES = 16, 128, 0.98, {"first": 0, "mine": 100}
 
 
 class Network(nn.Module):
@@ -25,12 +19,12 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, seen):
-        graph = jraph.GraphsTuple(**seen["graph"]._asdict())
+        graph = seen["graph"]
         nodes, count, real = nn.Dense(32)(graph.nodes), graph.nodes.shape[0], graph.edges[:, -1:]
         for _ in range(3):
             loudness = real * nn.sigmoid(nn.Dense(32)(graph.edges))
-            down = jraph.segment_sum(loudness * nodes[graph.senders], graph.receivers, count)
-            up = jraph.segment_sum(loudness * nodes[graph.receivers], graph.senders, count)
+            down = jax.ops.segment_sum(loudness * nodes[graph.senders], graph.receivers, count)
+            up = jax.ops.segment_sum(loudness * nodes[graph.receivers], graph.senders, count)
             nodes += nn.relu(nn.Dense(32)(nn.LayerNorm()(jnp.concatenate([nodes, down, up], -1))))
         p, options = seen["mask"].shape
         score = nn.Dense(1)(nodes[-p * options :]).reshape(p, options)
@@ -49,8 +43,7 @@ def train(env, updates, key, network, rate=1e-3):
         keep = DISCOUNT ** info["intervals"] * ~(terminated | truncated)  # rounds of one boundary are one moment
         return (after, turn), (seen, option, reward, keep[:, None])
 
-    def loss(weights, rounds, returns):
-        seen, option, *_ = rounds
+    def loss(weights, seen, option, returns):
         log_probs, value = jax.vmap(apply, (None, 0))(weights, seen)
         chosen = jnp.take_along_axis(log_probs, option[..., None], -1)[..., 0] * (seen["mask"].sum(-1) > 1)
         better = returns - value
@@ -61,7 +54,7 @@ def train(env, updates, key, network, rate=1e-3):
         carry, rounds = jax.lax.scan(lambda *step: play(weights, *step), carry, jax.random.split(key, STEPS))
         add = lambda later, step: (step[0] + step[1] * later,) * 2
         returns = jax.lax.scan(add, apply(weights, carry[0])[1], rounds[2:], reverse=True)[1]
-        change, momenta = optimizer.update(jax.grad(loss)(weights, rounds, returns), momenta)
+        change, momenta = optimizer.update(jax.grad(loss)(weights, *rounds[:2], returns), momenta)
         return optax.apply_updates(weights, change), momenta, carry
 
     carry = jax.vmap(env.reset)(jax.random.split(key, ENVS))
@@ -73,9 +66,8 @@ def train(env, updates, key, network, rate=1e-3):
 
 
 if __name__ == "__main__":
-    updates = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     env = jaxsched.make("leaf-spine-4", "distributed", observation="graph", may_wait=False, episodes=64, **JOBS)
     act = lambda key, seen, weights: jnp.argmax(Network().apply(weights, seen)[0], -1)
-    named = {name: train(env, count, jax.random.key(0), Network()) for name, count in (("first", 0), ("mine", updates))}
-    policies = ["random", "greedy-wait:sjf+spread", *(env.policy(name, act, own) for name, own in named.items())]
+    mine = [env.policy(name, act, train(env, count, jax.random.key(0), Network())) for name, count in UPDATES.items()]
+    policies = ["random", "greedy-wait:sjf+spread", *mine]
     print(jaxsched.compare("leaf-spine-4", "distributed", policies, seed=1000, seeds=16, **JOBS))

@@ -88,6 +88,8 @@ class _Run:
     """Folder of an earlier run to go on with; it knows its configuration."""
     track: Annotated[tuple[str, ...], optional("tensorboard|wandb ...")] = ()
     """Also write metrics for TensorBoard or Weights & Biases (offline) into the run's folder."""
+    profile: Annotated[Path | None, optional("FOLDER")] = None
+    """Have JAX's profiler record three chunks, and write there what it saw (docs/performance.md: how to read it)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,7 @@ class Train(_Overrides, _Run):
             print(f"train: {said}", file=sys.stderr, flush=True)
         try:
             with (
-                open_trackers(self.track if first else (), folder, to_dict(config)) as track,
+                open_trackers(self.track if first else (), folder, to_dict(config), self._profiled(config)) as track,
                 Display(["train"], config.ppo.chunks, "chunks") as display,
             ):
                 policy = train(
@@ -193,6 +195,15 @@ class Train(_Overrides, _Run):
         decisions = sum(row["decisions"] for row in read_rows(folder / METRICS_FILE))
         for line in doubts(read_card(policy)["curve"], decisions):
             print(f"train: {line}", file=sys.stderr)
+
+    def _profiled(self, config: "TrainConfig") -> Path | None:
+        """The folder for a profile. UserError if it cannot be written, or there will be nothing to record."""
+        from jaxsched.errors import UserError
+        from jaxsched.io.files import check_folder
+
+        if self.profile is not None and config.ppo.chunks < 2:
+            raise UserError("--profile: records from the second chunk on, this run has one")
+        return self.profile and check_folder(self.profile, "--profile")
 
     def command(self) -> str:
         """This command, as one would type it."""

@@ -92,12 +92,15 @@ def _chunk(
     ppo, (worlds, draws) = setting.ppo, environments
     key, *keys = jax.random.split(jax.random.wrap_key_data(state.key_data), 5)
     play, pick, learn, again = (shard_key(one, ppo.shards) for one in keys)
-    worlds, experience, bootstrap, counts = rollout.collect(play, setting.rollout, state.weights, draws, worlds)
-    batch, scale = _estimate(pick, ppo, state.return_scale, experience, bootstrap)
+    with jax.named_scope("play"):
+        worlds, experience, bootstrap, counts = rollout.collect(play, setting.rollout, state.weights, draws, worlds)
+    with jax.named_scope("estimate"):
+        batch, scale = _estimate(pick, ppo, state.return_scale, experience, bootstrap)
     learn_policy = (state.chunk >= ppo.critic_only_chunks).astype(jnp.float32)
-    weights, opt_state, losses = update(
-        learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy, setting.start.freeze
-    )
+    with jax.named_scope("learn"):
+        weights, opt_state, losses = update(
+            learn, setting.network, ppo, state.weights, state.optimizer, batch, learn_policy, setting.start.freeze
+        )
     metrics = _metrics(experience, counts, losses, scale, ppo.shards)
     if experience.fault is not None:
         metrics["fault"] = experience.fault

@@ -1,4 +1,4 @@
-"""Metrics of a training run for TensorBoard and Weights & Biases, beside the run's own `metrics.jsonl`.
+"""Metrics of a training run for TensorBoard and Weights & Biases, beside the run's own `metrics.jsonl`; and profiles.
 
 Both need the extra `track`. Nothing leaves the machine: W&B writes an offline run, which `wandb sync FOLDER` uploads.
 """
@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxsched.errors import UserError
 
+PROFILED = 3  # chunks
 Row = Mapping[str, float]
 Log = Callable[[dict[str, float], int], None]  # (figures, chunk)
 STEP = "chunk"
@@ -42,6 +45,12 @@ def _wandb(run: Path, config: Mapping[str, Any]) -> Iterator[Log]:
         yield lambda figures, chunk: logged.log(figures, step=chunk)
 
 
+def _options() -> jax.profiler.ProfileOptions:
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # the program's own operations: Python does nothing within a chunk
+    return options
+
+
 TRACKERS = {"tensorboard": (_tensorboard, "tensorboardX"), "wandb": (_wandb, "wandb")}  # and the package of each
 
 
@@ -56,16 +65,26 @@ def check_trackers(names: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def open_trackers(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) -> Iterator[Callable[[Row], None]]:
+def open_trackers(
+    names: tuple[str, ...], run: Path, config: Mapping[str, Any], profile: Path | None = None
+) -> Iterator[Callable[[Row], None]]:
     """Passes rows of metrics on to all trackers of `names`, which begin with the first row. Errors as above.
 
-    A figure that a chunk does not have is left out.
+    A figure that a chunk does not have is left out. Where there is a folder `profile`, what JAX's profiler records of
+    the chunks after the first one, which waits for its program, comes into it.
     """
     check_trackers(names)
     logs: list[Log] = []
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as recording:
+        chunks = 0
 
         def track(row: Row) -> None:
+            nonlocal chunks
+            chunks += 1
+            if profile is not None and chunks == 1:
+                recording.enter_context(jax.profiler.trace(str(profile), profiler_options=_options()))
+            if chunks == 1 + PROFILED:
+                recording.close()
             if not logs:
                 logs.extend(stack.enter_context(TRACKERS[name][0](run, config)) for name in names)
             figures = {name: float(value) for name, value in row.items() if name != "chunks" and math.isfinite(value)}

@@ -3,6 +3,8 @@
 import struct
 import time
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxsched.errors import UserError
@@ -27,6 +29,18 @@ def test_without_trackers_nothing_is_written(tmp_path):
     with open_trackers((), tmp_path, {}) as track:
         track(ROWS[0])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_is_of_three_chunks_after_the_first(tmp_path):
+    chunk = jax.jit(lambda x: jnp.sin(x @ x))
+    with open_trackers((), tmp_path, {}, tmp_path / "profile") as track:
+        for number in range(1, 7):
+            chunk(jnp.ones((64, 64))).block_until_ready()
+            track({"chunk": number, "chunks": 6})
+    (file,) = tmp_path.rglob("*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(file)).planes
+    names = [event.name for plane in planes for line in plane.lines for event in line.events]
+    assert sum("sine" in name and not name.startswith("end") for name in names) == trackers.PROFILED == 3
 
 
 def records(path) -> list[bytes]:
