@@ -14,11 +14,13 @@ from jaxsched.adaptive.workload import applications_in, read_workload
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.policies.registry import load_from_file
 
 NO_INTERFERENCE = "none"
 # Options of `simulate` and `evaluate` that mean something where jobs have profiles.
-MEANT = ("cluster", "gpu_speeds", "workload", "profiles", "policy", "policies", "interference", "interval_s")
+MEANT = ("cluster", "schedulers", "gpu_speeds", "workload", "profiles", "policy", "policies")
+MEANT_IN_TIME = ("interference", "interval_s")
 MEANT_FOR_OUTPUT = ("jobs_out", "json", "device")
 
 
@@ -57,7 +59,9 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     """
     _check_options(command)
     found = [find_policy(name) for name in policies]
-    nodes = nodes_of(get_inventory(command.cluster, command.gpu_speeds), command.cluster)
+    inventory = get_inventory(command.cluster, command.gpu_speeds)
+    _check_one_scheduler(inventory, command)
+    nodes = nodes_of(inventory, command.cluster)
     kinds, names = tuple(kind.kind for kind in nodes), applications_in(command.workload)
     apps = read_applications(profiles, kinds, names=names)
     jobs = read_workload(command.workload, apps)
@@ -111,6 +115,19 @@ def job_lines(result: Result) -> Iterator[str]:
         yield f"{job.name},{job.application},{times},{restarts},{due}\n"
 
 
+def _check_one_scheduler(inventory: Inventory, command: Any) -> None:
+    if len(inventory.partitions) > 1:
+        names = ", ".join(map(shorten, inventory.partitions))
+        raise UserError(
+            f"{command.cluster}: has partitions ({names}); jobs with profiles have one scheduler yet, of all servers"
+        )
+    count = inventory.schedulers if command.schedulers is None else command.schedulers
+    if count != 1:
+        raise UserError(
+            f"{command.cluster}: {count} schedulers; jobs with profiles have one yet, of all; say --schedulers 1"
+        )
+
+
 def _check_options(command: Any) -> None:
     if command.interference != NO_INTERFERENCE:
         raise UserError(
@@ -118,7 +135,7 @@ def _check_options(command: Any) -> None:
             f"say --interference {NO_INTERFERENCE}"
         )
     for field in dataclasses.fields(command):
-        if field.name in (*MEANT, *MEANT_FOR_OUTPUT):
+        if field.name in (*MEANT, *MEANT_IN_TIME, *MEANT_FOR_OUTPUT):
             continue
         if getattr(command, field.name) != field.default:
             raise UserError(f"--{field.name.replace('_', '-')}: has no effect with --profiles; leave it out")

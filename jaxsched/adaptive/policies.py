@@ -175,12 +175,17 @@ def pollux(view: View) -> Allocation:
     A change counts as the speedup times (age - restarts) / (age + a restart), unless the job holds no GPUs. A job at
     most doubles the most that it has had. The same objective as theirs; their optimiser is a genetic algorithm.
     """
-    choices = jnp.asarray([0, *widths(view.widths[0], view.of_plans.shape[-1] - 1)], jnp.int32)
-    return Allocation(gpus=by_gain(_harm(view, choices), choices, view.total[0]))
+    choices = whole_choices(view)
+    return Allocation(gpus=by_gain(harm(view, choices), choices, view.total[0]))
 
 
-def _harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
-    """Minus one over the speedup of every choice."""
+def whole_choices(view: View) -> Int[Array, "C"]:
+    """Nothing, and the numbers of GPUs that `whole_nodes` places."""
+    return jnp.asarray([0, *widths(view.widths[0], view.of_plans.shape[-1] - 1)], jnp.int32)
+
+
+def harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
+    """Minus one over the speedup of every choice, as `pollux` counts it."""
     goodput = view.goodput_at(choices)
     share = view.total[0] // jnp.maximum(view.active.sum(), 1)
     fair = view.goodput_at(jnp.clip(share, view.least_gpus, view.most_gpus)[:, None])

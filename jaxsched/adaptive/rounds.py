@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Int
 from jaxsched.adaptive.clock import advance, shape_of
 from jaxsched.adaptive.policies import Allocation, AllocationPolicy, view_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
+from jaxsched.errors import UserError
 
 CHUNK = 16  # rounds between choices of the jobs that are computed
 LEAST_WINDOW = 16
@@ -21,6 +22,11 @@ def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs
     decided = policy.allocate(view)
     decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
     gpus = jnp.where(view.active, decided.gpus, 0).astype(jnp.int32)
+    if decided.kind is None and len(world.widths) > 1:
+        raise UserError(
+            f"policy {policy.name}: gives numbers of GPUs only, but the cluster has {len(world.widths)} GPU types; it "
+            "should return Allocation(gpus=..., kind=...)"
+        )
     kind = jnp.zeros_like(gpus) if decided.kind is None else decided.kind
     order = jnp.arange(gpus.shape[0], dtype=jnp.int32) if decided.order is None else decided.order
     place = policy.placing(world, state, gpus, kind, order)

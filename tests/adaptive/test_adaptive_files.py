@@ -131,5 +131,32 @@ def test_mistakes_of_a_command(more, said, folder, capsys):
     assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("cluster", "more", "said"),
+    [
+        ("servers: [{count: 4, groups: [4]}]\nschedulers: 2\n", [], "2 schedulers; jobs with profiles have one yet"),
+        ("servers: [{count: 4, groups: [4]}]\n", ["--schedulers", "2"], "2 schedulers; jobs with profiles have one"),
+        (
+            "servers: [{count: 2, groups: [4]}, {count: 2, groups: [4]}]\npartitions: {a: 2, b: 2}\n",
+            ["--schedulers", "1"],
+            "has partitions (a, b); jobs with profiles have one scheduler",
+        ),
+        (
+            "servers: [{count: 2, groups: [4], gpu_type: T4}, {count: 2, groups: [4], gpu_type: V100}]\n",
+            ["--schedulers", "1"],
+            "policy equal: gives numbers of GPUs only, but the cluster has 2 GPU types",
+        ),
+    ],
+)
+def test_what_is_not_joined_yet_is_refused(cluster, more, said, folder, tmp_path, capsys):
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds=("", "T4", "V100"))
+    (tmp_path / "cluster.yaml").write_text(cluster)
+    options = ["--profiles", str(tmp_path / "profiles"), "--cluster", str(tmp_path / "cluster.yaml")]
+    options += ["--workload", str(folder / "workload.csv"), "--policy", "equal", "--interference", "none", *more]
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *options])
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
 def test_widths():
     assert widths(4, 16) == [1, 2, 4, 8, 12, 16] and widths(8, 8) == [1, 2, 4, 8] and widths(6, 12) == [1, 2, 4, 6, 12]
