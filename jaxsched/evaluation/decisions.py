@@ -6,7 +6,7 @@ What only the event loop plays is done once more from the record of its starts a
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from jaxsched.env.state import PLACE, STOP, Action, EnvConfig, EnvParams, State
 from jaxsched.event_loop import Run, numba_missing
 from jaxsched.machine import loop_options
 from jaxsched.options import MOST_ROUNDS
-from jaxsched.policies.base import place_or_forward
+from jaxsched.policies.base import Judgement, place_or_forward
 from jaxsched.policies.offers import Offers, appraise, make_window, with_step_times
 from jaxsched.policies.policy import Policy
 from jaxsched.simulation.attempts import STOPPED, Attempts
@@ -153,6 +153,7 @@ class Decision:
     job: int  # position in the job list
     at_s: float
     places: list[Place]  # the least cost of all jobs together first
+    sure: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of a learned policy: `Judgement`, by field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +163,7 @@ class _Programs:
     onward: Callable[[State, Bool[Array, "J"], Int32[Array, ""]], tuple[State, Action, Int32[Array, ""], Array]]
     explain: Callable[[State, Action, Int32[Array, ""]], Offers]
     step: Callable[[State, Action], State]
+    judge: Callable[[State], Judgement | None]
 
 
 def decisions_of(
@@ -211,7 +213,9 @@ def decisions_of(
             if row[p] not in first or not _same(attempts, first[int(row[p])], p, at_s, workers):
                 return found
             on = jax.device_get(programs.explain(state, action, jnp.int32(p)))
-            found.append(Decision(int(row[p]), at_s, _places(on, result, int(row[p]), server_id[p])))
+            told = jax.device_get(programs.judge(state))
+            sure = {} if told is None else {name: float(leaf[p]) for name, leaf in vars(told).items()}
+            found.append(Decision(int(row[p]), at_s, _places(on, result, int(row[p]), server_id[p]), sure))
             wanted[row[p]] = False
         state = programs.step(state, action)
     return found
@@ -263,8 +267,11 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
         gpu = jnp.int32(-1) if action.gpu is None else action.gpu[p]
         return appraise(there, part, p, jnp.int32(0), (taken, gpu))
 
-    options = loop_options()
-    return _Programs(*(jax.jit(program, compiler_options=options) for program in (onward, explain, step)))
+    def judge(state: State) -> Judgement | None:
+        return policy.judge and policy.judge(state, params, policy.weights)
+
+    programs = (onward, explain, step, judge)
+    return _Programs(*(jax.jit(program, compiler_options=loop_options()) for program in programs))
 
 
 def _places(on: Offers, result: Outcome, job: int, server_id: Int[np.ndarray, "N"]) -> list[Place]:

@@ -195,6 +195,7 @@ def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         {
             "job": decision.job,
             "at_s": decision.at_s,
+            "sure": {name: round(value, 4) for name, value in decision.sure.items()},
             "places": [
                 {
                     "servers": place.servers,

@@ -15,8 +15,21 @@ from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps
 from jaxsched.policies.rules import View
 from jaxsched.policies.spec import STAY, TO_IDLE
+from jaxsched.pytree import Pytree
 
 Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
+
+
+class Judgement(Pytree):
+    """How sure a learned policy is of what it does, for every scheduler."""
+
+    act: Float32[Array, "P"]  # probability of doing something rather than waiting
+    option: Float32[Array, "P"]  # probability of the likeliest option, if something is done
+    entropy: Float32[Array, "P"]  # of both decisions together, in nats; 0 where nothing is legal
+    value: Float32[Array, "P"]  # of the critic: what is still to come, in units of the training's rewards
+
+
+Judge = Callable[[State, EnvParams, PyTree], Judgement]
 
 
 def make_views(state: State, params: EnvParams) -> tuple[View, View]:

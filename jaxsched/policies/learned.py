@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float32, PRNGKeyArray, PyTree
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.queues import Discipline
-from jaxsched.env.state import POSSIBLE
+from jaxsched.env.state import POSSIBLE, EnvParams, State
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
-from jaxsched.policies.base import Act
-from jaxsched.policies.menu import Offered, menu_act, menu_policy
+from jaxsched.policies.base import Act, Judge, Judgement
+from jaxsched.policies.menu import Offered, build_menu, look, menu_act, menu_policy
 from jaxsched.policies.policy import Policy
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
@@ -84,10 +84,10 @@ def learned_policy(
     """
     if sizes is None:
         try:
-            act = _graph_act(network, queue, max_forwards)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
+            act, judge = _graph_act(network, queue, max_forwards)  # pyright: ignore[reportArgumentType]  # flax makes it hashable
         except TypeError:  # the queue's order is an object that has no hash
-            act = _graph_act.__wrapped__(network, queue, max_forwards)
-        return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES)
+            act, judge = _graph_act.__wrapped__(network, queue, max_forwards)
+        return Policy(name, act, weights, asked=POSSIBLE, needs=ESTIMATES, judge=judge)
 
     def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
         obs = offered.observation
@@ -102,13 +102,22 @@ def learned_policy(
 
 
 @functools.lru_cache(maxsize=32)
-def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int | None) -> Act:
-    """The same function for all weights of a network, so that these share a compiled program."""
+def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int | None) -> tuple[Act, Judge]:
+    """The same functions for all weights of a network, so that these share a compiled program."""
 
     def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
         return _likeliest(network, weights, offered.observation, offered.menu)
 
-    return menu_act(choose, queue, max_forwards, network.looks_ahead)
+    def judge(state: State, params: EnvParams, weights: PyTree) -> Judgement:
+        params, obs = look(queue, max_forwards, state, params)
+        menu = build_menu(params, state, obs, network.looks_ahead)
+        heads = cast(Heads, network.apply(weights, obs, menu))
+        logits, _ = option_logits(heads, obs, menu)
+        _, entropy = log_prob_and_entropy(heads, obs, menu, most_likely(heads, obs, menu))
+        chances = jax.nn.softmax(logits)
+        return Judgement(act=jax.nn.sigmoid(heads.act), option=chances.max(-1), entropy=entropy, value=heads.value)
+
+    return menu_act(choose, queue, max_forwards, network.looks_ahead), judge
 
 
 def _likeliest(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu) -> Choice:

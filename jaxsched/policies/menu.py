@@ -182,9 +182,7 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks
     """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        if max_forwards is not None:
-            params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-        obs = observe(queue, params, state)
+        params, obs = look(queue, max_forwards, state, params)
 
         def decide() -> Action:
             menu = build_menu(params, state, obs, looks_ahead)
@@ -194,6 +192,13 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks
         return lax.cond(something, decide, lambda: wait_action(params.cluster))
 
     return act
+
+
+def look(queue: Discipline, max_forwards: int | None, state: State, params: EnvParams) -> tuple[EnvParams, Observation]:
+    """What a policy of this discipline observes, and the parameters under which a job is forwarded no more often."""
+    if max_forwards is not None:
+        params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
+    return params, observe(queue, params, state)
 
 
 def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False) -> tuple[Observation, Menu]:

@@ -9,7 +9,7 @@ from jaxsched.border import checked
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.state import ALWAYS, Action, Asked, EnvParams, State
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Act
+from jaxsched.policies.base import Act, Judge
 from jaxsched.policies.heuristics import make_heuristic, make_waiting
 from jaxsched.policies.spec import WAITING, PolicySpec
 from jaxsched.user_code import call, is_ours, name_of
@@ -30,6 +30,7 @@ class Policy:
     weights: PyTree = None  # of a function
     asked: Asked | None = None  # the boundaries at which it must be asked, see `intervals_ahead`; None: as `act` needs
     needs: str | None = None  # what it must know of run times, one of `env.knowledge.KNOWLEDGE`; None: as `act` needs
+    judge: Judge | None = None  # of a learned function: how sure it is
 
     def __post_init__(self) -> None:
         """UserError for weights that nothing would read."""

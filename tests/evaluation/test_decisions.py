@@ -46,6 +46,25 @@ def test_greedy_wait_takes_the_cheapest_place(cluster, job_lists):
 
 
 @pytest.mark.slow
+def test_a_learned_policy_says_how_sure_it_is(cluster, job_lists):
+    policy, jobs = parse("quickstart"), job_lists[0]
+    ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
+    found = decisions_of(policy, result, cluster, SETTINGS, find_most_lost(result, 8))
+    assert len(found) == 8
+    for decision in found:
+        sure = decision.sure
+        assert set(sure) == {"act", "option", "entropy", "value"} and all(map(np.isfinite, sure.values()))
+        acts, option = sure["act"], sure["option"]
+        assert 0.5 <= acts <= 1 and 0 < option <= 1 + 1e-6, "it did what is most likely"
+        waits = max(1 - acts, 1e-30)
+        least = (
+            -acts * np.log(acts) - waits * np.log(waits) - acts * np.log(option)
+        )  # options have -log of the largest at least
+        assert sure["entropy"] >= least - 1e-3
+    assert len({decision.sure["value"] for decision in found}) > 1
+
+
+@pytest.mark.slow
 def test_a_run_that_is_not_repeated_is_not_explained(cluster, job_lists):
     policy, jobs = parse("random"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], Settings(record_placements=True, seed=5)).values()
