@@ -111,7 +111,7 @@ def what_is(path: Path) -> str | None:
 
 
 def _folder(path: Path) -> str:
-    from jaxsched.calibration import step_time, transformer
+    from jaxsched.calibration import step_time
     from jaxsched.calibration.interference import files as interference
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
@@ -124,6 +124,7 @@ def _folder(path: Path) -> str:
     from jaxsched.policies import evolved
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.sweeps.rows import ROWS_FILE, read_sweep_rows
+    from jaxsched.workload import transformer
 
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)

@@ -185,3 +185,9 @@ def test_the_help_names_every_source():
     from jaxsched.workload.traces import FORMATS
 
     assert all(f"| `{source.name}` |" in page for source in FORMATS)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "seeking"])
+def test_check_tells_what_a_folder_holds(name, capsys):
+    main(["check", str(Path(__file__).parents[2] / "checkpoints" / name)])
+    assert " a checkpoint" in (said := capsys.readouterr().out) or "a policy that seeks" in said
