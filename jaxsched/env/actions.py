@@ -23,6 +23,7 @@ from jaxsched.env.state import (
     STOP,
     Action,
     EnvParams,
+    Overtaken,
     Records,
     Running,
     State,
@@ -139,7 +140,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
         queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
         running=_run(params, state, placed, job),
-        records=_record(state, placed),
+        records=_record(state, placed, action.overtaken),
     )
     for on_start in ON_START:
         state = on_start(params, state, placed)
@@ -181,9 +182,13 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
     )
 
 
-def _record(state: State, placed: Placed) -> Records:
-    """The records with the jobs that are `placed`; they keep a job's first start."""
+def _record(state: State, placed: Placed, overtaken: Overtaken | None) -> Records:
+    """The records with the jobs that are `placed`; they keep a job's first start. Also what is owed to those passed."""
     records, row = state.records, placed.row
+    if overtaken:
+        owed = placed.in_rows(records.owed_s, jnp.zeros(len(row)))
+        passed = jnp.where(placed.legal, overtaken.row, len(owed))
+        records = records.replace(owed_s=owed.at[passed].add(overtaken.cost_s, mode="drop"))
     again = started_before(state, row)
     return records.replace(
         status=placed.in_rows(records.status, jnp.full_like(row, RUNNING)),
@@ -217,8 +222,10 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     emptied = state.queue.at[p, jnp.where(legal, action.slot, slots)].set(-1, mode="drop")
     queue = _enqueue(emptied, row, jnp.clip(action.target, 0, partitions - 1), rank, legal)
     moved = jnp.where(legal, row, state.records.forwards.shape[-1])
-    forwards = state.records.forwards.at[moved].add(jnp.int8(1), mode="drop")
-    return state.replace(queue=queue, records=state.records.replace(forwards=forwards)), legal
+    records = state.records.replace(forwards=state.records.forwards.at[moved].add(jnp.int8(1), mode="drop"))
+    if action.overtaken:
+        records = records.replace(owed_s=records.owed_s.at[moved].set(0.0, mode="drop"))
+    return state.replace(queue=queue, records=records), legal
 
 
 def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P R"]]:

@@ -134,6 +134,7 @@ def _no_records(config: EnvConfig, jobs: int, groups: int) -> Records:
         finish=_ints(jobs, fill=-1),
         finish_offset_s=_floats(jobs),
         forwards=_ints(jobs, dtype=jnp.int8),
+        owed_s=_floats(jobs),
         workers=_ints(placed, groups, dtype=jnp.int8),
         ps=_ints(placed, groups, dtype=jnp.int16),
         gpu=_ints(placed if config.shared_gpus else 0, fill=-1),

@@ -177,6 +177,7 @@ class Records(Pytree):
     finish: Int32[Array, "J"]  # boundary before the finish
     finish_offset_s: Float32[Array, "J"]  # seconds after that boundary
     forwards: Int8[Array, "J"]
+    owed_s: Float32[Array, "J"]  # of a queued job: what those have cost it that passed it, if policies note it
     workers: Int8[Array, "Jr NK"]  # of the last placement
     ps: Int16[Array, "Jr NK"]  # likewise
     gpu: Int32[Array, "Jrs"]  # as in `Running`; likewise
@@ -254,6 +255,13 @@ class State(Pytree):
         return servers_svg(free + held.sum(1) + partly, fill, titles, key)
 
 
+class Overtaken(Pytree):
+    """The gang that each scheduler's placement passes, and the seconds that this costs it; see `Records.owed_s`."""
+
+    row: Int32[Array, "P"]  # of the job table
+    cost_s: Float32[Array, "P"]
+
+
 class Action(Pytree):
     """What every scheduler does in one round."""
 
@@ -264,6 +272,7 @@ class Action(Pytree):
     target: Int32[Array, "P"]  # partition to forward to
     stop: Bool[Array, "P R"] | None = None  # running slots whose jobs are stopped; None: nobody stops any
     gpu: Int32[Array, "P"] | None = None  # the group's GPU that a fraction gets, -1 or None: that of the rule
+    overtaken: Overtaken | None = None  # None: the policy does not go by it
 
 
 def wait_action(cluster: Cluster) -> Action:

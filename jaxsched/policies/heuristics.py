@@ -3,8 +3,8 @@
 Two rules look at what placements would do to running jobs, and may wait for better ones; they know the laws.
 
 For each of the first jobs of its order `greedy-wait` tries every candidate placement, charges it with its own slowdown
-and with the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one. Here
-it waits by a threshold and its patience. That it looks ahead, as it does without these, only the event loop has.
+and with the slowdown it inflicts on all running jobs of the partition, and would rather wait than take a bad one.
+It waits by what it can have later (`policies.looking_ahead`), or by a threshold and its patience.
 
 `match` takes, of the jobs that may start and their places, the pair that costs least for the job's length. Where jobs
 share GPUs, what a place is worth depends on who runs there, and a job behind the first may suit it better. Fractions of
@@ -23,11 +23,12 @@ from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.env.extensions.pairs import as_seen
 from jaxsched.env.observation import window_slots
 from jaxsched.env.queues import Discipline, next_job, order_keys
-from jaxsched.env.reservations import openings
+from jaxsched.env.reservations import openings, weigh_openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
 from jaxsched.policies.base import Act, choose_forward, make_views, place_or_forward
 from jaxsched.policies.filling import quantise
+from jaxsched.policies.looking_ahead import had_better_wait
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.rules import RULES, Rule, View, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
@@ -103,10 +104,11 @@ Chosen = tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[
 
 
 def make_waiting(of: PolicySpec) -> Act:
-    """`greedy-wait`, by a threshold and patience, or `match` of docs/semantics.md, section 7, as a function.
+    """`greedy-wait` or `match` of docs/semantics.md, section 7, as a function.
 
-    Either accepts a placement of effective slowdown up to `threshold`, or one that loses no more seconds than
-    `patience` times the wait until something can change: the next completion in the partition, at least one interval.
+    `greedy-wait` may look ahead. Else either accepts a placement of effective slowdown up to `threshold`, or one that
+    loses no more seconds than `patience` times the wait until something can change: the next completion in the
+    partition, at least one interval.
     With `lifetimes` placements are also charged, when they are compared, with the seconds by which their servers would
     be wholly free later: wide gangs can start there. With `observe` what counts of models that share a GPU is what has
     been seen of them, see `env.extensions.pairs`.
@@ -117,17 +119,18 @@ def make_waiting(of: PolicySpec) -> Act:
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         params = as_seen(params, state) if of.observe else params
         keys = order_keys(queue, state, params)
-        can_start, open_to = openings(queue, params, state, keys)
+        can_start, open_to, passed = weigh_openings(queue, params, state, keys, weighs=of.ahead)
         slots, found = window_slots(queue, keys, state, can_start)
         slots, found = slots[:, :-1], found[:, :-1]
-        window = make_window(state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches)
+        window = make_window(state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches, ahead=of.ahead)
         key_of = jnp.take_along_axis(keys, slots, -1)
         relative = jnp.sqrt(key_of / jnp.maximum(key_of[:, :1], 1e-9)) if matches else jnp.ones_like(key_of)
         place, rank, workers, gpu = lane_by_lane(choose)(params, window, relative)
         slot = jnp.take_along_axis(slots, rank[:, None], -1)[:, 0]
         forward_slot, target, possible = choose_forward(state, params, keys, can_start, open_to, of.forward)
         named = gpu if window.every_gpu else None
-        return place_or_forward(state, place, slot, workers, possible, forward_slot, target, named)
+        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target, named)
+        return action.replace(overtaken=passed.by(slot)) if passed else action
 
     return act
 
@@ -177,8 +180,12 @@ def _choose_first(
     def best_offer(part: Window, p: Array, w: Array) -> tuple[Array, Array]:
         on = appraise(params, part, p, w)
         choice = jnp.argmin(score(on))
-        good = _accept(threshold, patience, on)
-        return good[choice] & on.valid[choice], on.workers[choice]
+        good = _accept(threshold, patience, on)[choice]
+        if part.leaving:
+            milli = part.job.milli if part.sharing else jnp.full_like(part.job.workers, WHOLE)
+            whole = milli[w] >= WHOLE
+            good = jnp.where(whole, ~had_better_wait(params, part, p, w, on.effective[choice]), good)
+        return good & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once
         accepted, options = of_parts(parts, window.some, best_offer, everywhere(nothing, window.some))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int16, Int32, Num
+from jaxtyping import Bool, Float32, Int8, Int16, Int32, Num
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import on_cpu, only_where
@@ -18,7 +18,7 @@ from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
 from jaxsched.env.extensions import sharing
-from jaxsched.env.extensions.requests import spare
+from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import list_candidates, list_single_gpus
@@ -47,6 +47,7 @@ class Window(Pytree):
     usable: Bool[Array, "P A NK"]  # as in `State`
     spare: Int32[Array, "P N r"]  # as in `View`
     now: StepTime | None = None  # of the running jobs, see `with_step_times`; None: each looks for itself
+    leaving: "Leaving | None" = None  # with `ahead`
     gpu_speeds: int = static(default=1)  # as in `State`
     lifetimes: bool = static(default=False)  # servers that are longer in use cost more
     every_gpu: bool = static(default=False)  # a fraction is offered single GPUs, not what its group's rule says
@@ -58,6 +59,17 @@ class SharedGpus(Pytree):
     shared: Int16[Array, "P NK S"]  # thousandths in use
     running: Sharers  # leaves [P, R], `gpu` -1 in free slots, too
     stretch: Float32[Array, "P R"]  # of the running jobs
+
+
+class Leaving(Pytree):
+    """When the running jobs end, and what is free then; of one partition without the axis P."""
+
+    end_s: Float32[Array, "P R"]  # by their estimates; infinite in free slots
+    whole: Bool[Array, "P R"]  # jobs with whole GPUs: their ends are looked at
+    workers: Int8[Array, "P R NK"]
+    gpus: Int32[Array, "P R"]  # of each worker
+    asks: Int32[Array, "P R r"]  # what each worker reserves; r = 0 where none does
+    others: Float32[Array, "P M"]  # utilisation by the jobs of other partitions
 
 
 class Offers(Pytree):
@@ -84,6 +96,7 @@ def make_window(
     *,
     lifetimes: bool = False,
     every_gpu: bool = False,
+    ahead: bool = False,
 ) -> Window:
     """What there is to choose from for queued jobs.
 
@@ -94,6 +107,7 @@ def make_window(
         found: There is a job in that slot; the others do not count.
         lifetimes: As in `Window`.
         every_gpu: Likewise.
+        ahead: For who looks ahead: also when the running jobs end.
     """
     running = state.running
     partitions = jnp.arange(state.queue.shape[0])
@@ -114,6 +128,7 @@ def make_window(
         sharing=_find_shared_gpus(state, params) if state.shares else None,
         usable=state.usable_by_partition,
         spare=spare(state, params.cluster) if state.asks else jnp.zeros((*state.free.shape[:2], 0), jnp.int32),
+        leaving=_find_leaving(state, end) if ahead else None,
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
@@ -124,6 +139,21 @@ def _find_exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P
     """Seconds until the last job of each server ends, 0 without jobs; `end_s`: until each job ends."""
     there = (state.running.job >= 0)[..., None] & (state.running.workers > 0).any(-1)
     return jnp.where(there, end_s[..., None], 0.0).max(1)
+
+
+def _find_leaving(state: State, end_s: Float32[Array, "P R"]) -> Leaving:
+    """What looking ahead needs of the running jobs; `end_s` as in `_find_exits`."""
+    running = state.running
+    (p, slots), gpus = running.job.shape, running.whole_gpus
+    asks = asks_of(state, jnp.maximum(running.job, 0)) if state.asks else jnp.zeros((p, slots, 0), jnp.int32)
+    return Leaving(
+        end_s=end_s,
+        whole=(running.job >= 0) & (gpus > 0),
+        workers=running.workers.reshape(p, slots, -1),
+        gpus=gpus,
+        asks=asks,
+        others=jnp.maximum(state.total - state.own, 0.0),
+    )
 
 
 def _find_shared_gpus(state: State, params: EnvParams) -> SharedGpus:
@@ -173,7 +203,9 @@ def appraise(
     now = window.now or step_time(params.interference, window.footprint, window.total[:, None])
     rows, shared = window.footprint, window.sharing
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
-    view, duration = _make_view(params, window, p, job), window.duration_s[w]
+    view, duration = make_view(params, window, p, job), window.duration_s[w]
+    if window.gpu_speeds > 1:
+        view = fastest(view, job)
     (workers, gpu), valid = _list_options(window, view, job, beside)
     best = best_hardware(params.cluster)
 
@@ -205,8 +237,8 @@ def appraise(
     )
 
 
-def _make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobSpec) -> View:
-    """The partition as a job sees it: what it may use, and of these GPUs the fastest."""
+def make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobSpec) -> View:
+    """The partition as a job sees it that may use GPUs of any speed."""
     room = sharing.room_of(window.free, window.sharing.shared) if window.sharing else jnp.zeros_like(window.free)
     view = View(
         cluster=one_partition(params.cluster, p),
@@ -217,8 +249,7 @@ def _make_view(params: EnvParams, window: Window, p: Int32[Array, ""], job: JobS
         usable=window.usable,
         spare=window.spare,
     )
-    view = for_job(view, job)
-    return fastest(view, job) if window.gpu_speeds > 1 else view
+    return for_job(view, job)
 
 
 def _list_options(

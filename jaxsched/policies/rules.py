@@ -71,11 +71,16 @@ def for_job(view: View, job: JobSpec) -> View:
 
 
 def fastest(view: View, job: JobSpec) -> View:
-    """The view without the free GPUs below the job's tier: the highest speed that enough free GPUs have or surpass."""
+    """The view without the free GPUs below the job's tier."""
+    fast = find_fast(view, job)
+    return view.replace(free=jnp.where(fast, view.free, 0), room=jnp.where(fast, view.room, 0))
+
+
+def find_fast(view: View, job: JobSpec) -> Bool[Array, "NK"]:
+    """The groups at the job's tier: the highest speed that enough free GPUs have or surpass."""
     speed, fits = view.cluster.group_speed.reshape(-1), capacity(view, job)
     enough = jnp.where(speed >= speed[:, None], fits, 0).sum(-1) >= job.workers
-    fast = speed >= jnp.where(enough, speed, -jnp.inf).max()
-    return view.replace(free=jnp.where(fast, view.free, 0), room=jnp.where(fast, view.room, 0))
+    return speed >= jnp.where(enough, speed, -jnp.inf).max()
 
 
 def per_server(layout: Layout, values: Num[Array, "NK"]) -> Num[Array, "N"]:

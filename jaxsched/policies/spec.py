@@ -115,7 +115,6 @@ class PolicySpec:
         queue = self.queue
         parts = {
             "a search": self.search > 0,
-            "greedy-wait that looks ahead": self.ahead,
             "'preempt'": queue.preempt,
             "'seek'": self.seek is not None,
             "a table of levels": isinstance(queue.order, LevelTable),

@@ -18,15 +18,17 @@ from tests.support import scripted, strategies
 from tests.support.cases import cases, few
 from tests.support.plans import with_plans
 from tests.support.sharing_laws import by_hand
-from tests.support.strategies import GREEDY, SPECS
+from tests.support.strategies import AHEAD, GREEDY, SPECS
 
 
 def oracle_policy(spec: str):
     """The oracle's policy of that name."""
     name, _, rest = spec.partition(":")
-    greedy = name in ("greedy-wait", "match")
+    greedy, options = name in ("greedy-wait", "match"), list(filter(None, rest.split("+")))
     values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
-    for option in filter(None, rest.split("+")):
+    if name == "greedy-wait" and not any(option == "preempt" or option[1:2].isdigit() for option in options):
+        values |= dict(order="sjf", forward="spread", reserve=True, lifetime=True, patience=None)
+    for option in options:
         if option.startswith("table"):
             table = strategies.random_table(int(option.removeprefix("table")))
             values |= dict(order="table", table=table.levels, table_margin=table.margin)
@@ -166,6 +168,22 @@ def test_heuristics_without_interference(case, spec):
 def test_greedy_wait(shape, data):
     case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(GREEDY[shape]))
     assert_same(case, spec, GREEDY[shape], "analytic")
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(case=strategies.cases("two"), spec=st.sampled_from(AHEAD["two"]))
+def test_some_that_look_ahead(case, spec):
+    assert_same(case, spec, AHEAD["two"], "analytic")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", AHEAD)
+@cases(70)
+@given(data=st.data())
+def test_who_looks_ahead(shape, data):
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(AHEAD[shape]))
+    assert_same(case, spec, AHEAD[shape], "analytic")
 
 
 @pytest.mark.long

@@ -6,7 +6,6 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings
@@ -53,6 +52,12 @@ def test_jobs_pass_a_gang_but_not_for_ever():
     assert kept.finished.all()
 
 
-def test_jax_says_that_it_does_not_look_ahead():
-    with pytest.raises(UserError, match="greedy-wait that looks ahead"):
-        played([0.0], [HOUR], [1], policies=(AHEAD,), engine="jax")
+def test_jax_looks_ahead_as_the_event_loop_does():
+    """A gang that waits for a rack of its own, one that others pass until it has waited for long, and who passes it."""
+    begin = [0.0, 0.0, 0.0, MINUTE, 2 * MINUTE, *(20 * MINUTE + HOUR * i for i in range(6))]
+    lasts_s = [2.9 * HOUR, HOUR, 3 * HOUR, 40 * HOUR, 1.5 * HOUR, *[6.5 * HOUR] * 6]
+    servers = [1, 1, 1, 2, 4, *[1] * 6]
+    (loop,), (jax,) = (played(begin, lasts_s, servers, policies=(AHEAD,), engine=engine) for engine in ("auto", "jax"))
+    assert jax.start_s.tolist() == loop.start_s.tolist() and jax.stats.engine == "jax" != loop.stats.engine
+    assert loop.start_s[3] > MINUTE, "it waits"
+    np.testing.assert_allclose(jax.run_s, loop.run_s, rtol=1e-5)

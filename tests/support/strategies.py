@@ -27,6 +27,7 @@ from tests.oracle.preemption import Preemption
 from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_cluster, random_case, random_jobs
 
 __all__ = [
+    "AHEAD",
     "GREEDY",
     "GUESSING",
     "INFORMED",
@@ -122,6 +123,12 @@ GREEDY = {
         "greedy-wait:sjf+spread+reserve+p1",
         "greedy-wait:lifetime+p2",
     ),
+}
+# These look ahead.
+AHEAD = {
+    "one": ("greedy-wait", "greedy-wait:area"),
+    "two": ("greedy-wait", "greedy-wait:fifo+consolidate+forward"),
+    "three": ("greedy-wait", "greedy-wait:tenants+stay"),
 }
 # All of these stop jobs, in worlds that allow it. The event loop plays them; the environment does what the oracle did.
 PREEMPTIVE = {
