@@ -12,6 +12,7 @@ a GPU do not wait for a better place.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -182,8 +183,8 @@ def _choose_first(
         choice = jnp.argmin(score(on))
         good = _accept(threshold, patience, on)[choice]
         if part.leaving:
-            milli = part.job.milli if part.sharing else jnp.full_like(part.job.workers, WHOLE)
-            whole = milli[w] >= WHOLE
+            milli: Any = part.job.milli  # an array where GPUs are shared
+            whole = milli[w] >= WHOLE if part.sharing else jnp.array(True)
             good = jnp.where(whole, ~had_better_wait(params, part, p, w, on.effective[choice]), good)
         return good & on.valid[choice], on.workers[choice]
 
