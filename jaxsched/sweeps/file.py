@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,7 +155,7 @@ def load_sweep(path: str | Path) -> Sweep:
         first = same.setdefault(digest(to_dict(point.config)), point.name)
         if first != point.name:
             raise UserError(f"{path}: {first!r} and {point.name!r} are the same run; leave one of them out")
-    if top.evaluate.workload not in WORKLOADS and not Path(top.evaluate.workload).exists():
+    if top.evaluate.workload not in WORKLOADS and not os.path.exists(top.evaluate.workload):
         raise UserError(f"{path}: evaluate: {unknown_workload(top.evaluate.workload)}")
     for policy, point in itertools.product(parse_all(top.evaluate.policies), points):
         try:

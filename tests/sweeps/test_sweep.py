@@ -327,6 +327,7 @@ MISTAKES = [  # content of the file, what the message must say
     (dict(axes={"seed": [1, 2]}), ("axes: seed: seeds are listed under `seeds`",)),
     (dict(variants={"a": {"seed": 3}}), ("variants: a: seed: is set by `seeds`, too",)),
     (dict(evaluate=TESTS | {"workload": "distribted"}), ("evaluate: workload: unknown 'distribted'",)),
+    (dict(evaluate=TESTS | {"workload": "x" * 999}), ("evaluate: workload: unknown 'xxx",)),
 ]
 
 
