@@ -55,15 +55,18 @@ class Check:
         check_report(self.json, *self.files)
         gpus = gpus_of(self.cluster)
         bad: list[UserError] = []
+        said: list[str] = []
         report: dict[str, Any] = {}
         for path in self.files:
             try:
                 lines, report[str(path)] = self._look(path, gpus)
-                print(f"{path}: {lines[0]}", *lines[1:], sep="\n")
+                said += [f"{path}: {lines[0]}", *lines[1:]]
             except UserError as error:
                 bad.append(error)
                 report[str(path)] = {"error": str(error)}
-        write_report(self.json, report)
+        write_report(self.json, report)  # first: who reads what is printed may have gone
+        if said:
+            print(*said, sep="\n")
         for error in bad[:-1]:
             tell(error)
         if bad:
