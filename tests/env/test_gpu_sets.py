@@ -18,12 +18,14 @@ POLICIES = {
         "greedy-wait:area+forward+lifetime+p1",
         "match:sjf+reserve+spread",
         "first-fit:fifo+forward",
+        "greedy-wait:sjf+consolidate",
     ),
     "three": (
         "load-balance:area+backfill+spread",
         "greedy-wait:sjf+spread+t1.3+p0.5+reserve",
         "least-interference:fifo+backfill+reserve+consolidate",
         "contention-aware:sjf+forward",
+        "greedy-wait:tenants",
     ),
 }
 

@@ -9,6 +9,7 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.event_loop import Run
 from tests.simulation.test_compiled_oracle import (
     COSTS,
+    LOOKING,
     MATCHING,
     PREEMPTIVE,
     SEEKING,
@@ -18,7 +19,7 @@ from tests.simulation.test_compiled_oracle import (
 )
 from tests.support import strategies
 
-EVERY = SPECS | MATCHING | SEEKING | PREEMPTIVE
+EVERY = SPECS | LOOKING | MATCHING | SEEKING | PREEMPTIVE
 
 
 def drawn(

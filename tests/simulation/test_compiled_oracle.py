@@ -43,6 +43,7 @@ SPECS = st.builds(
     st.sampled_from(("", "lifetime")),
     st.sampled_from(("", "reserve")),
 )
+LOOKING = st.builds(spec_of, st.just(GREEDY_WAIT), ORDERS, FORWARDS, st.sampled_from(("", "consolidate")))
 SEEKING = st.builds(
     spec_of,
     st.sampled_from([policy for policy in POLICIES if policy not in (GREEDY_WAIT, MATCH)]),

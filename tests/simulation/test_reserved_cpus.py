@@ -19,7 +19,7 @@ from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.traces import read_trace, write_native
-from tests.simulation.loop_cases import drawn, run_as_the_oracle
+from tests.simulation.loop_cases import LOOKING, drawn, run_as_the_oracle
 from tests.support import strategies
 from tests.support.cases import cases
 from tests.support.random_cases import asking_case
@@ -39,6 +39,13 @@ def same_as_the_oracle(case: strategies.Case, spec: str, *, in_python: bool) -> 
 @given(data=st.data())
 def test_some_policies(data):
     same_as_the_oracle(*drawn(data, "two", asking_case, SHARES), in_python=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=10)
+@given(data=st.data())
+def test_who_looks_ahead_sees_what_is_free_then(data):
+    same_as_the_oracle(*drawn(data, "three", asking_case, SHARES, LOOKING), in_python=True)
 
 
 @pytest.mark.long

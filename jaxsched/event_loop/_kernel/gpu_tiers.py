@@ -5,6 +5,7 @@ bound to GPU types either, nothing here is asked.
 """
 
 import numpy as np
+from jaxtyping import Int64
 
 from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.jit import compiled
@@ -148,6 +149,22 @@ def hide_others(w: World, t: Tables, p: int, j: int) -> None:
             t.free[p, a] = left
             t.shared.hidden[a] = 0 if seen else t.shared.room[p, a]
             t.shared.room[p, a] -= t.shared.hidden[a]
+
+
+@compiled
+def see_gpus(
+    w: World, t: Tables, p: int, j: int, tier: int, free: Int64[np.ndarray, "NK"], spare: Int64[np.ndarray, "N 2"]
+) -> None:
+    """As free GPUs of a partition, those of `free` that a gang sees at a tier: as many as `spare` is enough for."""
+    size, servers = w.jobs[j].size, w.site.servers.shape[1]
+    k = t.free.shape[1] // servers
+    for s in range(servers):
+        within = count_within(w, spare, s, j)
+        for a in range(s * k, (s + 1) * k):
+            left = free[a] if is_at_tier(w, p, a, j, tier) else 0
+            fits = count_fitting(left, size)
+            t.free[p, a] = left if fits <= within else within * size
+            within -= min(fits, within)
 
 
 @compiled

@@ -4,9 +4,9 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
 from jaxsched.event_loop._kernel.estimates import estimate_ends
-from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, show_others
+from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, see_gpus, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.occupancy import is_affected
+from jaxsched.event_loop._kernel.occupancy import is_affected, reserve
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
 from jaxsched.event_loop._kernel.records import STAMP, Tables, World
@@ -144,6 +144,8 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
 def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) -> float:
     """By when a job can be done, waiting included, over its estimate; at most `least`, which it is if it starts now."""
     estimate_s, reach, after_s = max(w.jobs[j].estimate_s, 1e-9), t.service[j].reach, 0.0
+    if w.asks:
+        _copy_free(t, p)
     while True:
         end_s = np.inf
         for i in range(t.partitions[p].running):
@@ -156,6 +158,15 @@ def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) 
         after_s = end_s
         _, then = find_best_candidate(w, t, p, j)
         least = min(least, waits + then)
+
+
+@compiled
+def _copy_free(t: Tables, p: int) -> None:
+    """Fill `without` and `spare` of `Scratch` with what is free of a partition, hidden or not."""
+    for a in range(t.free.shape[1]):
+        t.scratch.without[a] = t.free[p, a] + t.scratch.hidden[a]
+    for s in range(len(t.scratch.spare)):
+        t.scratch.spare[s, 0], t.scratch.spare[s, 1] = t.spare[p, s, 0], t.spare[p, s, 1]
 
 
 @compiled
@@ -197,6 +208,8 @@ def _empty(w: World, t: Tables, p: int, j: int, tier: int) -> None:
         on = t.on_group[p, a]
         on.users, on.cpu, on.pcie = 0, 0.0, 0.0
         t.free[p, a] = w.site.groups[p, a].gpus if is_at_tier(w, p, a, j, tier) else 0
+    if w.asks:
+        see_gpus(w, t, p, j, tier, w.site.group_gpus[p], w.site.reservable[p])
     for m in range(len(t.on_wire)):
         t.on_wire[m].users, t.on_wire[m].use = 0, 0.0
     t.scratch.left_s[:] = 0.0
@@ -211,6 +224,8 @@ def _let_end(w: World, t: Tables, p: int, after_s: float, until_s: float, j: int
         job = w.jobs[t.running[p, i].job]
         if job.size > 0 and after_s < t.scratch.end_s[i] <= until_s:
             _take_away(w, t, p, i, j, tier)
+    if w.asks:
+        see_gpus(w, t, p, j, tier, t.scratch.without, t.scratch.spare)
     for i in range(t.partitions[p].running):
         run = t.running[p, i]
         left = 1.0 - until_s / t.scratch.end_s[i] if t.scratch.end_s[i] > until_s else 0.0
@@ -230,6 +245,9 @@ def _take_away(w: World, t: Tables, p: int, i: int, j: int, tier: int) -> None:
         group = t.groups[p, slot, g]
         if is_at_tier(w, p, group.group, j, tier):
             t.free[p, group.group] += group.workers * wide
+        if w.asks:
+            t.scratch.without[group.group] += group.workers * wide
+            reserve(w, t.scratch.spare, group.group, t.running[p, i].job, -group.workers)
         on = t.on_group[p, group.group]
         on.users, on.stamp = on.users - 1, stamp
         on.cpu, on.pcie = (on.cpu - group.cpu, on.pcie - group.pcie) if on.users > 0 else (0.0, 0.0)

@@ -153,12 +153,13 @@ config: Any = numba_config  # its options are attributes that it sets when it is
 
 _PACKAGE = Path(__file__).parents[2]
 _SOURCES = (
-    *sorted(Path(__file__).parent.glob("*.py")),
+    *sorted(Path(__file__).parent.rglob("*.py")),
     _PACKAGE / "event_loop/coverage.py",
     _PACKAGE / "dynamics/resources.py",
     _PACKAGE / "dynamics/sharing.py",
     _PACKAGE / "semantics.py",
     _PACKAGE / "workload/jobs.py",
+    _PACKAGE / "workload/patterns.py",
 )
 _ONE_AT_A_TIME = threading.Lock()
 COMPILE_S = 20  # CPU seconds until the event loop is there, about
