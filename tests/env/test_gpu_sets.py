@@ -18,14 +18,12 @@ POLICIES = {
         "greedy-wait:area+forward+lifetime+p1",
         "match:sjf+reserve+spread",
         "first-fit:fifo+forward",
-        "greedy-wait:sjf+consolidate",
     ),
     "three": (
         "load-balance:area+backfill+spread",
         "greedy-wait:sjf+spread+t1.3+p0.5+reserve",
         "least-interference:fifo+backfill+reserve+consolidate",
         "contention-aware:sjf+forward",
-        "greedy-wait:tenants",
     ),
 }
 
@@ -41,12 +39,12 @@ def run_on_types(case, spec, config, specs):
     return state
 
 
-def same(data: st.DataObject, shape: str, *, asks: bool = False) -> None:
-    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(POLICIES[shape]))
+def same(data: st.DataObject, shape: str, *, asks: bool = False, policies=POLICIES) -> None:
+    case, spec = data.draw(strategies.cases(shape)), data.draw(st.sampled_from(policies[shape]))
     seed, part = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from((0.3, 0.7, 1.0)))
     case = bound_case(case, seed, part)
     case = asking_case(case, seed, data.draw(st.sampled_from((0.5, 1.0)))) if asks else case
-    assert_same(case, spec, POLICIES[shape], "analytic", run_on_types)
+    assert_same(case, spec, policies[shape], "analytic", run_on_types)
 
 
 @pytest.mark.slow
@@ -55,6 +53,13 @@ def same(data: st.DataObject, shape: str, *, asks: bool = False) -> None:
 @given(data=st.data())
 def test_some_policies(asks, data):
     same(data, "two", asks=asks)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(data=st.data())
+def test_who_looks_ahead(data):
+    same(data, "two", asks=True, policies=strategies.AHEAD)
 
 
 @pytest.mark.long
