@@ -13,6 +13,7 @@ from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
 from tests.adaptive.files import NODES, PER_NODE, SHARED, write_profiles, write_workload
 from tests.oracle import adaptive as oracle
+from tests.oracle import allocation
 from tests.support.cases import TIMES
 
 LISTS = 12 * TIMES
@@ -59,7 +60,8 @@ def test_random_lists(name, folder):
     for jobs, result in zip(lists, results):
         world = oracle.World(NODES, PER_NODE, interference=0.3)
         played = oracle_jobs(jobs, known, POLICIES[name].own_batch)
-        expected = world.play(played, getattr(oracle, name))
+        policy = getattr(allocation, name)
+        expected = world.play(played, policy, allocation.PLACING[policy])
         assert dict(zip([job.name for job in jobs], result.jct_s)) == expected
         np.testing.assert_allclose(result.gpu_s, [job.service for job in played], rtol=1e-12)
         np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
@@ -103,4 +105,5 @@ def test_pollux_is_as_good_as_the_published_one():
     (result,) = simulate(POLICIES["pollux"], apps, [jobs])
     assert result.jct_s.mean() <= 1.03 * np.mean([float(row["jct_s"]) for row in rows])
     played = oracle_jobs(jobs, oracle_apps(SHARED / "pollux" / "profiles", apps), own_batch=True)
-    assert oracle.World().play(played, oracle.pollux) == dict(zip([job.name for job in jobs], result.jct_s))
+    ends = oracle.World().play(played, allocation.pollux, oracle.whole_nodes)
+    assert ends == dict(zip([job.name for job in jobs], result.jct_s))

@@ -16,7 +16,8 @@ from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.invariants import watcher
 from tests.support.random_cases import random_outages
-from tests.support.strategies import COSTS, PREEMPTIVE, SPECS, STOPPING
+from tests.support.specs import PREEMPTIVE, SPECS
+from tests.support.strategies import COSTS, STOPPING
 
 RATES = st.sampled_from([300.0, 1500.0, 5000.0]), st.sampled_from([20.0, 300.0, 2000.0])
 

@@ -10,6 +10,7 @@ from tests.env.test_oracle import assert_same
 from tests.support import strategies
 from tests.support.cases import cases
 from tests.support.random_cases import asking_case, bound_case
+from tests.support.specs import AHEAD
 
 POLICIES = {
     "two": (
@@ -59,7 +60,7 @@ def test_some_policies(asks, data):
 @settings(max_examples=12)
 @given(data=st.data())
 def test_who_looks_ahead(data):
-    same(data, "two", asks=True, policies=strategies.AHEAD)
+    same(data, "two", asks=True, policies=AHEAD)
 
 
 @pytest.mark.long

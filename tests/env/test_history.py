@@ -20,7 +20,8 @@ from jaxsched.simulation.simulate import check_world
 from tests.env.test_oracle import assert_same
 from tests.support import strategies
 from tests.support.cases import cases, few
-from tests.support.strategies import COSTS, GUESSING, INFORMED
+from tests.support.specs import GUESSING, INFORMED
+from tests.support.strategies import COSTS
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from tests.support import scripted, strategies
 from tests.support.cases import cases, few
 from tests.support.plans import with_plans
 from tests.support.sharing_laws import by_hand
-from tests.support.strategies import AHEAD, GREEDY, SPECS
+from tests.support.specs import AHEAD, GREEDY, SPECS
 
 
 def oracle_policy(spec: str):
@@ -192,7 +192,7 @@ def test_the_cases_are_worth_running():
     waited, slowdown, forwards, rejected, held_back = [], [], 0, 0, 0
     for seed in range(40):
         case = strategies.random_case(seed, "two", interval_s=7.3)
-        state = strategies.run(case, "pack:area+backfill+forward", case.shape.config(), strategies.SPECS["two"])
+        state = strategies.run(case, "pack:area+backfill+forward", case.shape.config(), SPECS["two"])
         ours = strategies.outcome(case, state)
         waited += list(ours.start_s - case.jobs.submit_s > 2 * case.interval_s)
         slowdown += list((ours.finish_s - ours.start_s) / case.jobs.duration_s)

@@ -12,7 +12,7 @@ from tests.env.test_oracle import assert_same
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.random_cases import crowded_case
-from tests.support.strategies import SHARING
+from tests.support.specs import SHARING
 
 SEEDS = st.integers(0, 2**32 - 1)
 STOPS = [spec for row in SHARING.values() for spec in row if "preempt" in spec]

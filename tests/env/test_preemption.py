@@ -18,7 +18,8 @@ from tests.oracle.preemption import Preemption
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.invariants import watcher
-from tests.support.strategies import COSTS, FASTER, PREEMPTIVE, STOPPING, TABLES
+from tests.support.specs import FASTER, PREEMPTIVE, TABLES
+from tests.support.strategies import COSTS, STOPPING
 
 
 # The oracle's policy decides, and the environment does the same: what stops cost is the world's.

@@ -19,7 +19,8 @@ from tests.env.test_pairs import FEW, SEEDS
 from tests.support import strategies
 from tests.support.cases import cases, few
 from tests.support.random_cases import crowded_case
-from tests.support.strategies import GREEDY, SPECS, STOPPING, run_in_turns
+from tests.support.specs import GREEDY, SPECS
+from tests.support.strategies import STOPPING, run_in_turns
 
 
 def assert_oracle(case: strategies.Case, spec: str, specs: tuple[str, ...]) -> None:
