@@ -11,7 +11,7 @@ from jaxsched.cli.options import Output
 HELP = """Show the figures of clusters' networks, or draw one.
 
 NAME is a preset (leaf-spine-N, fat-tree-N, vl2-N, bcube-N, dragonfly-N, torus2d-N, torus3d-N, rail-N with N servers of
-8 GPUs, or philly) or a .csv (node list, host map) or .yaml file.
+8 GPUs, nvl72-N with N trays of 4 GPUs in racks of 18, or philly) or a .csv (node list, host map) or .yaml file.
 
 Examples:
   jaxsched cluster show leaf-spine-64 bcube-64 dragonfly-64

@@ -16,6 +16,7 @@ from jaxsched.cluster.servers import (
     most_frequent_type,
     partition_rows,
 )
+from jaxsched.cluster.topologies.nvl72 import find_blocks
 from jaxsched.cluster.topology import Topology
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
@@ -34,7 +35,8 @@ def build(
     route between two of its own racks uses. `gpu_speeds` may be on any scale: the type of most GPUs becomes 1.
 
     Raises `UserError` for a number of schedulers that leaves a partition empty (the message names a legal one), an
-    unknown GPU type, a topology of another size, or route tables above 8 GiB.
+    unknown GPU type, a topology of another size, a rack that is an NVLink domain in part or in two partitions, or route
+    tables above 8 GiB.
     """
     return build_rows(servers, topology, partition_rows(len(servers), schedulers), gpu_speeds)
 
@@ -48,6 +50,7 @@ def build_rows(
     """`build` with partitions of one's own: `rows` are the servers of each partition, -1 = padding."""
     if len(servers) != len(topology.server_rack):
         raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
+    blocks = find_blocks(servers, topology, rows)
     numbers = numbered_types(gpu_types(servers))
     racks = _local_racks(rows, np.asarray(topology.server_rack))
     link_id, route = _local_routes(racks, topology)
@@ -60,6 +63,7 @@ def build_rows(
         "server_id": on_device(rows, np.int32),
         "server_rack": on_device(np.stack(local_rack), np.int32),
         "rack_id": on_device(racks, np.int32),
+        "domain_block": on_device(np.where(racks >= 0, blocks[racks], 0)[:, : blocks.any() * racks.shape[1]], np.int32),
         "link_bytes_s": on_device(np.append(topology.link_bytes_s, 1.0), np.float32),
         "link_id": on_device(link_id, np.int32),
         "route": on_device(route, np.float32),
@@ -86,7 +90,8 @@ def _server_arrays(
         speed[row, own] = speeds[types.index(server.gpu_type)]
         cores[row, own] = server.cores / len(server.groups)
         pcie[row, own] = server.pcie_gbytes_s * BYTES_S_PER_GBYTES_S
-        qpi[row] = server.qpi_gbytes_s * BYTES_S_PER_GBYTES_S
+        inside = server.qpi_gbytes_s if server.nvlink_gbytes_s is None else server.nvlink_gbytes_s
+        qpi[row] = inside * BYTES_S_PER_GBYTES_S
         nic[row] = server.nic_gbits_s * BYTES_S_PER_GBITS_S
         reservable[row] = server.reservable
     return {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jaxtyping import ArrayLike, Float32, Int, Int32
+from jaxtyping import ArrayLike, Bool, Float32, Int, Int32
 
 from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.pytree import Pytree, static
@@ -33,6 +33,7 @@ class Cluster(Pytree):
     server_id: Int32[Array, "P N"]  # row in the inventory, -1 = padding
     server_rack: Int32[Array, "P N"]  # rack index local to the partition, 0..T-1
     rack_id: Int32[Array, "P T"]  # global rack number, -1 = padding
+    domain_block: Int32[Array, "P D"]  # see below; D = T, or 0 where no rack is an NVLink domain
     link_bytes_s: Float32[Array, "links"]  # the last entry is a dummy of capacity 1
     link_id: Int32[Array, "P E"]  # global link of a local link, L = padding (the dummy)
     route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
@@ -40,6 +41,7 @@ class Cluster(Pytree):
     path_share: Float32[Array, "P T T H"]  # and the share that crosses each; 0 = padding
     reference: Int32[Array, ""]  # the GPU type that run times are on: that of most GPUs
     gpu_types: tuple[str, ...] = static(default=GPU_TYPES)  # names of the numbers in `group_gpu_type`
+    """`domain_block`: of a rack that is an NVLink domain, so many servers a gang takes at most; 0: it is none."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -60,6 +62,11 @@ class Cluster(Pytree):
         ]
         key = {self.gpu_types[kind]: hue(kind) for kind in np.unique(kinds[gpus > 0]).tolist()}
         return servers_svg(gpus, lambda p, n, k: [hue(int(kinds[p, n, k]))] * int(gpus[p, n, k]), titles, key)
+
+
+def in_domain(cluster: Cluster) -> Bool[Array, "*P N"]:
+    """Whether the rack of each server is an NVLink domain; of a cluster that has some, or of a partition of it."""
+    return jnp.take_along_axis(cluster.domain_block, cluster.server_rack, -1) > 0
 
 
 def total_gpus(cluster: Cluster) -> int:

@@ -73,7 +73,7 @@ class Inventory:
 def make_inventory(servers: Sequence[Server], topology: Topology, names: Sequence[str] | None = None) -> Inventory:
     """An inventory with the default number of schedulers and, unless given, numbered server names."""
     names = tuple(f"server{row}" for row in range(len(servers))) if names is None else tuple(names)
-    return Inventory(tuple(servers), names, topology, default_schedulers(len(servers)))
+    return Inventory(tuple(servers), names, topology, default_schedulers(servers))
 
 
 def read_csv(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> Inventory:

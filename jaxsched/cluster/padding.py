@@ -27,6 +27,7 @@ class Shape:
     servers: int  # N, per partition
     groups: int  # K, per server
     racks: int  # T, per partition
+    domains: int  # D
     links: int  # E, per partition
     hops: int  # H
     all_links: int  # L, without the dummy
@@ -45,6 +46,7 @@ _AXES: dict[str, tuple[tuple[str, ...], float]] = {
     "server_id": (("partitions", "servers"), -1),
     "server_rack": (("partitions", "servers"), 0),
     "rack_id": (("partitions", "racks"), -1),
+    "domain_block": (("partitions", "domains"), 0),
     "route": (("partitions", "racks", "racks", "links"), 0),
     "path": (("partitions", "racks", "racks", "hops"), 0),
     "path_share": (("partitions", "racks", "racks", "hops"), 0),
@@ -59,6 +61,7 @@ def shape_of(cluster: Cluster) -> Shape:
         servers=servers,
         groups=groups,
         racks=cluster.rack_id.shape[1],
+        domains=cluster.domain_block.shape[1],
         links=cluster.link_id.shape[1],
         hops=cluster.path.shape[-1],
         all_links=cluster.link_bytes_s.shape[0] - 1,
@@ -70,7 +73,8 @@ def common_shape(clusters: Sequence[Cluster]) -> Shape:
     if not clusters:
         raise UserError("no clusters to bring to a common shape; give at least one")
     shapes = [dataclasses.astuple(shape_of(cluster)) for cluster in clusters]
-    return Shape(*(max(sizes) for sizes in zip(*shapes, strict=True)))
+    shape = Shape(*(max(sizes) for sizes in zip(*shapes, strict=True)))
+    return dataclasses.replace(shape, domains=shape.racks if shape.domains else 0)
 
 
 def pad(cluster: Cluster, shape: Shape) -> Cluster:

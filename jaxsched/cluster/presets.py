@@ -30,9 +30,10 @@ from msgspec import Meta
 from jaxsched.border import checked, perhaps
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed, read_gpu_speeds
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
-from jaxsched.cluster.servers import MAX_SERVERS, Server, default_schedulers, named_rows, partition_rows
+from jaxsched.cluster.servers import MAX_SERVERS, Server, default_schedulers, named_rows, pad_rows, partition_rows
 from jaxsched.cluster.topologies.bcube import bcube
 from jaxsched.cluster.topologies.dragonfly import dragonfly
+from jaxsched.cluster.topologies.nvl72 import TRAY, find_blocks, nvl72
 from jaxsched.cluster.topologies.rail import rail
 from jaxsched.cluster.topologies.torus import torus2d, torus3d
 from jaxsched.cluster.topologies.vl2 import vl2
@@ -72,10 +73,10 @@ def read_cluster_file(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SP
     if content.partitions and content.schedulers is not None:
         raise UserError(f"{path}: has schedulers and partitions; leave one of the two out")
     partitions = named_rows(content.partitions, names, f"{path}: partitions") if content.partitions else {}
-    schedulers = len(partitions) or content.schedulers or default_schedulers(len(servers))
+    schedulers = len(partitions) or content.schedulers or default_schedulers(servers)
     try:
-        if not partitions:
-            partition_rows(len(servers), schedulers)
+        rows = pad_rows([*partitions.values()]) if partitions else partition_rows(len(servers), schedulers)
+        find_blocks(servers, topology, rows)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return Inventory(servers, names, topology, schedulers, speeds, partitions)
@@ -125,8 +126,10 @@ TOPOLOGIES: Mapping[str, Callable[..., Topology]] = {
     "dragonfly": dragonfly,
     "torus2d": torus2d,
     "torus3d": torus3d,
+    "nvl72": nvl72,
     "rail": rail,
 }
+SERVERS = {"nvl72": TRAY}  # of a preset; others have `Server()`
 
 
 if TYPE_CHECKING:
@@ -138,7 +141,7 @@ PHILLY_SERVERS_PER_RACK = 8
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names `get_cluster` knows; N stands for the number of 8-GPU servers."""
+    """The names `get_cluster` knows; N stands for the number of servers: of 8 GPUs, or trays of 4 in racks."""
     return (*(f"{kind}-N" for kind in TOPOLOGIES), "philly")
 
 
@@ -196,7 +199,7 @@ def get_inventory(name_or_path: str, gpu_speeds: str | Path | None = None) -> In
         topology = TOPOLOGIES[kind](num_servers)
     except UserError as error:
         raise UserError(f"cluster {name_or_path!r}: {error}") from None
-    return make_inventory([Server()] * num_servers, topology)
+    return make_inventory([SERVERS.get(kind, Server())] * num_servers, topology)
 
 
 def _perhaps(name: str) -> str:

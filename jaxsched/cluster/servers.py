@@ -34,6 +34,7 @@ class Server:
     qpi_gbytes_s: between the sockets, assumption: two UPI links of 10.4 GT/s, 20.8 GB/s each, half of it usable.
     memory_mib: memory that jobs may reserve; none: without end (not said).
     nic_gbits_s: 25, the network bandwidth of p3.16xlarge (AWS, EC2 P3 instances).
+    nvlink_gbytes_s: of its GPUs into the NVLink domain that its rack is, all together; none: its rack is none.
     """
 
     groups: tuple[int, ...] = (4, 4)
@@ -43,6 +44,7 @@ class Server:
     qpi_gbytes_s: float = 20.0
     nic_gbits_s: float = 25.0
     memory_mib: int | None = None
+    nvlink_gbytes_s: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, tuple) or not 1 <= len(self.groups) <= MAX_GROUPS:
@@ -57,6 +59,13 @@ class Server:
         check_positive(self.nic_gbits_s, "server", "nic_gbits_s", "1e9 bits/s")
         if self.memory_mib is not None:
             check_whole(self.memory_mib, "server", "memory_mib", 1, MAX_RESERVABLE)
+        if self.nvlink_gbytes_s is not None:
+            check_positive(self.nvlink_gbytes_s, "server", "nvlink_gbytes_s", "1e9 bytes/s")
+            if len(self.groups) > 1:
+                raise UserError(
+                    f"server: groups is {self.groups}; with nvlink_gbytes_s it must be one group, which NVLink joins, "
+                    f"such as ({self.gpus},)"
+                )
 
     @property
     def gpus(self) -> int:
@@ -94,9 +103,14 @@ def most_frequent_type(servers: Sequence[Server]) -> str:
 SERVERS_PER_SCHEDULER = 16
 
 
-def default_schedulers(num_servers: int) -> int:
-    """Schedulers of a cluster that does not say: one per 16 servers, at least 2 (1 for a single server)."""
-    return min(num_servers, max(2, -(-num_servers // SERVERS_PER_SCHEDULER)))
+def default_schedulers(servers: Sequence[Server]) -> int:
+    """Schedulers of a cluster that does not say: one per 16 servers, at least 2 (1 for a single server).
+
+    One where there are NVLink domains: jobs span those, but no partitions.
+    """
+    if any(server.nvlink_gbytes_s is not None for server in servers):
+        return 1
+    return min(len(servers), max(2, -(-len(servers) // SERVERS_PER_SCHEDULER)))
 
 
 def partition_rows(num_servers: int, schedulers: int) -> Int[np.ndarray, "P N"]:

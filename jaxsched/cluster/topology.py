@@ -33,6 +33,7 @@ class Topology:
     switch_names: tuple[str, ...] = ()  # nodes R, R + 1, ...: switches that are no rack's own
     link_ends: Int[np.ndarray, "L 2"] | None = None  # nodes that a link leaves and enters; None if nobody says
     positions: Float[np.ndarray, "nodes 2"] | None = None  # where a drawing puts them; None: in layers
+    domain_block: Int[np.ndarray, "R"] | None = None  # most servers of a domain for a gang; 0, None: not said
 
     def __post_init__(self) -> None:
         rack = np.asarray(self.server_rack)

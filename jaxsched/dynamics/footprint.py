@@ -57,6 +57,7 @@ class Best(Pytree):
     pcie_bytes_s: Float32[Array, ""]
     qpi_bytes_s: Float32[Array, ""]
     nic_bytes_s: Float32[Array, ""]
+    domains: Int32[Array, "sizes"]  # most servers of an NVLink domain, and a gang's of one; of size 0: there is none
 
 
 @functools.partial(jax.jit, inline=True)
@@ -66,8 +67,15 @@ def best_hardware(cluster: Cluster) -> Best:
     So a server with GPUs of another type changes nobody's ideal.
     """
     gpus = jnp.where(cluster.group_gpu_type == cluster.reference, cluster.group_gpus, 0)
-    real = gpus.sum(-1) > 0
+    real, domains = gpus.sum(-1) > 0, jnp.zeros(0, jnp.int32)
+    if cluster.domain_block.size:
+        racks = jnp.arange(cluster.rack_id.shape[-1])
+        inside = ((cluster.server_rack[..., None] == racks) & real[..., None]).sum(-2)
+        inside = jnp.where(cluster.domain_block > 0, inside, 0)
+        blocks = jnp.minimum(inside, cluster.domain_block)
+        domains = jnp.maximum(jnp.stack([inside.max(), blocks.max()]), 1)
     return Best(
+        domains=domains,
         shape=cluster.shape[1:],
         group_gpus=gpus.max(),
         server_gpus=gpus.sum(-1).max(),
@@ -91,15 +99,21 @@ def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
     groups = -(-gpus // best.group_gpus)
     servers = -(-gpus // best.server_gpus)
 
+    fewest, most, apart, joined = 1, 1, servers > 1, groups > servers  # servers of a domain, with even shares
+    if best.domains.size:
+        domains = -(-servers // best.domains[0])
+        fewest, most = servers // domains, -(-servers // domains)
+        apart, joined = domains > 1, joined | (most > 1)
+
     ring = ring_bytes(gradient, gpus)
-    ring_s = jnp.maximum(ring / best.pcie_bytes_s, jnp.where(groups > servers, ring / best.qpi_bytes_s, 0.0))
-    ring_s = jnp.maximum(ring_s, jnp.where(servers > 1, ring / best.nic_bytes_s, 0.0))
+    ring_s = jnp.maximum(ring / best.pcie_bytes_s, jnp.where(joined, ring / best.qpi_bytes_s, 0.0))
+    ring_s = jnp.maximum(ring_s, jnp.where(apart, ring / fewest / best.nic_bytes_s, 0.0))
 
     w, s = job.workers.astype(jnp.float32), servers.astype(jnp.float32)
     spread = jnp.minimum(groups, best.groups).astype(jnp.float32)
     pcie = w * gradient / groups / best.pcie_bytes_s
-    qpi = gradient * w / (s * s) * (1.0 - 1.0 / spread) / best.qpi_bytes_s
-    nic = 2.0 * gradient * w / s * (1.0 - 1.0 / s) / best.nic_bytes_s
+    qpi = gradient * w / (s * s) * jnp.maximum(1.0 - 1.0 / spread, 2.0 * (most - 1)) / best.qpi_bytes_s
+    nic = 2.0 * gradient * w / s * (1.0 - fewest / s) / best.nic_bytes_s
     ps_s = jnp.maximum(jnp.maximum(pcie, qpi), nic)
     unplanned = jnp.where(job.ps > 0, ps_s, ring_s)
     if not profiles.plans.gpus.size:
@@ -110,10 +124,15 @@ def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
 def _planned_comm_s(best: Best, plans: PatternTable) -> Float32[Array, "models"]:
     """The same of models with a plan, which say how many GPUs a job has."""
     servers, groups = best.shape
-    inside = jax.vmap(lambda plan: ideal_bytes(plan, servers, groups, best.server_gpus, best.group_gpus))(plans)
-    of = jnp.split(inside, [servers * groups, servers * groups + servers], -1)
     speeds = (best.pcie_bytes_s, best.qpi_bytes_s, best.nic_bytes_s)
-    return jnp.stack([sent.max(-1) / speed for sent, speed in zip(of, speeds)]).max(0)
+
+    def comm_s(*domain: Int32[Array, ""]) -> Float32[Array, "models"]:
+        sizes = (best.server_gpus, best.group_gpus, *domain)
+        inside = jax.vmap(lambda plan: ideal_bytes(plan, servers, groups, *sizes))(plans)
+        of = jnp.split(inside, [servers * groups, servers * groups + servers], -1)
+        return jnp.stack([sent.max(-1) / speed for sent, speed in zip(of, speeds)]).max(0)
+
+    return jnp.minimum(*map(comm_s, best.domains)) if best.domains.size else comm_s()
 
 
 def footprint(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float32, Int, Int32
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, in_domain
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.workload.patterns import EXCHANGE, EXPERT_GRADIENTS, GRADIENTS, NEIGHBOURS, TENSOR, PatternTable
 
@@ -62,8 +62,13 @@ def _leaving(plan: PatternTable, held: Interval) -> Int32[Array, "patterns *i"]:
     return count_all(plan, held, everybody) - count_all(plan, held, held)
 
 
-def inside_bytes(plan: PatternTable, first: Int32[Array, "N K"], gpus: Int32[Array, "N K"]) -> Float32[Array, "wires"]:
-    """On PCIe of groups, QPI and NIC of servers, by each group's first rank and its GPUs of the job."""
+def inside_bytes(
+    plan: PatternTable, first: Int32[Array, "N K"], gpus: Int32[Array, "N K"], *domains: Interval
+) -> Float32[Array, "wires"]:
+    """On PCIe of groups, QPI and NIC of servers, by each group's first rank and its GPUs of the job.
+
+    `domains`: one entry, the ranks in each server's domain; none where each is its own.
+    """
     groups, servers = (first, first + gpus), (first[:, 0], first[:, -1] + gpus[:, -1])
     counts = _leaving(plan, groups)
     for kind in (GRADIENTS, EXPERT_GRADIENTS):  # and the rings that are in one group
@@ -72,7 +77,11 @@ def inside_bytes(plan: PatternTable, first: Int32[Array, "N K"], gpus: Int32[Arr
     left = jnp.broadcast_to(servers[0][:, None], border.shape), border
     right = border, jnp.broadcast_to(servers[1][:, None], border.shape)
     qpi = _bytes(plan, count_all(plan, left, right)).max(-1, initial=0.0)
-    return jnp.concatenate([_bytes(plan, counts).reshape(-1), qpi, _bytes(plan, _leaving(plan, servers))])
+    leaving = _leaving(plan, servers)
+    for held in domains:
+        near = count_all(plan, servers, held) - count_all(plan, servers, servers)
+        qpi, leaving = qpi + _bytes(plan, near), leaving - near
+    return jnp.concatenate([_bytes(plan, counts).reshape(-1), qpi, _bytes(plan, leaving)])
 
 
 def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) -> Float32[Array, "wires"]:
@@ -93,7 +102,12 @@ def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) 
     source = jnp.broadcast_to(rack_first[:, None], size), jnp.broadcast_to((rack_first + by_rack)[:, None], size)
     target = source[0].T, source[1].T
     flows = _bytes(plan, count_all(plan, source, target)) * (1.0 - jnp.eye(len(racks)))
-    return jnp.concatenate([inside_bytes(plan, first, gpus), _over_links(cluster, flows)])
+    domains = []
+    if cluster.domain_block.size:
+        joined, rack, own_first = in_domain(cluster), cluster.server_rack, first[:, 0]
+        begin = jnp.where(joined, rack_first[rack], own_first)
+        domains.append((begin, jnp.where(joined, (rack_first + by_rack)[rack], own_first + own)))
+    return jnp.concatenate([inside_bytes(plan, first, gpus, *domains), _over_links(cluster, flows)])
 
 
 def _over_links(cluster: Cluster, flows: Float32[Array, "T T"]) -> Float32[Array, "E"]:
@@ -104,11 +118,24 @@ def _over_links(cluster: Cluster, flows: Float32[Array, "T T"]) -> Float32[Array
 
 
 def ideal_bytes(
-    plan: PatternTable, servers: int, groups: int, server_gpus: Int32[Array, ""], group_gpus: Int32[Array, ""]
+    plan: PatternTable,
+    servers: int,
+    groups: int,
+    server_gpus: Int32[Array, ""],
+    group_gpus: Int32[Array, ""],
+    *domain_servers: Int32[Array, ""],
 ) -> Float32[Array, "wires"]:
-    """As `inside_bytes`, where ranks fill up to `servers` servers of `server_gpus` GPUs, in groups of `group_gpus`."""
+    """As `inside_bytes`, where ranks fill up to `servers` servers of `server_gpus` GPUs, in groups of `group_gpus`.
+
+    So many servers after each other are a domain, `domain_servers`, if it is given.
+    """
     start = server_gpus * jnp.arange(servers)[:, None]
     first = start + jnp.minimum(group_gpus * jnp.arange(groups), server_gpus)
     ends = start + jnp.minimum(group_gpus * (1 + jnp.arange(groups)), server_gpus)
     first, ends = jnp.minimum(first, plan.gpus), jnp.minimum(ends, plan.gpus)
-    return inside_bytes(plan, first, ends - first)
+    domains = []
+    for size in domain_servers:
+        begin = jnp.arange(servers) // size * size
+        begin, end = jnp.minimum(server_gpus * jnp.stack([begin, jnp.minimum(begin + size, servers)]), plan.gpus)
+        domains.append((begin, end))
+    return inside_bytes(plan, first, ends - first, *domains)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32, Num
 
-from jaxsched.cluster.hardware import Cluster
+from jaxsched.cluster.hardware import Cluster, in_domain
 from jaxsched.dynamics.batching import lane_by_lane, on_cpu
 
 AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than a loop
@@ -96,22 +96,35 @@ def placement_bytes(
     w_rack, u_rack = w_server @ racks, u_server @ racks
     w_all, u_all = w.sum(), u.sum()
 
+    # Tasks, and servers with workers, of each server's domain: of itself, unless its rack is one.
+    w_near, u_near, joined, holds = w_server, u_server, (w > 0).sum(-1), w_server > 0
+    servers_near = jnp.ones_like(w_server)
+    if cluster.domain_block.size:
+        inside, together = in_domain(cluster), racks @ racks.T
+        w_near, u_near = (
+            jnp.where(inside, together @ w_server, w_server),
+            jnp.where(inside, together @ u_server, u_server),
+        )
+        servers_near = jnp.where(inside, jnp.maximum(together @ holds.astype(jnp.float32), 1.0), 1.0)
+        joined = jnp.where(inside & holds, servers_near, joined)
+
     b = ring_bytes(gradient_bytes, w_all * gpus_per_worker)
     ring = jnp.concatenate(
         [
             jnp.where(w > 0, b, 0.0).reshape(-1),
-            jnp.where((w > 0).sum(-1) >= 2, b, 0.0),
-            jnp.where((w_server > 0) & ((w_server > 0).sum() >= 2), b, 0.0),
+            jnp.where(joined >= 2, b, 0.0),
+            jnp.where(holds & (w_near < w_all), b / servers_near, 0.0),
             b * _over_links(cluster, w_rack, u_rack),
         ]
     )
 
     shard = gradient_bytes / jnp.maximum(u_all, 1.0)
+    near = w_server * (u_near - u_server) + u_server * (w_near - w_server)
     server = jnp.concatenate(
         [
             (w * gradient_bytes).reshape(-1),
-            (w_server * u_server - (w * u).sum(-1)) * shard,
-            (w_server * (u_all - u_server) + u_server * (w_all - w_server)) * shard,
+            (w_server * u_server - (w * u).sum(-1) + near) * shard,
+            (w_server * (u_all - u_near) + u_server * (w_all - w_near)) * shard,
             shard * _over_links(cluster, w_rack, u_rack),
         ]
     )

@@ -74,7 +74,7 @@ def test_racks_and_links_are_local_to_the_partition():
 def test_leaves_have_the_agreed_types():
     cluster = build(MIXED, fat_tree(5), schedulers=5)
     integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id", "reference"}
-    integers |= {"reservable", "path"}
+    integers |= {"reservable", "path", "domain_block"}
     for name in (field.name for field in dataclasses.fields(cluster) if not field.metadata.get("static")):
         leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name
@@ -133,7 +133,7 @@ def test_partitions_cover_every_server_once_and_know_its_rack(schedulers):
 
 @pytest.mark.parametrize("num_servers", range(1, 70))
 def test_the_default_number_of_schedulers_is_legal(num_servers):
-    schedulers = default_schedulers(num_servers)
+    schedulers = default_schedulers([Server()] * num_servers)
     rows = partition_rows(num_servers, schedulers)
     assert rows.shape[1] <= 16
     assert schedulers >= min(2, num_servers)

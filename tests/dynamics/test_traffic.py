@@ -47,6 +47,7 @@ def make_cluster(racks=(0, 0, 1, 2), speed=1.0) -> Cluster:
         server_id=jnp.arange(n, dtype=jnp.int32)[None],
         server_rack=jnp.asarray(racks, jnp.int32)[None],
         rack_id=jnp.arange(t, dtype=jnp.int32)[None],
+        domain_block=jnp.zeros((1, 0), jnp.int32),
         link_bytes_s=full(LINK, 2 * t + 1).at[-1].set(1.0),
         link_id=jnp.arange(2 * t, dtype=jnp.int32)[None],
         route=jnp.asarray(route),

@@ -16,7 +16,7 @@ from jaxsched.env.state import State
 from tests.oracle import policies, seeking, simulator
 from tests.support import scripted, strategies
 from tests.support.cases import cases, few
-from tests.support.plans import with_plans
+from tests.support.plans import with_domains, with_plans
 from tests.support.sharing_laws import by_hand
 from tests.support.specs import AHEAD, GREEDY, SPECS
 
@@ -150,7 +150,8 @@ def test_heuristics(shape, data):
 @cases(20)
 @given(data=st.data())
 def test_plans(shape, data):
-    case = with_plans(np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))), data.draw(strategies.cases(shape)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    case = with_domains(rng, with_plans(rng, data.draw(strategies.cases(shape))))
     assert_same(case, data.draw(st.sampled_from(SPECS[shape])), SPECS[shape], "analytic")
 
 

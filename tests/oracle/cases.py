@@ -24,8 +24,9 @@ def make_cluster(
     link_id=None,
     route=None,
     has=(10**6, 10**6),
+    blocks=None,
 ) -> Cluster:
-    """`gpus[P][N][K]`; scalars are broadcast; no links unless given."""
+    """`gpus[P][N][K]`; scalars are broadcast; no links and, as `blocks` of racks, no NVLink domains unless given."""
     gpus = np.asarray(gpus, np.int32)
     P, N, _ = gpus.shape
     racks = np.zeros((P, N), np.int32) if racks is None else np.asarray(racks, np.int32)
@@ -48,6 +49,7 @@ def make_cluster(
         server_id=np.arange(P * N, dtype=np.int32).reshape(P, N),
         server_rack=racks,
         rack_id=np.arange(P * T, dtype=np.int32).reshape(P, T),
+        domain_block=np.asarray(np.zeros((P, 0)) if blocks is None else blocks, np.int32),
         link_bytes_s=np.asarray([*links, 1.0], np.float32),
         link_id=link_id,
         route=route.astype(np.float32),

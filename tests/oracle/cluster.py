@@ -33,6 +33,8 @@ class Hardware:
         self.qpi = np.asarray(cluster.qpi_bytes_s, np.float64)
         self.nic = np.asarray(cluster.nic_bytes_s, np.float64)
         self.rack = np.asarray(cluster.server_rack).astype(int)
+        blocks = np.asarray(cluster.domain_block).astype(int)
+        self.block = blocks if blocks.size else np.zeros_like(np.asarray(cluster.rack_id))
         self.link = np.asarray(cluster.link_bytes_s, np.float64)
         self.link_id = np.asarray(cluster.link_id).astype(int)
         self.route = np.asarray(cluster.route, np.float64)
@@ -45,12 +47,25 @@ class Hardware:
         self.pcie_max = float(self.pcie[real_group].max())
         self.qpi_max = float(self.qpi[real_server].max())
         self.nic_max = float(self.nic[real_server].max())
+        domains = [
+            (servers, min(servers, int(block)))
+            for p in range(self.P)
+            for r, block in enumerate(self.block[p])
+            for servers in [int((real_server[p] & (self.rack[p] == r)).sum())]
+            if block > 0
+        ]
+        self.domain_sizes = tuple(max(1, *sizes) for sizes in zip((1, 1), *domains))
 
     def capacity(self, resource: Resource) -> float:
         """Bytes/s of a PCIe, QPI, NIC or link resource."""
         if resource[0] == "link":
             return float(self.link[resource[1]])
         return float({"pcie": self.pcie, "qpi": self.qpi, "nic": self.nic}[resource[0]][resource[1], resource[2]])
+
+    def domain(self, p: int, s: int) -> tuple:
+        """Which servers NVLink joins with one of them: those of its rack, or itself only."""
+        r = int(self.rack[p, s])
+        return ("rack", r) if self.block[p, r] > 0 else ("server", s)
 
     def speed_of(self, p: int, a: int, job: "Job") -> float:
         """How fast the job's model runs on a group, over the reference type (section 4)."""

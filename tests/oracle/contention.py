@@ -35,8 +35,8 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
             add(("link", int(hw.link_id[p, e])), nbytes * hw.route[p, r, q, e])
 
     if job.traffic is not None:
-        group_of, server_of, rack_of = plans.placed(job.traffic, hw, p, w, job.g)
-        for key, nbytes in plans.inside(job.traffic, group_of, server_of).items():
+        group_of, server_of, domain_of, rack_of = plans.placed(job.traffic, hw, p, w, job.g)
+        for key, nbytes in plans.inside(job.traffic, group_of, server_of, domain_of).items():
             add((key[0], p, key[1]), nbytes)
         for i, k, nbytes in job.traffic.messages():
             if rack_of[i] != rack_of[k]:
@@ -46,11 +46,13 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
         for a in groups:
             if w.get(a, 0) > 0 and job.W * job.g > 1:
                 add(("pcie", p, a), b)
-        for s in servers:
-            if sum(w.get(a, 0) > 0 for a in hw.groups_of(s)) >= 2:
+        holders = [s for s in servers if w_s[s] > 0]
+        for s in holders:
+            together = [o for o in holders if hw.domain(p, o) == hw.domain(p, s)]
+            if sum(w.get(a, 0) > 0 for a in hw.groups_of(s)) >= 2 or len(together) >= 2:
                 add(("qpi", p, s), b)
-            if w_s[s] > 0 and sum(x > 0 for x in w_s.values()) >= 2:
-                add(("nic", p, s), b)
+            if len(together) < len(holders):
+                add(("nic", p, s), b / len(together))
         ring = [r for r in racks if w_r[r] > 0]
         if len(ring) >= 2:
             for i, r in enumerate(ring):
@@ -61,8 +63,13 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
             add(("pcie", p, a), w.get(a, 0) * job.B)
         for s in servers:
             inside = sum(w.get(a, 0) * u.get(a, 0) for a in hw.groups_of(s))
-            add(("qpi", p, s), (w_s[s] * u_s[s] - inside) * per)
-            add(("nic", p, s), (w_s[s] * (job.U - u_s[s]) + u_s[s] * (job.W - w_s[s])) * per)
+            near, far = 0, 0
+            for o in servers:
+                pairs = w_s[s] * u_s[o] + u_s[s] * w_s[o] if o != s else 0
+                near += pairs if hw.domain(p, o) == hw.domain(p, s) else 0
+                far += pairs if hw.domain(p, o) != hw.domain(p, s) else 0
+            add(("qpi", p, s), (w_s[s] * u_s[s] - inside + near) * per)
+            add(("nic", p, s), far * per)
         for r in racks:
             for q in racks:
                 if r != q:
@@ -137,16 +144,18 @@ def ideal_comm(hw: Hardware, job: Job) -> float:
         return plans.ideal_comm(job.traffic, hw)
     gpus = job.W * job.g
     m_g, m_s = math.ceil(gpus / hw.gmax), math.ceil(gpus / hw.smax)
+    m_d = math.ceil(m_s / hw.domain_sizes[0])
+    few, many = m_s // m_d, math.ceil(m_s / m_d)
     if job.U == 0:
         b = job.ring_bytes
         pcie = b / hw.pcie_max if gpus > 1 else 0.0
-        qpi = b / hw.qpi_max if m_g > m_s else 0.0
-        nic = b / hw.nic_max if m_s > 1 else 0.0
+        qpi = b / hw.qpi_max if m_g > m_s or many > 1 else 0.0
+        nic = b / few / hw.nic_max if m_d > 1 else 0.0
     else:
         k = min(m_g, hw.kmax)
         pcie = job.W * job.B / m_g / hw.pcie_max
-        qpi = job.B * job.W / m_s**2 * (1 - 1 / k) / hw.qpi_max
-        nic = 2 * job.B * job.W / m_s * (1 - 1 / m_s) / hw.nic_max
+        qpi = job.B * job.W / m_s**2 * max(1 - 1 / k, 2 * (many - 1)) / hw.qpi_max
+        nic = 2 * job.B * job.W / m_s * (1 - few / m_s) / hw.nic_max
     return max(pcie, qpi, nic)
 
 

@@ -48,10 +48,10 @@ def read_traffic(profiles, model: int) -> Traffic | None:
     return Traffic(int(plans.gpus[model]), *rows)
 
 
-def inside(traffic: Traffic, group_of: list, server_of: list) -> dict[tuple, float]:
-    """Bytes on ("pcie", group), ("qpi", server) and ("nic", server), by the group and server of each rank.
+def inside(traffic: Traffic, group_of: list, server_of: list, domain_of: list) -> dict[tuple, float]:
+    """Bytes on ("pcie", group), ("qpi", server) and ("nic", server), by the group, server and domain of each rank.
 
-    Groups of a server are numbers, ascending in the order of ranks.
+    Groups of a server are numbers, ascending in the order of ranks. A server of a domain has one.
     """
     out: dict[tuple, float] = {}
 
@@ -62,35 +62,43 @@ def inside(traffic: Traffic, group_of: list, server_of: list) -> dict[tuple, flo
     for a, b, nbytes in traffic.messages():
         if group_of[a] != group_of[b]:
             add(("pcie", group_of[a]), nbytes)
-        if server_of[a] != server_of[b]:
+        if domain_of[a] != domain_of[b]:
             add(("nic", server_of[a]), nbytes)
+        elif server_of[a] != server_of[b]:
+            add(("qpi", server_of[a]), nbytes)
         else:
             for g in range(group_of[a] + 1, group_of[b] + 1):
                 crossing[server_of[a], g] = crossing.get((server_of[a], g), 0.0) + nbytes
-    for (server, _), nbytes in crossing.items():
-        out["qpi", server] = max(out.get(("qpi", server), 0.0), nbytes)
+    for server in {server for server, _ in crossing}:
+        add(("qpi", server), max(nbytes for (s, _), nbytes in crossing.items() if s == server))
     for ranks, nbytes, gradients in traffic.rings():
         if gradients and len(ranks) > 1 and len({group_of[i] for i in ranks}) == 1:
             add(("pcie", group_of[ranks[0]]), nbytes)
     return out
 
 
-def placed(traffic: Traffic, hw, p: int, w: dict, g: int) -> tuple[list, list, list]:
-    """The group, server and rack of each rank: in order of rack, server and group."""
+def placed(traffic: Traffic, hw, p: int, w: dict, g: int) -> tuple[list, list, list, list]:
+    """The group, server, domain and rack of each rank: in order of rack, server and group."""
     order = sorted(w, key=lambda a: (hw.rack[p, a // hw.K], a))
     group_of = [a for a in order for _ in range(w[a] * g)]
     assert len(group_of) == traffic.n
     server_of = [a // hw.K for a in group_of]
-    return group_of, server_of, [int(hw.rack[p, s]) for s in server_of]
+    return group_of, server_of, [hw.domain(p, s) for s in server_of], [int(hw.rack[p, s]) for s in server_of]
 
 
 def ideal_comm(traffic: Traffic, hw) -> float:
-    """Communication in a step on the ideal placement, on at most `N` servers."""
+    """Communication in a step on the better of the ideal placements, on at most `N` servers."""
+    return min(_comm_in_domains(traffic, hw, size) for size in hw.domain_sizes)
+
+
+def _comm_in_domains(traffic: Traffic, hw, size: int) -> float:
+    """The same where so many servers are a domain."""
     held = min(traffic.n, hw.N * hw.smax)
     server_of = [i // hw.smax for i in range(held)]
     group_of = [s * 10**6 + i % hw.smax // hw.gmax for i, s in enumerate(server_of)]
     # What is beyond the last server is outside of every one.
-    beyond = traffic.n - held
-    sent = inside(traffic, group_of + [10**12] * beyond, server_of + [10**12] * beyond)
+    beyond = [10**12] * (traffic.n - held)
+    domain_of = [s // size for s in server_of]
+    sent = inside(traffic, group_of + beyond, server_of + beyond, domain_of + beyond)
     speed = {"pcie": hw.pcie_max, "qpi": hw.qpi_max, "nic": hw.nic_max}
     return max((x / speed[key[0]] for key, x in sent.items() if key[1] != 10**12), default=0.0)

@@ -16,7 +16,7 @@ from jaxsched.workload.jobs import WHOLE
 from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases
-from tests.support.plans import with_plans
+from tests.support.plans import with_domains, with_plans
 from tests.support.random_cases import crowded_case, random_outages
 from tests.support.sharing_laws import by_hand
 from tests.support.strategies import COSTS
@@ -195,9 +195,13 @@ def test_every_policy_order_and_option(shape, data):
 
 
 def planned(shape: str, data) -> strategies.Case:
-    """A case in which most jobs have a plan."""
-    case = data.draw(strategies.cases(shape, fractions=0.0))
-    return with_plans(np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))), case)
+    """A case in which most jobs have a plan; in half of them racks are NVLink domains."""
+    case, rng = (
+        data.draw(strategies.cases(shape, fractions=0.0)),
+        np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))),
+    )
+    case = with_plans(rng, case)
+    return with_domains(rng, case) if data.draw(st.booleans()) else case
 
 
 @pytest.mark.slow

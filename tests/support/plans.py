@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.workload.models import CATALOGUE, ModelProfile
@@ -40,6 +41,20 @@ def with_plans(rng: np.random.Generator, case: Case) -> Case:
         ps=np.where(planned, 0, case.jobs.ps).astype(np.int32),
     )
     return dataclasses.replace(case, jobs=jobs, models=(*CATALOGUE, *models), origin=f"with plans: {case.origin}")
+
+
+def with_domains(rng: np.random.Generator, case: Case) -> Case:
+    """The same case where some racks are NVLink domains, whose servers keep their first group only."""
+    cluster = case.cluster
+    blocks = rng.integers(0, 4, cluster.rack_id.shape)
+    inside = np.take_along_axis(blocks, np.asarray(cluster.server_rack), 1) > 0
+    gone = inside[..., None] & (np.arange(cluster.shape[2]) > 0)
+    changed = cluster.replace(
+        domain_block=jnp.asarray(blocks, jnp.int32),
+        group_gpus=jnp.where(gone, 0, cluster.group_gpus),
+        group_gpu_type=jnp.where(gone, -1, cluster.group_gpu_type),
+    )
+    return dataclasses.replace(case, cluster=changed, origin=f"in domains: {case.origin}")
 
 
 def _planned(rng: np.random.Generator, size: int) -> ModelProfile:

@@ -93,6 +93,7 @@ def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
         servers=shape.servers,
         groups=shape.groups,
         racks=shape.racks,
+        domains=shape.racks if cluster.domain_block.size else 0,
         links=shape.links,
         hops=shape.links,
         all_links=shape.partitions * shape.links,

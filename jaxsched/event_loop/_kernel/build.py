@@ -69,7 +69,9 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
     """The cluster, of which jobs may use these sets of GPU types (`EnvConfig.gpu_sets`)."""
     p, n, k = cluster.shape
     groups = {"gpus": cluster.group_gpus, "cores": cluster.group_cores, "pcie_bytes_s": cluster.pcie_bytes_s}
-    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": cluster.server_rack}
+    rack = np.asarray(cluster.server_rack)
+    block = np.take_along_axis(np.asarray(cluster.domain_block), rack, 1) if cluster.domain_block.size else 0 * rack
+    servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": rack, "block": block}
     links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
     pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
     pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
@@ -312,20 +314,34 @@ def compute_ideal_s(
         _find_largest(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
     )
 
+    sizes = _find_domains(cluster, group_gpus.sum(-1) > 0)
+    domains = -(-servers // sizes[0])
+    fewest, most = servers // domains, -(-servers // domains)  # servers of a domain, with even shares
+
     ring = 2.0 * (gpus - 1) / gpus * gradient
-    ring_s = np.maximum(ring / pcie_bytes_s, np.where(groups > servers, ring / qpi_bytes_s, 0.0))
-    ring_s = np.maximum(ring_s, np.where(servers > 1, ring / nic_bytes_s, 0.0))
+    ring_s = np.maximum(ring / pcie_bytes_s, np.where((groups > servers) | (most > 1), ring / qpi_bytes_s, 0.0))
+    ring_s = np.maximum(ring_s, np.where(domains > 1, ring / fewest / nic_bytes_s, 0.0))
 
     spread = np.minimum(groups, (group_gpus > 0).sum(-1).max())
     pcie = workers * gradient / groups / pcie_bytes_s
-    qpi = gradient * workers / servers**2 * (1.0 - 1.0 / spread) / qpi_bytes_s
-    nic = 2.0 * gradient * workers / servers * (1.0 - 1.0 / servers) / nic_bytes_s
+    qpi = gradient * workers / servers**2 * np.maximum(1.0 - 1.0 / spread, 2.0 * (most - 1)) / qpi_bytes_s
+    nic = 2.0 * gradient * workers / servers * (1.0 - fewest / servers) / nic_bytes_s
     comm_s = np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
     if profiles.plans.gpus.size:
         gpus, best = (int(group_gpus.sum(-1).max()), int(group_gpus.max())), (pcie_bytes_s, qpi_bytes_s, nic_bytes_s)
-        planned_s = compute_planned_comm_s(build_plans(profiles.plans), cluster.shape[1], gpus, best)
+        plans = build_plans(profiles.plans)
+        planned_s = np.min([compute_planned_comm_s(plans, cluster.shape[1], gpus, best, size) for size in sizes], 0)
         comm_s = np.where(np.asarray(profiles.plans.gpus)[model] > 0, planned_s[model], comm_s)
     return compute_s, comm_s
+
+
+def _find_domains(cluster: Cluster, real: Bool[np.ndarray, "P N"]) -> tuple[int, ...]:
+    """Most of the `real` servers of an NVLink domain, and of those a gang's; 1 where there is none."""
+    if not cluster.domain_block.size:
+        return (1,)
+    blocks, rack = np.asarray(cluster.domain_block), np.asarray(cluster.server_rack)
+    inside = np.stack([((rack == r) & real).sum(-1) for r in range(blocks.shape[1])], -1) * (blocks > 0)
+    return max(int(inside.max()), 1), max(int(np.minimum(inside, blocks).max()), 1)
 
 
 def _find_largest(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:

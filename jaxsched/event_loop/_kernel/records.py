@@ -18,7 +18,7 @@ def _record(**fields: str) -> np.dtype:
 
 # What does not change.
 SITE_GROUP = _record(gpus="i8", cores="f8", pcie_bytes_s="f8")
-SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8")
+SITE_SERVER = _record(qpi_bytes_s="f8", nic_bytes_s="f8", rack="i8", block="i8")  # `block`: as `Cluster.domain_block`
 MODEL = _record(
     compute_s="f8", gradient_bytes="f8", cpu_cores="f8", ps_cores="f8", input_bytes="f8", sens_cpu="f8", sens_pcie="f8"
 )
@@ -57,7 +57,7 @@ ON_WIRE = _record(users="i8", stamp="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 # Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan.
-RACK = _record(workers="f8", ps="f8", first="i8")
+RACK = _record(workers="f8", ps="f8", servers="i8", first="i8")
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `queues.measure`;
 # `expected_s`: by the history; `reach`: what `greedy-wait` may hope for, 0: not yet known; `owed_s`: what others cost
 # it that passed; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.

@@ -8,6 +8,7 @@ from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.plans.counts import (
     count_bytes_between,
     count_bytes_inside,
+    count_bytes_near,
     count_bytes_out,
     find_end,
     is_planned,
@@ -33,10 +34,10 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
     if spread:
         for rack in range(len(t.scratch.racks)):
             t.scratch.racks[rack].workers = t.scratch.racks[rack].ps = 0.0
+            t.scratch.racks[rack].servers = 0
 
     wires, compute, slowest = 0, 0.0, 0.0
     tasks, ps_before = 0, 0
-    first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
     for i in range(used):
         a, workers = t.scratch.place[i].group, t.scratch.place[i].workers
         site, group = w.site.groups[p, a], t.groups[p, slot, i]
@@ -50,23 +51,15 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
         group.base = (workers * model.gradient_bytes if job.ps > 0 else ring) / site.pcie_bytes_s
         group.pcie = group.base + workers * job.wide * model.input_bytes / site.pcie_bytes_s  # over `solo` below
         compute = max(compute, group.compute * (1.0 + model.sens_cpu * (max(1.0, group.cpu) - 1.0)))
-
-        here, ps_here, together = here + workers, ps_here + ps, together + workers * ps
-        s = a // k
-        if i + 1 == used or t.scratch.place[i + 1].group // k != s:
-            if job.ps > 0:
-                qpi = (here * ps_here - together) * shard
-                nic = (here * (job.ps - ps_here) + ps_here * (job.workers - here)) * shard
-            else:
-                qpi, nic = ring if i > first else 0.0, ring if spread else 0.0
-            wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
-            wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
-            if spread:
-                t.scratch.racks[w.site.servers[p, s].rack].workers += here
-                t.scratch.racks[w.site.servers[p, s].rack].ps += ps_here
-            first, here, ps_here, together = i + 1, 0, 0, 0
+        if spread:
+            rack = t.scratch.racks[w.site.servers[p, a // k].rack]
+            rack.workers += workers
+            rack.ps += ps
+            rack.servers += 1 if i == 0 or t.scratch.place[i - 1].group // k != a // k else 0
     if planned:
         wires = _add_planned(w, t, p, slot, wires, j, used)
+    else:
+        wires = _add_unplanned(w, t, p, slot, j, used, ring, shard)
     if spread:
         wires = _add_links(w, t, p, slot, wires, j, ring, shard)
 
@@ -103,25 +96,59 @@ def _add(t: Tables, p: int, slot: int, wires: int, m: int, channel: int, base: f
 
 
 @compiled
+def _add_unplanned(w: World, t: Tables, p: int, slot: int, j: int, used: int, ring: float, shard: float) -> int:
+    """Write what a job without a plan sends over QPI and NICs, or NVLink of its servers; how many wires there are."""
+    servers, job, wires, tasks, ps_before = w.site.servers.shape[1], w.jobs[j], 0, 0, 0
+    k = w.site.groups.shape[1] // servers
+    first, here, ps_here, together = 0, 0, 0, 0  # of the server at hand: its first group and its tasks
+    for i in range(used):
+        workers, s = t.scratch.place[i].workers, t.scratch.place[i].group // k
+        tasks += workers
+        ps = tasks * job.ps // job.workers - ps_before
+        ps_before += ps
+        here, ps_here, together = here + workers, ps_here + ps, together + workers * ps
+        if i + 1 < used and t.scratch.place[i + 1].group // k == s:
+            continue
+        site, near, ps_near, servers_near = w.site.servers[p, s], here, ps_here, 1  # of its domain
+        if site.block > 0 and used > 1:  # so `racks` are filled: a server of a domain is one place
+            rack = t.scratch.racks[site.rack]
+            near, ps_near, servers_near = int(rack.workers), int(rack.ps), int(rack.servers)
+        if job.ps > 0:
+            qpi = (here * ps_here - together + here * (ps_near - ps_here) + ps_here * (near - here)) * shard
+            nic = (here * (job.ps - ps_near) + ps_here * (job.workers - near)) * shard
+        else:
+            qpi = ring if i > first or servers_near > 1 else 0.0
+            nic = ring / servers_near if near < job.workers else 0.0
+        wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / site.qpi_bytes_s)
+        wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / site.nic_bytes_s)
+        first, here, ps_here, together = i + 1, 0, 0, 0
+    return wires
+
+
+@compiled
 def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, used: int) -> int:
     """Add what ranks of a plan send over PCIe, QPI and NICs; how many wires there are then."""
     servers = w.site.servers.shape[1]
     k, m = w.site.groups.shape[1] // servers, w.jobs[j].model
     line_up(w, t, p, j, used)
-    last = used  # place of the server at hand; from behind, so that of a rack's servers the first is seen last
+    last = used  # place of the server at hand
     for i in range(used - 1, -1, -1):
         group, s = t.groups[p, slot, i], t.scratch.place[i].group // k
         start, end = t.scratch.first[i], find_end(w, t, j, i)
-        group.base = count_bytes_out(w, m, start, end, True) / w.site.groups[p, group.group].pcie_bytes_s
+        group.base = count_bytes_out(w, m, start, end, start, end, True) / w.site.groups[p, group.group].pcie_bytes_s
         group.pcie += group.base
         last = i if last == used else last
         if i > 0 and t.scratch.place[i - 1].group // k == s:
             continue
-        qpi = count_bytes_inside(w, t, j, i, last)
-        nic = count_bytes_out(w, m, start, find_end(w, t, j, last), False)
+        qpi, end = count_bytes_inside(w, t, j, i, last), find_end(w, t, j, last)
+        near, beyond, rack = start, end, t.scratch.racks[w.site.servers[p, s].rack]
+        if w.site.servers[p, s].block > 0 and used > 1:  # so `racks` are filled: a server of a domain is one place
+            near = int(rack.first)
+            beyond = near + int(rack.workers) * w.jobs[j].wide
+            qpi += count_bytes_near(w, m, start, end, near, beyond)
+        nic = count_bytes_out(w, m, start, end, near, beyond, False)
         wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
         wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
-        t.scratch.racks[w.site.servers[p, s].rack].first = start
         last = used
     return wires
 

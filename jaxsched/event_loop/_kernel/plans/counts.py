@@ -16,9 +16,12 @@ def is_planned(w: World, m: int) -> bool:
 
 @compiled
 def line_up(w: World, t: Tables, p: int, j: int, used: int) -> None:
-    """Fill `Scratch.first` with the first rank of each of the first `used` places, in order of rack, server, group."""
+    """Fill `Scratch.first` with the first rank of each of the first `used` places, in order of rack, server, group.
+
+    And `first` of their racks.
+    """
     k = w.site.groups.shape[1] // w.site.servers.shape[1]
-    rank, lined, rack = 0, 0, -1
+    rank, lined, rack, entered = 0, 0, -1, -1
     while lined < used:
         # All places of one rack, the next one; while racks ascend with the places, one turn is enough.
         ahead = -1
@@ -33,6 +36,8 @@ def line_up(w: World, t: Tables, p: int, j: int, used: int) -> None:
                 rack = here
             if here == rack:
                 t.scratch.first[i] = rank
+                if here != entered:
+                    t.scratch.racks[here].first, entered = rank, here
                 rank += t.scratch.place[i].workers * w.jobs[j].wide
                 lined += 1
 
@@ -84,16 +89,25 @@ def count_bytes_between(w: World, m: int, x: int, y: int, u: int, v: int) -> flo
 
 
 @compiled
-def count_bytes_out(w: World, m: int, x: int, y: int, group: bool) -> float:
-    """Bytes from an interval to all others; of a GPU group, with those of the rings of gradients that are in it."""
+def count_bytes_out(w: World, m: int, x: int, y: int, first: int, last: int, group: bool) -> float:
+    """Bytes from an interval `x, y` to all ranks outside `first, last`, which holds it.
+
+    Of a GPU group, with those of the rings of gradients that are in it.
+    """
     total = 0.0
     for kind in range(KINDS):
         if w.plans.nbytes[m, kind] > 0.0:
-            count = _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m]) - _count_kind(w, m, kind, x, y, x, y)
+            count = _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m]) - _count_kind(w, m, kind, x, y, first, last)
             if group and kind in (GRADIENTS, EXPERT_GRADIENTS):
                 count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], 1, BACK, x, y, x, y)
             total += w.plans.nbytes[m, kind] * count
     return total
+
+
+@compiled
+def count_bytes_near(w: World, m: int, x: int, y: int, first: int, last: int) -> float:
+    """Bytes from an interval `x, y` to the other ranks of `first, last`, which holds it."""
+    return count_bytes_between(w, m, x, y, first, x) + count_bytes_between(w, m, x, y, y, last)
 
 
 @compiled
