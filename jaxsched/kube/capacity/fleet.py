@@ -114,7 +114,8 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     servers = [_server(node, settings, gpu_type.name) for node, gpu_type in zip(ordered, types)]
     speeds = {**settings.all_gpu_speeds, **dict(types)}
     if not servers:
-        shape = keep or Shape(settings.schedulers or 1, servers=4, groups=2, racks=1, links=4, hops=HOPS, all_links=4)
+        sizes = {"servers": 4, "groups": 2, "racks": 1, "domains": 0, "links": 4, "hops": HOPS, "all_links": 4}
+        shape = keep or Shape(settings.schedulers or 1, **sizes)
         padding = _all_types(_without_gpus(shape), settings)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
     rows = _partitions(ordered, settings, keep)
@@ -239,6 +240,7 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         servers=servers,
         groups=max(2, needed.groups),
         racks=racks,
+        domains=racks if needed.domains else 0,
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
         hops=max(HOPS, needed.hops),
         all_links=max(
