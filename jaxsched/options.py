@@ -325,7 +325,7 @@ class EvaluatedWorld(World):
     models: object = option(
         None,
         "Models of your own beside the catalogue's, YAML: name, compute_s, gradient_bytes and more "
-        "(jaxsched/workload/catalogue.py has an example).",
+        "(jaxsched/workload/catalogue.py has an example). llm: published language models, cut up by their plans.",
         anything("FILE"),
     )
 

@@ -21,7 +21,8 @@ A model with a `transformer` and a `plan` says so how it is cut up, in place of 
         plan: {tensor: 8, data: 8, pipeline: 8, global_batch: 1024}
         step_time: runs/step-time    # folder of fitted constants; without it those that come with the package, of A100s
 
-Models of a file come after the project's own; one with the name of one of those takes its place.
+Models of a file come after the project's own; one with the name of one of those takes its place. `llm` in place of a
+file means the published models of `workload.llm`.
 
 Large language models, trained by data x tensor x pipeline parallelism, are kinds of gangs. A worker is one stage of the
 pipeline of one replica: `tensor` GPUs that exchange activations all the time, so that they lie in one GPU group and
@@ -132,13 +133,20 @@ MEASURED = Catalogue()  # what mixes draw from, unless they name others
 BUILT_IN = Catalogue((*CATALOGUE, *LLM))
 
 
+PUBLISHED = "llm"  # in place of a file
+
+
 def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
     """The project's models and those of a file. UserError for whatever is wrong with it, with what would be right.
 
-    A catalogue is returned as it is.
+    A catalogue is returned as it is; `llm` adds the models of `workload.llm`.
     """
     if path is None or isinstance(path, Catalogue):
         return path or BUILT_IN
+    if path == PUBLISHED:
+        from jaxsched.workload.llm import llm_models  # a fifth of a second, which other catalogues do not need
+
+        return Catalogue((*BUILT_IN.models, *llm_models()))
     entries = check_mapping(read_yaml(path, __name__), str(path), ("models",)).get("models")
     if not isinstance(entries, list) or not entries:
         raise bad_field(str(path), "models", entries, "a list of models, each with a name")

@@ -68,6 +68,7 @@ class SyntheticJobs(JobDistribution):
     llm_from: int | None = (
         None  # gangs of at least so many GPUs train language models (`workload.catalogue`), where one fits
     )
+    planned: bool = False  # models with plans only, each job with the GPUs of its plan (`workload.llm`)
 
 
 def synthetic(
@@ -83,7 +84,11 @@ def synthetic(
             f"synthetic: needs num_jobs >= 2, total_gpus, schedulers and tenants >= 1, not {num_jobs}, {total_gpus}, "
             f"{kind.schedulers}, {kind.tenants}"
         )
-    gpus, run_s = _draw_sizes(rng, num_jobs, total_gpus, kind)
+    if kind.planned:
+        of_plan, gpus = _draw_plans(rng, num_jobs, total_gpus, kind)
+        run_s = _durations(rng, gpus, kind)
+    else:
+        of_plan, (gpus, run_s) = None, _draw_sizes(rng, num_jobs, total_gpus, kind)
     if kind.home_skew == 0:
         home = np.arange(num_jobs) % kind.schedulers
     else:
@@ -102,6 +107,8 @@ def synthetic(
     wide = np.ones(num_jobs, np.int64)
     if kind.llm_from is not None:
         models, ps, wide = _language_models(rng, gpus, kind.llm_from, models, ps, kind.catalogue)
+    if of_plan is not None:
+        models, ps = of_plan, np.zeros_like(ps)
     tenant = rng.integers(kind.tenants, size=num_jobs)
     jobs = make_job_list(
         submit_s,
@@ -136,6 +143,15 @@ def _draw_sizes(
     sizes, weights = gang_sizes(kind.gpu_counts, most)
     gpus = rng.choice(sizes, size=num_jobs, p=weights)
     return gpus, _durations(rng, gpus, kind)
+
+
+def _draw_plans(
+    rng: np.random.Generator, num_jobs: int, total_gpus: int, kind: SyntheticJobs
+) -> tuple[Int[np.ndarray, "J"], Int[np.ndarray, "J"]]:
+    """Models and GPUs: at most a quarter of a scheduler's."""
+    from jaxsched.workload.llm import draw_planned  # a fifth of a second, which other workloads do not need
+
+    return draw_planned(rng, kind.catalogue.models, num_jobs, total_gpus // kind.schedulers // 4)
 
 
 def _language_models(

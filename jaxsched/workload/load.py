@@ -30,8 +30,7 @@ SYNTHETIC: dict[str, dict[str, Any]] = {
     # Acme's clusters Seren and Kalos: short jobs, many of which fail, and gangs of up to 1,024 GPUs.
     "acme-like": {"acme": SEREN, "max_gpus": SEREN.largest, "llm_from": 32},
     "acme-kalos-like": {"acme": KALOS, "max_gpus": KALOS.largest, "llm_from": 32},
-    # Language models only, data x tensor x pipeline parallel, with Philly's run times. The shares are ours.
-    "llm": {"gpu_counts": {4: 0.35, 8: 0.25, 16: 0.2, 32: 0.12, 64: 0.08}, "max_gpus": 64, "llm_from": 1},
+    "llm": {"planned": True},  # models with plans only, sizes and models alike (ours), with Philly's run times
     "poisson": {"durations": "exponential", "gpu_counts": {1: 1.0}},  # M/M/n: one GPU each, exponential run times
 }
 TRACES = tuple(name for name, d in datasets.DATASETS.items() if d.format in {form.name for form in FORMATS})

@@ -10,6 +10,9 @@ A GPU holds 18 bytes per parameter (2 for the weight, 4 for its gradient, 12 for
 al., "ZeRO", 2020, section 3.1, with gradients in 32 bits), what goes into each layer of each micro-batch in flight (`2
 sequence micro_batch hidden` bytes), and the activations of the one layer at work (Korthikanti et al., "Reducing
 activation recomputation", 2022, equation 2 without attention scores: `sequence micro_batch hidden (10 + 24 / tensor)`).
+With `share_optimizer` replicas divide the 12 bytes between them, as ZeRO's first stage and Megatron-LM's distributed
+optimizer do.
+
 That is the least: activations are then computed a second time, which `compute_s` does not count. The first stage has
 `pipeline` micro-batches in flight. All plans that vTrain measured on GPUs of 80 GB fit so, and most of the large ones
 do not where all activations are kept.
@@ -29,6 +32,7 @@ from jaxsched.workload.patterns import Patterns
 from jaxsched.workload.transformer import MOST, VOCABULARY, Card, iteration_parts, make_plans
 
 BYTES_PER_PARAMETER = 18
+OPTIMIZER_BYTES = 12  # of them
 GRADIENT_BYTES = 4  # of a parameter
 ACTIVATION_BYTES = 2  # of a number between GPUs
 ALL_REDUCES = 4  # of tensor groups, a layer and micro-batch: two forward, two backward; exchanges of experts likewise
@@ -42,6 +46,7 @@ class Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: Size
     heads: Size
     sequence: Size  # tokens
+    kv_heads: Size | None = None  # of keys and values, where groups of heads share them (grouped queries); None: heads
     mlp: Size | None = None  # width of the feed-forward part, of an expert; gated ones count 1.5 times; None: 4 hidden
     experts: Size = 1  # of every layer
     top_k: Size = 1  # experts that a token goes through
@@ -50,6 +55,17 @@ class Transformer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def expert_parameters(self) -> int:
         """Of the feed-forward part of a layer, or of one expert."""
         return 2 * self.hidden * (self.mlp or 4 * self.hidden)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of a layer: queries and output, keys and values."""
+        return 2 * self.hidden**2 + 2 * self.hidden**2 * (self.kv_heads or self.heads) // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model; embeddings of `VOCABULARY` tokens, which the output layer shares."""
+        layer = self.attention_parameters + self.experts * self.expert_parameters
+        return self.layers * layer + VOCABULARY * self.hidden
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,6 +78,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expert: Size = 1  # replicas that share the experts of a layer
     micro_batch: Size = 1
     gpu_memory_gb: Positive = 80.0  # of the GPUs that it is for
+    share_optimizer: bool = False  # replicas divide Adam's state between them
 
     @property
     def gpus(self) -> int:
@@ -77,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def gpu_parameters(model: Transformer, plan: Plan) -> tuple[float, float]:
     """Parameters of a GPU of the first stage: those that all replicas have, and those of experts that some have."""
     layers, mlp = model.layers / plan.pipeline, model.experts * model.expert_parameters / plan.expert
-    same = 4 * layers * model.hidden**2 + VOCABULARY * model.hidden
+    same = layers * model.attention_parameters + VOCABULARY * model.hidden
     if plan.expert == 1:
         return (same + layers * mlp) / plan.tensor, 0.0
     return same / plan.tensor, layers * mlp / plan.tensor
@@ -87,14 +104,15 @@ def memory_bytes(model: Transformer, plan: Plan) -> float:
     """The least that a GPU of the first stage holds (see the module's docstring)."""
     numbers = plan.micro_batch * model.sequence * model.hidden
     # The feed-forward part leaves 16 of the 24 bytes that tensor groups divide; `top_k` experts leave each theirs.
-    at_work = numbers * (10 + (8 + 16 * _mlp_work(model)) / plan.tensor)
+    wide = model.top_k * model.expert_parameters / (8 * model.hidden**2)
+    at_work = numbers * (10 + (8 + 16 * wide) / plan.tensor)
     kept = ACTIVATION_BYTES * numbers * model.layers / plan.pipeline * min(plan.pipeline, plan.micro_batches)
-    return BYTES_PER_PARAMETER * sum(gpu_parameters(model, plan)) + kept + at_work
-
-
-def _mlp_work(model: Transformer) -> float:
-    """Of the feed-forward part for a token, over that of a dense one of width 4 hidden."""
-    return model.top_k * model.expert_parameters / (8 * model.hidden**2)
+    copies = (plan.data, plan.data // plan.expert) if plan.share_optimizer else (1, 1)
+    held = sum(
+        parameters * (BYTES_PER_PARAMETER - OPTIMIZER_BYTES + OPTIMIZER_BYTES / count)
+        for parameters, count in zip(gpu_parameters(model, plan), copies)
+    )
+    return held + kept + at_work
 
 
 def check_plan(model: Transformer, plan: Plan) -> None:
@@ -102,6 +120,8 @@ def check_plan(model: Transformer, plan: Plan) -> None:
     make_plans(**_formula(model, plan))
     if plan.gpus > MOST:
         raise UserError(f"plan: {plan.gpus:,} GPUs; it should have at most {MOST:,}")
+    if model.heads % (model.kv_heads or model.heads):
+        raise UserError(f"kv_heads {model.kv_heads}: should divide heads, {model.heads}")
     if model.top_k > model.experts:
         raise UserError(f"top_k {model.top_k}: should be at most experts, {model.experts}")
     for name, whole in (("experts", model.experts), ("data", plan.data)):
@@ -136,7 +156,8 @@ def patterns_of(model: Transformer, plan: Plan) -> Patterns:
 def compute_s(model: Transformer, plan: Plan, card: Card) -> float:
     """Seconds of a step where nothing but tensor groups takes time between GPUs, and these are joined by NVLink."""
     plans = make_plans(**_formula(model, plan))
-    parts = iteration_parts(card.constants, plans, server_gpus=MOST, mlp=_mlp_work(model))
+    met = (model.attention_parameters + model.top_k * model.expert_parameters) / model.hidden**2
+    parts = iteration_parts(card.constants, plans, server_gpus=MOST, met=met)
     return float(np.sum([part[0] for name, part in parts.items() if name != "gradients"]))
 
 

@@ -101,15 +101,16 @@ def make_plans(**plan: int) -> Plans:
     return Plans(**{name: np.array([value], float) for name, value in plan.items()})
 
 
-def iteration_parts(constants: Constants, plans: Plans, server_gpus: int = 8, mlp: float = 1.0) -> dict[str, Seconds]:
+def iteration_parts(constants: Constants, plans: Plans, server_gpus: int = 8, met: float = 12.0) -> dict[str, Seconds]:
     """Seconds of an iteration by `PARTS`, which add up to the whole: the formula of this module.
 
-    mlp: what the feed-forward part of a layer computes for a token, over that of a dense one of width `4 hidden`.
+    met: parameters of a layer that a token meets, over hidden squared: 4 of attention, 8 of a dense part of width
+    `4 hidden`.
     """
     c, tokens = constants, plans.micro_batch * plans.sequence
     t, d, p, hidden = plans.tensor, plans.data, plans.pipeline, plans.hidden
     micro_batches = plans.global_batch / (plans.micro_batch * d)
-    matmul = 3 * ((8 + 16 * mlp) * tokens * hidden**2 + 4 * tokens * plans.sequence * hidden) / t / c["matmul_flop_s"]
+    matmul = 3 * (2 * met * tokens * hidden**2 + 4 * tokens * plans.sequence * hidden) / t / c["matmul_flop_s"]
     work = matmul + c["softmax_s"] * tokens * plans.sequence * plans.heads / t + c["gap_s"]
     launch = c["launch_s"] * (1 + c["launch_growth"] * np.log2(t))
     ring = lambda gpus: 2 * (gpus - 1) / gpus

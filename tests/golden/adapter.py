@@ -101,7 +101,10 @@ def job_lists(workload: str, seeds: int = 2) -> list[dict[str, Any]]:
     load_scenario = _found("load_scenario", "simulation")
     names = ("submit_s", "duration_s", "workers", "gpus_per_worker", "ps", "model", "tenant", "home", "milli", "ended",
              "given_s", "gpu_type", "job_id")  # fmt: skip
-    lists = load_scenario("leaf-spine-64", workload, num_jobs=500, seeds=seeds, load=0.8, duration_error=0.3).jobs
+    options = {"num_jobs": 500, "seeds": seeds, "load": 0.8, "duration_error": 0.3}
+    if workload == "llm":
+        options["models"] = "llm"
+    lists = load_scenario("leaf-spine-64", workload, **options).jobs
     columns = [{name: getattr(jobs, name).tolist() for name in names} for jobs in lists]
     return [rows | {"estimate_s": jobs.estimate_s.tolist()} for rows, jobs in zip(columns, lists, strict=True)]
 

@@ -221,6 +221,17 @@ def test_plans(shape, data):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@cases(300)
+@given(data=st.data())
+def test_plans_in_many_cases(shape, data):
+    """As machine code only: Python takes most of the time of the others."""
+    case, policy = planned(shape, data), strategies.policy_of(data.draw(SPECS | SEEKING))
+    case = dataclasses.replace(case, law="analytic", history=case.history or policy.requires == HISTORY)
+    as_the_oracle(case, policy, played(case, policy, 10_000, in_python=False))
+
+
+@pytest.mark.long
 @cases(20)
 @given(case=strategies.cases("two", fractions=0.0), spec=SPECS)
 def test_without_interference(case, spec):

@@ -5,6 +5,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, get_catalogue
+from jaxsched.workload.jobs import take
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.models import CATALOGUE, profiles
 from jaxsched.workload.traces import read_trace, write_native
@@ -89,8 +90,9 @@ def test_what_is_wrong_is_said_in_one_line(write, text, message):
 
 
 def test_gangs_of_language_models_have_their_tensor_part_inside_a_worker():
-    jobs, _ = get_workload("llm", WorkloadOptions(num_jobs=400, total_gpus=512, load=0.7))
+    jobs, _ = get_workload("acme-like", WorkloadOptions(num_jobs=9000, total_gpus=512, load=0.7))
     kinds = {BUILT_IN.index(kind.name): kind for kind in LLM_KINDS}
+    jobs = take(jobs, jobs.num_gpus >= 32)
     assert set(jobs.model.tolist()) == set(kinds) and not jobs.ps.any()
     for model, workers, wide in zip(jobs.model, jobs.workers, jobs.gpus_per_worker, strict=True):
         assert wide == kinds[model].tensor <= 4 and workers % kinds[model].pipeline == 0

@@ -2,13 +2,15 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
+from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.demand import offered_load
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 
 
 @pytest.mark.parametrize("name", SYNTHETIC)
 def test_synthetic_workloads(name):
-    options = WorkloadOptions(num_jobs=200, total_gpus=16, load=0.6, schedulers=2, duration_cap_s=1e5)
+    models = get_catalogue("llm" if name == "llm" else None)
+    options = WorkloadOptions(num_jobs=200, total_gpus=16, load=0.6, schedulers=2, duration_cap_s=1e5, catalogue=models)
     jobs, skipped = get_workload(name, options)
     assert len(jobs) == 200 and skipped == {}
     assert offered_load(jobs, 16) == pytest.approx(0.6) and set(jobs.home.tolist()) == {0, 1}
@@ -94,4 +96,4 @@ def test_jobs_of_one_gpu_may_ask_for_a_share_of_it(tmp_path):
             with pytest.raises(UserError, match="gpu_share"):
                 get_workload(workload, WorkloadOptions(gpu_share=share, total_gpus=8))
     with pytest.raises(UserError, match=r"gpu_share: 0.5 .* there are none"):
-        get_workload("llm", WorkloadOptions(gpu_share=0.5, total_gpus=64))
+        get_workload("llm", WorkloadOptions(gpu_share=0.5, total_gpus=64, catalogue=get_catalogue("llm")))
