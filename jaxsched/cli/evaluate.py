@@ -42,6 +42,8 @@ OPTIONS of a policy: what else
   reserve                  with backfill: GPUs are kept for the first blocked gang; jobs of fewer GPU-seconds, jobs that
                            are done before it can start, and jobs that leave enough for it pass
   consolidate              a gang starts only on as few servers as it would need in an empty partition
+  racks                    a gang starts only in as few racks as it would need, at most 16 of 18 trays of each NVL72
+                           rack, and rather in racks in use than in whole ones; not for greedy-wait and match
   preempt                  with --preemption on and srtf or an order below it: jobs that come first take the place of
                            running ones; hX: only of those that exceed them by the share X
   faster                   with preempt: jobs go, and running ones move, to GPUs on which they run 1.5 times as fast

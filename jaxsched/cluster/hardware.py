@@ -69,6 +69,28 @@ def in_domain(cluster: Cluster) -> Bool[Array, "*P N"]:
     return jnp.take_along_axis(cluster.domain_block, cluster.server_rack, -1) > 0
 
 
+def block_of_racks(cluster: Cluster) -> Int32[Array, "*P T"]:
+    """How many servers a gang takes at most of each rack: all, as many as there may be, where it is no domain."""
+    servers = cluster.server_rack.shape[-1]
+    if not cluster.domain_block.size:
+        return jnp.full(cluster.rack_id.shape, servers, jnp.int32)
+    return jnp.where(cluster.domain_block > 0, cluster.domain_block, servers)
+
+
+def ahead_in_rack(of_server: Int32[Array, "*jobs N"], rack: Int32[Array, "N"]) -> Bool[Array, "*jobs N N"]:
+    """Whether the second server is in the rack of the first, and before it in order of most workers, then of index."""
+    here, there, index = of_server[..., :, None], of_server[..., None, :], jnp.arange(rack.shape[0])
+    return (rack[:, None] == rack) & ((there > here) | ((there == here) & (index < index[:, None])))
+
+
+def room_of_racks(
+    of_server: Int32[Array, "*jobs N"], rack: Int32[Array, "N"], block: Int32[Array, "T"]
+) -> Int32[Array, "*jobs T"]:
+    """Workers that fit the roomiest servers of each rack, a block of them, by what fits each server."""
+    inside = ahead_in_rack(of_server, rack).sum(-1) < block[rack]
+    return jnp.where(inside, of_server, 0) @ (rack[:, None] == jnp.arange(block.shape[0])).astype(jnp.int32)
+
+
 def total_gpus(cluster: Cluster) -> int:
     """Number of GPUs of the cluster (a concrete, not a traced, one)."""
     return int(np.asarray(cluster.group_gpus).sum())

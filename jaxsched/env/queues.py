@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.border import checked
-from jaxsched.cluster.hardware import Cluster, workers_within
+from jaxsched.cluster.hardware import Cluster, block_of_racks, room_of_racks, workers_within
 from jaxsched.env import levels
 from jaxsched.env.extensions.gpu_sets import of_each_job
 from jaxsched.env.extensions.requests import asks_of, spare
@@ -40,6 +40,7 @@ class Discipline:
     reserve: bool = False  # GPUs are kept for the first blocked gang, see `env.reservations`
     window: int = 1  # so many jobs that may start are looked at
     consolidate: bool = False  # a gang starts only on as few servers as it would need in an empty partition
+    racks: bool = False  # a gang keeps to as few racks as it can, at most a block of each, and leaves others whole
     preempt: bool = False  # jobs that come first may take the place of running ones
     faster: bool = False  # with it jobs move to where their GPUs are faster
     hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
@@ -56,6 +57,8 @@ class Discipline:
             raise UserError(
                 f"preempt: needs one of the orders {', '.join(levels.ORDERS)}, and does not go with reserve"
             )
+        if self.racks and self.preempt:
+            raise UserError("racks: does not go with preempt, which does not say whose racks become free")
         if self.faster and not self.preempt:
             raise UserError("faster: needs preempt, it stops jobs that would run faster on other GPUs")
         if not (0.0 <= self.hysteresis < 1e6 and 0.0 < self.quantum < 1e12):
@@ -139,10 +142,10 @@ def next_job(
     return slot, can_start[jnp.arange(slot.shape[0]), slot]
 
 
-def feasible(state: State, cluster: Cluster, *, consolidate: bool = False) -> Bool[Array, "P Q"]:
+def feasible(state: State, cluster: Cluster, *, consolidate: bool = False, racks: bool = False) -> Bool[Array, "P Q"]:
     """Whether the queued job's gang fits the free GPUs of its partition, and a running slot is free.
 
-    With `consolidate`, on as few servers as the gang would need if the partition were empty.
+    With `consolidate`, on as few servers as the gang would need in an empty partition; with `racks` in as few racks.
     """
     row = jnp.maximum(state.queue, 0)
 
@@ -157,6 +160,8 @@ def feasible(state: State, cluster: Cluster, *, consolidate: bool = False) -> Bo
             )
         if consolidate:
             fits &= jax.vmap(functools.partial(_consolidated, state))(*_both(state, cluster), row)
+        if racks:
+            fits &= jax.vmap(functools.partial(_in_fewest_racks, state))(*_both(state, cluster), *_racks(cluster), row)
         return fits
 
     fits = of_each_job(state, cluster, row, fits_seen)
@@ -164,7 +169,7 @@ def feasible(state: State, cluster: Cluster, *, consolidate: bool = False) -> Bo
 
 
 def feasible_at(
-    state: State, row: Int32[Array, "*jobs"], cluster: Cluster, *, consolidate: bool = False
+    state: State, row: Int32[Array, "*jobs"], cluster: Cluster, *, consolidate: bool = False, racks: bool = False
 ) -> Bool[Array, "*jobs P"]:
     """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
 
@@ -178,22 +183,25 @@ def feasible_at(
         if consolidate:
             everywhere = jax.vmap(functools.partial(_consolidated, state), (0, 0, 0, 0, None), -1)
             fits &= everywhere(*_both(state, cluster), row)
+        if racks:
+            everywhere = jax.vmap(functools.partial(_in_fewest_racks, state), (0, 0, 0, 0, 0, 0, None), -1)
+            fits &= everywhere(*_both(state, cluster), *_racks(cluster), row)
         return fits
 
     return of_each_job(state, cluster, row, fits_seen) & (state.running.job < 0).any(-1)
 
 
 def movable(
-    state: State, params: EnvParams, can_start: Bool[Array, "P Q"], *, consolidate: bool = False
+    state: State, params: EnvParams, can_start: Bool[Array, "P Q"], *, consolidate: bool = False, racks: bool = False
 ) -> Bool[Array, "P Q P"]:
     """Whether the queued job could start at this other partition now, but not here (`can_start`).
 
-    It has forwards left, and the other's queue has a free slot. `consolidate`: see `feasible`.
+    It has forwards left, and the other's queue has a free slot. `consolidate`, `racks`: see `feasible`.
     """
     row = jnp.maximum(state.queue, 0)
     blocked = (state.queue >= 0) & ~can_start & may_be_forwarded(params, state, row)
     room = queue_room(state) > 0 if state.faults.there else (state.queue < 0).any(-1)
-    open_to = feasible_at(state, row, params.cluster, consolidate=consolidate) & room
+    open_to = feasible_at(state, row, params.cluster, consolidate=consolidate, racks=racks) & room
     elsewhere = ~jnp.eye(state.queue.shape[0], dtype=bool)[:, None]
     return open_to & elsewhere & blocked[..., None]
 
@@ -255,6 +263,41 @@ def _consolidated(
         return on_roomiest(jnp.minimum((gpus // sizes).sum(-1)[wide], within)[..., None])
 
     fits = fits_fewest(roomiest(gpus, reservable), roomiest(free, left), state.jobs.workers[row])
+    return fits | is_fraction(state, row)
+
+
+def _racks(cluster: Cluster) -> tuple[Array, Array]:
+    """Of each partition the rack of every server, and the block of every rack."""
+    return cluster.server_rack, block_of_racks(cluster)
+
+
+def _in_fewest_racks(
+    state: State,
+    gpus: Int32[Array, "N K"],
+    free: Int32[Array, "N K"],
+    reservable: Int32[Array, "N 2"],
+    left: Int32[Array, "N 2"],
+    rack: Int32[Array, "N"],
+    block: Int32[Array, "T"],
+    row: Int32[Array, "*jobs"],
+) -> Bool[Array, "*jobs"]:
+    """Whether the gangs of jobs fit as few racks as if all `gpus` of a partition were free; so do all fractions."""
+    wide, workers = state.jobs.gpus_per_worker[row], state.jobs.workers[row]
+
+    def of_server(gpus: Array, left: Array) -> Array:
+        fits = (gpus // jnp.maximum(wide, 1)[..., None, None]).sum(-1)
+        return jnp.minimum(fits, workers_within(left, asks_of(state, row)[..., None, :])) if state.asks else fits
+
+    def roomiest(by_server: Array, block: Array) -> Array:
+        return on_roomiest(room_of_racks(by_server, rack, block)[..., None])
+
+    empty, now, endless = of_server(gpus, reservable), of_server(free, left), jnp.full_like(block, rack.shape[0])
+    limited = roomiest(empty, block)
+    fits = jnp.where(
+        limited[..., -1] >= workers,
+        fits_fewest(limited, roomiest(now, block), workers),
+        fits_fewest(roomiest(empty, endless), roomiest(now, endless), workers),
+    )
     return fits | is_fraction(state, row)
 
 

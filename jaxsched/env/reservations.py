@@ -31,9 +31,9 @@ def weigh_openings(
     queue: Discipline, params: EnvParams, state: State, keys: Float32[Array, "P Q"], *, weighs: bool = True
 ) -> tuple[Bool[Array, "P Q"], Bool[Array, "P Q P"], "Passed | None"]:
     """`openings` for who keeps GPUs where that is worth it, if it `weighs` that; also what a start costs the gang."""
-    can_start, passed = feasible(state, params.cluster, consolidate=queue.consolidate), None
+    can_start, passed = feasible(state, params.cluster, consolidate=queue.consolidate, racks=queue.racks), None
     if not queue.reserve and state.gpu_speeds == 1:
-        return can_start, movable(state, params, can_start, consolidate=queue.consolidate), None
+        return can_start, movable(state, params, can_start, consolidate=queue.consolidate, racks=queue.racks), None
     p = jnp.arange(state.queue.shape[0])
     wanted = jnp.ones((*state.queue.shape, len(p)), bool)
     if queue.reserve:
@@ -42,7 +42,11 @@ def weigh_openings(
     if state.gpu_speeds > 1:
         wanted &= suits(params, state, keys)
     can_start &= wanted[p, :, p]
-    return can_start, movable(state, params, can_start, consolidate=queue.consolidate) & wanted, passed
+    return (
+        can_start,
+        movable(state, params, can_start, consolidate=queue.consolidate, racks=queue.racks) & wanted,
+        passed,
+    )
 
 
 class Passed(Pytree):

@@ -16,7 +16,7 @@ POLICIES = ("first-fit", "pack", "load-balance", "tetris", "least-interference",
 # Queue orders that it has keys or levels of. A new name is refused until it has, and then stands here.
 ORDERS = ("fifo", "sjf", "area", "tenants", *levels.ORDERS)
 # Of a discipline.
-QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "preempt", "faster", "hysteresis", "quantum")
+QUEUE = ("order", "backfill", "reserve", "window", "consolidate", "racks", "preempt", "faster", "hysteresis", "quantum")
 OLDEST_NUMBA = (0, 68)
 LAWS = (interference.none, interference.analytic, interference.fitted)
 

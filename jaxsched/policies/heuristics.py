@@ -31,7 +31,7 @@ from jaxsched.policies.base import Act, choose_forward, make_views, place_or_for
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.looking_ahead import had_better_wait
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
-from jaxsched.policies.rules import RULES, Rule, View, fastest, for_job
+from jaxsched.policies.rules import RULES, Rule, View, by_racks, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
 from jaxsched.user_code import call, name_of
 from jaxsched.workload.jobs import WHOLE
@@ -55,7 +55,8 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         slot, starts = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = make_views(state, params)
-        place = _on_fastest(place_workers) if state.gpu_speeds > 1 else place_workers
+        place = _by_racks(place_workers) if queue.racks else place_workers
+        place = _on_fastest(place) if state.gpu_speeds > 1 else place
         place = _for_job(place) if state.binds or state.asks else place
         place_all = jax.vmap(place, in_axes=(0, axes, 0))
         keys_of_groups = jax.random.split(group_key, len(p))
@@ -93,6 +94,11 @@ def _check(rule: Rule) -> Rule:
 def _on_fastest(rule: Rule) -> Rule:
     """The rule on the fastest GPUs that the job fits."""
     return lambda key, view, job: rule(key, fastest(view, job), job)
+
+
+def _by_racks(rule: Rule) -> Rule:
+    """The rule in the racks that are chosen for the job."""
+    return lambda key, view, job: rule(key, by_racks(view, job), job)
 
 
 def _for_job(rule: Rule) -> Rule:

@@ -4,11 +4,17 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
 from jaxsched.border import checked
-from jaxsched.cluster.hardware import Cluster, workers_within
+from jaxsched.cluster.hardware import (
+    Cluster,
+    ahead_in_rack,
+    block_of_racks,
+    room_of_racks,
+    workers_within,
+)
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
@@ -30,6 +36,8 @@ class View(Pytree):
     usable: Bool[Array, "A NK"]  # as in `State`
     spare: Int32[Array, "N r"]  # what is left of what jobs reserve; r = 0 where none does
 
+
+_WHOLE = 2**24  # more GPUs than a rack has
 
 Rule = Callable[[PRNGKeyArray, View, JobSpec], Int32[Array, "NK"]]  # (key, view, job) -> workers
 
@@ -81,6 +89,38 @@ def find_fast(view: View, job: JobSpec) -> Bool[Array, "NK"]:
     speed, fits = view.cluster.group_speed.reshape(-1), capacity(view, job)
     enough = jnp.where(speed >= speed[:, None], fits, 0).sum(-1) >= job.workers
     return speed >= jnp.where(enough, speed, -jnp.inf).max()
+
+
+def by_racks(view: View, job: JobSpec) -> View:
+    """The view without the free GPUs outside the racks, and servers of them, that are chosen for the job."""
+    layout, rack, block = layout_of(view.cluster), view.cluster.server_rack, block_of_racks(view.cluster)
+    in_rack = rack_matrix(view.cluster).astype(jnp.int32)
+    gpus = view.cluster.group_gpus.reshape(-1)
+    if view.usable.shape[0] and isinstance(job.allowed, Array):
+        gpus = jnp.where(view.usable[job.allowed], gpus, 0)
+    fits = per_server(layout, capacity(view, job))
+    enough = room_of_racks(fits, rack, block).sum() >= job.workers
+    block = jnp.where(enough, block, layout.servers)
+    free = per_server(layout, view.free) @ in_rack
+    key = jnp.where(free == per_server(layout, gpus) @ in_rack, _WHOLE, 0) + free
+
+    room = room_of_racks(fits, rack, block)
+
+    def choose(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        rest, room, takes, last = carry
+        holds = room >= rest
+        chosen = lowest(key, jnp.where(holds.any(), holds, room == room.max()))
+        takes = jnp.where(chosen, jnp.minimum(room, rest), takes)
+        return rest - jnp.where(chosen, takes, 0).sum(), jnp.where(chosen, 0, room), takes, chosen & holds
+
+    nothing = jnp.zeros_like(room)
+    start = job.workers, room, nothing, nothing > 0
+    _, _, takes, last = lax.while_loop(lambda carry: (carry[0] > 0) & (carry[1] > 0).any(), choose, start)
+    before = jnp.where(ahead_in_rack(fits, rack), fits, 0).sum(-1)
+    alone = last & ((fits[:, None] * in_rack).max(0) >= takes)
+    seen = (before < takes[rack]) | alone[rack]
+    whole = job.milli == WHOLE if isinstance(job.milli, Array) else jnp.bool_(True)
+    return view.replace(free=jnp.where(to_groups(layout, seen) | ~whole, view.free, 0))
 
 
 def per_server(layout: Layout, values: Num[Array, "NK"]) -> Num[Array, "N"]:

@@ -148,6 +148,7 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
             not waits and (waiting or of.lifetimes or of.observe),
             f"threshold, patience, lifetimes and observe are for {' and '.join(WAITING)} only",
         ),
+        (waits and queue.racks, f"'racks' is not for {' and '.join(WAITING)}, whose candidates know nothing of racks"),
         (
             of.rule == MATCH and not queue.preempt and queue.order not in LENGTHS,
             f"without 'preempt' it weighs jobs by length: one of the orders {', '.join(LENGTHS)}",

@@ -41,7 +41,7 @@ def oracle_policy(spec: str):
             values["forward"] = option
         elif option == "backfill":
             values["backfill"] = True
-        elif option in ("lifetime", "reserve", "preempt", "consolidate", "faster", "observe"):
+        elif option in ("lifetime", "reserve", "preempt", "consolidate", "racks", "faster", "observe"):
             values[option] = True
         else:
             numbers = {"t": "threshold", "p": "patience", "h": "hysteresis", "q": "attained"}
@@ -153,6 +153,18 @@ def test_plans(shape, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     case = with_domains(rng, with_plans(rng, data.draw(strategies.cases(shape))))
     assert_same(case, data.draw(st.sampled_from(SPECS[shape])), SPECS[shape], "analytic")
+
+
+IN_RACKS = ("pack:fifo+backfill+racks+spread",)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(data=st.data())
+def test_some_in_racks(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    case = with_domains(rng, with_plans(rng, data.draw(strategies.cases("one"))))
+    assert_same(case, IN_RACKS[0], IN_RACKS, "analytic")
 
 
 @pytest.mark.long

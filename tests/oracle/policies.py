@@ -18,6 +18,7 @@ from tests.oracle.faster import before_start, while_running
 from tests.oracle.filling import Pressure, fill, ps_of, q
 from tests.oracle.gpu_types import seen, tiers, waits_for_faster
 from tests.oracle.matching import match
+from tests.oracle.racks import in_fewest, seen_servers
 from tests.oracle.state import State
 
 RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "contention-aware")
@@ -39,6 +40,7 @@ def make_policy(
     reserve: bool = False,
     preempt: bool = False,
     consolidate: bool = False,
+    racks: bool = False,
     hysteresis: float = 0.0,
     attained: float = 18000.0,
     faster: bool = False,
@@ -60,7 +62,7 @@ def make_policy(
     levels = preemption.Rule(order, backfill, hysteresis, attained, table, table_margin)
 
     def policy(state: State, p: int) -> tuple:
-        state.consolidate = consolidate
+        state.consolidate, state.racks = consolidate, in_fewest if racks else None
         queues = [sorted(q, key=lambda j: (order_key(state, order, j, levels), j)) for q in state.queue]
         kept = [kept_for(state, t, queues[t]) if reserve else None for t in range(state.hw.P)]
 
@@ -260,6 +262,10 @@ def place(state: State, p: int, j: int, name: str) -> dict[int, int]:
     """The workers of a feasible job by one of the rules of the table."""
     hw, job = state.hw, state.jobs[j]
     free, cap = seen(state, p, j)
+    if state.racks and not job.fraction:
+        shown = seen_servers(state, p, j, free, cap)
+        free = [x if a // hw.K in shown else 0 for a, x in enumerate(free)]
+        cap = [x if a // hw.K in shown else 0 for a, x in enumerate(cap)]
     pressure = Pressure(state, p)
     groups = range(hw.N * hw.K)
 

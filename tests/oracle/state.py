@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class State:
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
         self.preemption, self.consolidate, self.history = costs, False, knows_history
+        self.racks: Callable[[State, int, int], bool] | None = None  # says whether a gang fits as few racks as it needs, if the policy asks for that
         self.pairs = pairs  # None: all factors are 1
         self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
         # Of a state to come, as a policy expects it: the slowest GPUs that it looks at, and what jobs have left.
@@ -260,6 +261,8 @@ class State:
             empty = sorted(self.empty_capacity(p, j), reverse=True)
             servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
             fits = sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
+        if self.racks and fits and not self.jobs[j].fraction:
+            fits = self.racks(self, p, j)
         return fits and len(self.running[p]) - len(without) < self.running_slots
 
     def free_for(self, p: int, j: int) -> int:

@@ -17,7 +17,7 @@ from tests.oracle import policies, preemption, simulator
 from tests.support import strategies
 from tests.support.cases import cases
 from tests.support.plans import with_domains, with_plans
-from tests.support.random_cases import crowded_case, random_outages
+from tests.support.random_cases import asking_case, crowded_case, random_outages
 from tests.support.sharing_laws import by_hand
 from tests.support.strategies import COSTS
 
@@ -126,6 +126,7 @@ def as_the_oracle(case: strategies.Case, policy: Policy, run: Run) -> None:
             reserve=of.queue.reserve,
             preempt=of.queue.preempt,
             consolidate=of.queue.consolidate,
+            racks=of.queue.racks,
             hysteresis=of.queue.hysteresis,
             attained=of.queue.quantum,
             faster=of.queue.faster,
@@ -210,6 +211,36 @@ def planned(shape: str, data) -> strategies.Case:
 @given(data=st.data())
 def test_some_plans(shape, data):
     same(planned(shape, data), data.draw(SPECS), "analytic", 10_000)
+
+
+RACKS = st.builds(
+    spec_of,
+    st.sampled_from([policy for policy in POLICIES if policy not in (GREEDY_WAIT, MATCH)]),
+    st.sampled_from(("fifo", "sjf", "area", "tenants")),
+    st.just("racks"),
+    st.sampled_from(("", "backfill", "backfill+reserve", "consolidate+backfill")),
+    FORWARDS,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_some_in_racks(shape, data):
+    case = planned(shape, data)
+    case = asking_case(case, data.draw(st.integers(0, 99)), 0.5) if data.draw(st.booleans()) else case
+    same(case, data.draw(RACKS), "analytic", 10_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", strategies.SHAPES)
+@cases(60)
+@given(data=st.data())
+def test_in_racks(shape, data):
+    fractions = data.draw(st.sampled_from((0.0, 0.3))) if strategies.SHAPES[shape].shared else 0.0
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    same(with_domains(rng, data.draw(strategies.cases(shape, fractions=fractions))), data.draw(RACKS), "analytic", 1)
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from jaxtyping import Int64
 from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.occupancy import MANY, count_within
+from jaxsched.event_loop._kernel.plans.racks import hide_racks
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_capacity, count_capacity_without, count_fitting
 from jaxsched.event_loop._kernel.speed import quantise
@@ -149,6 +150,8 @@ def hide_others(w: World, t: Tables, p: int, j: int) -> None:
             t.free[p, a] = left
             t.shared.hidden[a] = 0 if seen else t.shared.room[p, a]
             t.shared.room[p, a] -= t.shared.hidden[a]
+    if w.rule.racks and job.size > 0:
+        hide_racks(w, t, p, j)
 
 
 @compiled

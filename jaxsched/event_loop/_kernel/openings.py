@@ -6,6 +6,7 @@ from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import waits_for_faster
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.occupancy import count_workers_that_fit, fits_fewest_servers
+from jaxsched.event_loop._kernel.plans.racks import fits_fewest_racks
 from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_gang_gpus
@@ -20,6 +21,8 @@ def is_feasible(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether the gang fits the free GPUs of a partition, and a running slot is free."""
     job = w.jobs[j]
     if t.partitions[p].running >= w.running_slots or count_workers_that_fit(w, t, p, j) < job.workers:
+        return False
+    if w.rule.racks and job.size > 0 and not fits_fewest_racks(w, t, p, j):
         return False
     return not w.rule.consolidate or job.size < 0 or fits_fewest_servers(w, t, p, j)
 

@@ -151,6 +151,7 @@ class Rule(NamedTuple):
     margin: int  # levels
     level_table: Int64[np.ndarray, "widths bins"]  # 0 where the order is none
     consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
+    racks: bool  # likewise, in as few racks, and it sees no other ones
     preempts: bool  # the rule stops jobs, as the world allows
     faster: bool  # it moves jobs to faster GPUs, which there are
     keyed: int  # BY_RUN_TIME, BY_AREA or 0

@@ -1,1 +1,1 @@
-"""Plans of jobs: tables, and what their ranks send."""
+"""Plans of jobs: tables, what their ranks send, and racks for them."""

@@ -1,0 +1,72 @@
+"""16 of 18: gangs in racks that are NVLink domains, under `+racks` (docs/semantics.md, section 7, "Racks")."""
+
+import numpy as np
+import pytest
+
+from jaxsched.cluster.presets import get_cluster
+from jaxsched.errors import UserError
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import simulate
+from jaxsched.workload.jobs import make_job_list
+
+CLUSTER = get_cluster("nvl72-72")  # four racks of 18 trays
+
+
+def trays(policy: str, gpus: list[int], engine: str = "auto") -> tuple[np.ndarray, np.ndarray]:
+    """Trays that each job has in each rack, and when it started; jobs come one a minute and run for a day."""
+    count = len(gpus)
+    jobs = make_job_list(np.arange(count) * 60.0, np.full(count, 86_400.0), gpus)
+    settings = Settings(engine=engine, record_placements=True, interference="none")
+    (outcome,) = simulate([parse(policy)], CLUSTER, [jobs], settings)[policy]
+    assert outcome.workers is not None
+    used = outcome.workers > 0
+    return np.stack([used[:, 18 * r : 18 * r + 18].sum(1) for r in range(4)], 1), outcome.start_s
+
+
+@pytest.mark.parametrize("engine", ["compiled", "jax"])
+def test_large_jobs_take_16_of_18_trays_and_small_ones_what_is_spare(engine):
+    """64 GPUs, 128, then small ones: the spare trays of racks in use go first, and the fourth rack stays whole."""
+    found, _ = trays("pack:fifo+backfill+racks", [64, 128, 4, 8, 4, 4], engine)
+    assert found[0].tolist() == [16, 0, 0, 0] and found[1].tolist() == [0, 16, 16, 0]
+    assert found[2:].sum(0).tolist() == [2, 2, 1, 0]
+
+
+def test_a_small_job_goes_beside_a_small_job_and_not_into_a_whole_rack():
+    found, _ = trays("pack:fifo+backfill+racks", [4, 8, 16, 40])
+    assert found.sum(0).tolist() == [17, 0, 0, 0]
+    plain, _ = trays("load-balance:fifo+backfill", [4, 8, 16, 40])
+    assert (plain.sum(0) > 0).sum() == 4
+
+
+def test_who_needs_a_whole_rack_waits_for_one():
+    """Four racks are broken up by jobs of 12 GPUs; 64 GPUs would fit three of them together."""
+    broken = [48] * 4 + [64]
+    found, start_s = trays("pack:fifo+backfill+racks", broken)
+    assert (found[:4] > 0).sum(1).tolist() == [1] * 4 and start_s[4] >= 86_400
+    assert found[4].max() == 16
+    found, start_s = trays("pack:fifo+backfill", broken)
+    assert start_s[4] < 600 and (found[4] > 0).sum() > 1
+
+
+def test_gangs_that_need_spare_trays_get_them():
+    found, _ = trays("pack:fifo+backfill+racks", [288])
+    assert found.tolist() == [[18] * 4]
+
+
+def test_a_rest_goes_to_a_rack_in_use():
+    """96 GPUs after 4 and 64: 16 trays of a rack, and 8 of the rack that is in use and has room."""
+    found, _ = trays("pack:fifo+backfill+racks", [4, 96])
+    assert found.tolist() == [[1, 0, 0, 0], [8, 16, 0, 0]] or found[1].tolist() == [16, 8, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("greedy-wait:racks", "'racks' is not for greedy-wait and match"),
+        ("pack:las+preempt+racks", "racks: does not go with preempt"),
+    ],
+)
+def test_what_does_not_go_with_racks_is_refused(name, says):
+    with pytest.raises(UserError, match=says):
+        parse(name)
