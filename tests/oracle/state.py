@@ -60,7 +60,9 @@ class State:
         self.queue_slots, self.running_slots, self.max_forwards = queue_slots, running_slots, max_forwards
         self.now, self.interval_s, self.boundary = 0.0, interval_s, 0
         self.preemption, self.consolidate, self.history = costs, False, knows_history
-        self.racks: Callable[[State, int, int], bool] | None = None  # says whether a gang fits as few racks as it needs, if the policy asks for that
+        self.racks: Callable[[State, int, int], bool] | None = (
+            None  # says whether a gang fits as few racks as it needs, if the policy asks for that
+        )
         self.pairs = pairs  # None: all factors are 1
         self.out, self.outages = np.zeros((hw.P, hw.N), bool), outages  # servers that are out
         # Of a state to come, as a policy expects it: the slowest GPUs that it looks at, and what jobs have left.
