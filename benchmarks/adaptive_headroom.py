@@ -16,10 +16,11 @@ import numpy as np
 
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.placing import whole_nodes
-from jaxsched.adaptive.policies import AllocationPolicy, View, harm, whole_choices
+from jaxsched.adaptive.policies import harm, whole_choices
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.published import workload_files
 from jaxsched.adaptive.simulate import simulate
+from jaxsched.adaptive.view import AllocationPolicy, View
 from jaxsched.adaptive.workload import read_workload
 
 EXPONENTS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0, -0.125, -0.25, -0.5, -1.0)  # below 0: blind
@@ -34,7 +35,7 @@ def weighted(view: View):
     exponent = view.deadline_s
     seconds = jnp.where(exponent < 0, done_s, left_s)
     weight = jnp.maximum(seconds, LEAST_S) ** -jnp.abs(exponent)
-    return by_gain(harm(view, choices) * weight[:, None], choices, view.total[0])
+    return choices[by_gain(harm(view, choices) * weight[:, None], choices, view.total[:1])]
 
 
 def main(data: Path, loads: list[str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsched.adaptive.policies import POLICIES, AllocationPolicy
+from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import Nodes, Result, Rules, simulate
+from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import applications_in, read_workload
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.presets import get_inventory

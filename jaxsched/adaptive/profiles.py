@@ -39,6 +39,7 @@ class ProfileLimits(NamedTuple):
     local_batch: int | None = None  # the most of a GPU
     gpus: int | None = None  # the most of a job
     batch: int | None = None  # its only batch size
+    slower: float = 1.0  # a step takes so many times what was measured
 
 
 # As the published simulators have it.

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.clock import advance, shape_of
-from jaxsched.adaptive.policies import Allocation, AllocationPolicy, view_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
+from jaxsched.adaptive.view import Allocation, AllocationPolicy, view_of
 from jaxsched.errors import UserError
 
 CHUNK = 16  # rounds between choices of the jobs that are computed

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.adaptive.placing import whole_nodes
-from jaxsched.adaptive.policies import AllocationPolicy
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import make_tables, shapes_of
+from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
 from jaxsched.errors import UserError
 

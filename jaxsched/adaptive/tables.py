@@ -202,7 +202,7 @@ def _speed(app: Application, kind: str, placement: Placement, tried: tuple) -> t
     """Goodput by epoch, and seconds of an update at the first candidate."""
     local, passes, gain = tried
     step, sync = app.step_times[kind].at(placement, local)
-    seconds = step + passes * (step - sync)
+    seconds = (step + passes * (step - sync)) * app.limits.slower
     first = float(seconds[0])
     return np.nan_to_num(gain / seconds[:, None]).max(axis=0), first if np.isfinite(first) else np.inf
 

@@ -35,6 +35,9 @@ REPRODUCE_TABLE_HELP = """Play a published table again: ours, theirs, and the di
 pollux  completion times by load, period and interference (Qiao et al., OSDI 2021). DIR is a folder with the authors'
         profiles/APP, workloads-LOAD and results_per_job.csv (petuum/adaptdl, branch osdi21-artifact). All workloads
         of DIR are played. Means are over those that results_per_job.csv has.
+sia     its tables of three GPU types and of one (Jayaram Subramanya et al., SOSP 2023): mean and 99th percentile of
+        completion times, makespan and GPU time, under the integer program and under a greedy choice of the same sum.
+        DIR is a folder with the authors' profiles/APP and workloads/TRACE (siasosp23/artifacts).
 muri    SRTF, SRSF and Tiresias on its traces and their twins, all of whose jobs are submitted at once (Zhao et al.,
         SIGCOMM 2022, Figures 9 and 10), by the rules of its simulator and without what that adds. DIR is a folder with
         muri_published.csv (figure,policy,trace,seconds) and the authors' traceN.csv, by any number (Rivendile/Muri).
@@ -44,6 +47,7 @@ elasticflow
 
 Examples:
   jaxsched reproduce-table pollux --data pollux
+  jaxsched reproduce-table sia --data sia
   jaxsched reproduce-table muri --data muri
   jaxsched reproduce-table elasticflow --data itp
   jaxsched reproduce-table pollux --data pollux --jobs-out jobs.csv   # experiment,run,workload,job,jct_s
@@ -265,7 +269,7 @@ def _evaluated(
 class ReproduceTable:
     """Play a published table again: ours, theirs, and the difference."""
 
-    name: Annotated[Literal["pollux", "muri", "elasticflow"], tyro.conf.Positional]
+    name: Annotated[Literal["pollux", "sia", "muri", "elasticflow"], tyro.conf.Positional]
     """The table."""
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """What the authors published."""
@@ -297,6 +301,22 @@ def _pollux(data: Path) -> list[str]:
     times = play_pollux(data, lambda line: print(as_text(line), flush=True))
     rows = [f"{case.experiment},{case.run},{workload},{job},{jct_s:g}" for case, workload, job, jct_s in times]
     return ["experiment,run,workload,job,jct_s", *rows]
+
+
+def _sia(data: Path) -> list[str]:
+    """As `_pollux`."""
+    from jaxsched.adaptive.sia_table import SiaLine, play_sia
+
+    def as_text(line: SiaLine) -> str:
+        pairs = zip(line.ours, line.case.published, strict=True)
+        cells = " ".join(f"{f'{ours:.2f} ({known:g})':>14}" for ours, known in pairs)
+        return f"{line.case.trace:9} {line.case.types:5} {line.policy:11} {cells}"
+
+    print("hours: ours (published)", flush=True)
+    heads = " ".join(f"{name:>14}" for name in ("mean JCT", "p99 JCT", "makespan", "GPU-h of a job"))
+    print(f"{'trace':9} {'types':5} {'policy':11} {heads}", flush=True)
+    rows = play_sia(data, lambda line: print(as_text(line), flush=True))
+    return ["trace,types,policy,workload,job,jct_s", *(",".join(map(str, row)) for row in rows)]
 
 
 def _muri(data: Path) -> list[str]:
@@ -335,7 +355,7 @@ def _elasticflow(data: Path) -> list[str]:
     return ["policy,job,finish_s,deadline_s", *rows]
 
 
-TABLES = {"pollux": _pollux, "muri": _muri, "elasticflow": _elasticflow}
+TABLES = {"pollux": _pollux, "sia": _sia, "muri": _muri, "elasticflow": _elasticflow}
 
 
 def as_text(line: "Line") -> str:

@@ -1,5 +1,7 @@
 """Who gets how many GPUs: policies for jobs that adapt, as docs/semantics.md says them, in plain Python."""
 
+import math
+
 import numpy as np
 
 from tests.oracle.adaptive import NEVER, full_nodes, most_free, whole_nodes
@@ -151,7 +153,31 @@ def marginal(world, jobs, now):
     return dict(zip([job.name for job in jobs], by_gain(values, world.total))), jobs
 
 
+def sia_values(world, jobs, now):
+    """What every choice of a job is worth; a job in a restart has one choice."""
+    values = []
+    for job in jobs:
+        age, lost = now - job.submit, max(job.restarts - 1, 0) * world.restart
+        kept = max(age - lost, 0) / (age + world.restart) if job.place and age >= world.restart else 1.0
+        widths = [r for r in choices_of(world.per_node, job.most) if r >= job.least]
+        may = [r for r in widths if r <= max(2 * job.widest, widths[0])]
+        if job.place and job.restart > 0:
+            may = [job.gpus]
+        worst = min((job.reached(r, world.per_node) for r in may), default=0.0)
+        value = {} if job.place and job.restart > 0 else {0: -1.1}
+        for r in may:
+            speedup = job.reached(r, world.per_node) / worst if job.widest else 1.0
+            value[r] = -1.0 / math.sqrt(speedup * (1.0 if r == job.gpus else kept))
+        values.append(value)
+    return values
+
+
+def sia_greedy(world, jobs, now):
+    values = [{0: -1000.0, **value} for value in sia_values(world, jobs, now)]
+    return dict(zip([job.name for job in jobs], by_gain(values, world.total))), jobs
+
+
 PLACING = {
     **{tiresias: most_free, optimus: most_free, equal: most_free, afs: most_free},
-    **{pollux: whole_nodes, marginal: whole_nodes},
+    **{pollux: whole_nodes, marginal: whole_nodes, sia_greedy: whole_nodes},
 }

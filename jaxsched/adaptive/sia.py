@@ -1,0 +1,113 @@
+"""Sia (Jayaram Subramanya et al., SOSP 2023): a choice of GPUs and GPU type for every job, best in sum.
+
+`sia` solves the integer program exactly, on the host. `sia_greedy` finds a choice for the same sum by prices and jumps,
+in the program. The rule is that of docs/semantics.md, section 13.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float64, Int
+
+from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.tables import widths
+from jaxsched.adaptive.view import Allocation, View
+
+FAIRNESS = -0.5  # the exponent of speedups
+WITHOUT_GPUS = 1.1  # what a job without GPUs costs; with the fewest it costs 1
+_TINY = 1e-9
+
+
+def choices_of(view: View) -> tuple[np.ndarray, np.ndarray]:
+    """GPUs and GPU type of every choice; the first is to have nothing. Both int[C]."""
+    most = view.of_plans.shape[-1] - 1
+    pairs = [(0, 0)] + [(gpus, t) for t, width in enumerate(view.widths) for gpus in widths(width, most)]
+    gpus, kind = np.array(pairs).T
+    return gpus, kind
+
+
+def values(view: View) -> Float64[Array, "J C"]:
+    """Minus what every choice of a job costs in the sum; -inf: it may not have it."""
+    gpus, kind = choices_of(view)
+    goodput = view.of_plans[view.plan[:, None], view.epoch[:, None], kind, gpus]
+    held = view.gpus > 0
+    least = jnp.where(gpus >= view.least_gpus[:, None], gpus, np.max(gpus)).min(-1)
+    most = jnp.minimum(view.most_gpus, jnp.maximum(2 * view.widest, least))
+    may = (gpus >= view.least_gpus[:, None]) & (gpus <= most[:, None]) & (goodput > 0) & view.active[:, None]
+    may = may & (gpus <= view.total[kind])
+    same = (gpus == view.gpus[:, None]) & ((kind == view.kind[:, None]) | ~held[:, None])
+    may = may & (same | ~(held & (view.waiting_s > 0))[:, None])  # nobody is stopped in a restart
+    fewest = jnp.where(may, goodput, jnp.inf).min(-1, keepdims=True)
+    speedup = jnp.where((view.widest > 0)[:, None], goodput / fewest, 1.0)  # before it has run a type is like another
+    speedup = jnp.where(same, speedup, speedup * _kept(view)[:, None])
+    cost = jnp.where(may, jnp.maximum(speedup, _TINY) ** FAIRNESS, jnp.inf)
+    nothing = jnp.where(held & (view.waiting_s > 0), jnp.inf, WITHOUT_GPUS)
+    return -jnp.where(gpus == 0, jnp.where(view.active, nothing, 0.0)[:, None], cost)
+
+
+def _kept(view: View) -> Float64[Array, "J"]:
+    """Share of a speedup that counts where GPUs change."""
+    lost_s = jnp.maximum(view.restarts - 1, 0) * view.restart_s
+    kept = jnp.maximum(view.age_s - lost_s, 0.0) / (view.age_s + view.restart_s)
+    return jnp.where((view.gpus > 0) & (view.age_s >= view.restart_s), kept, 1.0)
+
+
+def sia(view: View) -> Allocation:
+    """The least sum of `speedup ** FAIRNESS` over jobs, exactly (SciPy's HiGHS)."""
+    gpus, kind = choices_of(view)
+    made = jax.ShapeDtypeStruct(view.gpus.shape, jnp.int32)
+
+    def on_host(value: np.ndarray, total: np.ndarray) -> np.ndarray:
+        return solve(np.asarray(value), gpus, kind, np.asarray(total))
+
+    return _allocation(view, jax.pure_callback(on_host, made, values(view), view.total, vmap_method="sequential"))
+
+
+def sia_greedy(view: View) -> Allocation:
+    """Likewise, by gain."""
+    gpus, kind = choices_of(view)
+    return _allocation(view, by_gain(_finite(values(view)), jnp.asarray(gpus, jnp.int32), view.total, list(kind)))
+
+
+def _finite(value: Float64[Array, "J C"]) -> Float64[Array, "J C"]:
+    """To have nothing, where a job may not, is worth little: sums have to stay finite."""
+    return value.at[:, 0].max(-1e3)
+
+
+def _allocation(view: View, chosen: Int[Array, "J"]) -> Allocation:
+    gpus, kind = (jnp.asarray(column, jnp.int32) for column in choices_of(view))
+    return Allocation(gpus=gpus[chosen], kind=jnp.where(gpus[chosen] > 0, kind[chosen], view.kind))
+
+
+def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """The choice of every job for which the sum of values is largest; int32[J].
+
+    Args:
+        value: float64[J, C], -inf where a job may not have a choice. Every job may have one at least.
+        gpus: of every choice. int[C].
+        kind: GPU type of every choice. int[C].
+        total: GPUs of every type. int[T].
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csc_array
+
+    chosen = np.zeros(len(value), np.int32)
+    may = np.isfinite(value)
+    job, choice = np.nonzero(may & may[:, 1:].any(1, keepdims=True))
+    if not len(job):
+        return chosen
+    jobs, of_job = np.unique(job, return_inverse=True)
+    columns = np.arange(len(job))
+    one_each = csc_array((np.ones(len(job)), (of_job, columns)), shape=(len(jobs), len(job)))
+    held = csc_array((gpus[choice], (kind[choice], columns)), shape=(len(total), len(job)))
+    limits = [LinearConstraint(one_each, 1, 1), LinearConstraint(held, ub=total)]  # pyright: ignore[reportArgumentType]
+    found = milp(
+        -value[job, choice],
+        integrality=np.ones(len(job)),
+        bounds=Bounds(0, 1),
+        constraints=limits,
+        options={"mip_rel_gap": 0},
+    )
+    taken = found.x > 0.5
+    chosen[job[taken]] = choice[taken]
+    return chosen

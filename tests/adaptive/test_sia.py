@@ -1,0 +1,98 @@
+"""Sia's program: the exact choice, the greedy one and its gap, and the rules of a job on several GPU types."""
+
+import csv
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsched.adaptive import sia
+from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.policies import POLICIES
+from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.sia_table import CASES, play_case
+from jaxsched.adaptive.simulate import Nodes, Rules, simulate
+from jaxsched.adaptive.workload import read_workload
+from tests.adaptive.files import SHARED, write_profiles, write_workload
+
+GPUS = np.array([0, 1, 2, 4, 8, 12, 1, 2, 4, 8, 16])
+KIND = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
+TOTAL = np.array([12, 16])
+
+
+def drawn(rng, jobs):
+    """Costs of concave speedups, with some choices that a job may not have."""
+    pace = np.where(KIND == 0, 1.0, rng.uniform(0.5, 3.0, (jobs, 1)))
+    speedup = pace * np.maximum(GPUS, 1) ** rng.uniform(0.3, 1.0, (jobs, 1))
+    speedup = np.where(rng.uniform(size=speedup.shape) < 0.2, 0.0, speedup)
+    least = np.where(speedup > 0, speedup, np.inf).min(1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        value = -np.where(speedup > 0, (speedup / least) ** sia.FAIRNESS, np.inf)
+    value[:, 0] = -sia.WITHOUT_GPUS
+    return value
+
+
+def worth(value, chosen):
+    held = [np.where(KIND[chosen] == t, GPUS[chosen], 0).sum() for t in range(2)]
+    assert (np.array(held) <= TOTAL).all() and np.isfinite(value[np.arange(len(value)), chosen]).all()
+    return value[np.arange(len(value)), chosen].sum()
+
+
+def test_the_exact_choice_is_that_of_trying_all():
+    for seed in range(20):
+        value = drawn(np.random.default_rng(seed), 6)
+        best = {(0, 0): 0.0}
+        for row in value:
+            after = {}
+            for (a, b), sum_ in best.items():
+                for c in np.flatnonzero(np.isfinite(row)):
+                    key = (a + GPUS[c] * (KIND[c] == 0), b + GPUS[c] * (KIND[c] == 1))
+                    if key[0] <= TOTAL[0] and key[1] <= TOTAL[1]:
+                        after[key] = max(after.get(key, -np.inf), sum_ + row[c])
+            best = after
+        assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(max(best.values()), abs=1e-9)
+
+
+def test_the_greedy_choice_fits_and_is_hardly_worse():
+    gaps = []
+    with jax.enable_x64(True):
+        choose = jax.jit(lambda value: by_gain(value, jnp.asarray(GPUS), jnp.asarray(TOTAL), list(KIND)))
+        for seed in range(100):
+            value = drawn(np.random.default_rng(seed), 10)
+            best = worth(value, sia.solve(value, GPUS, KIND, TOTAL))
+            gaps.append(worth(value, np.asarray(choose(value))) / best - 1.0)
+    assert min(gaps) >= -1e-9 and np.mean(gaps) < 0.05
+
+
+def test_a_job_that_restarts_keeps_its_gpus():
+    """Its row has one choice, which is none of those without GPUs."""
+    value = np.full((2, len(GPUS)), -np.inf)
+    value[0, 4], value[1, 0] = -0.5, 0.0
+    assert sia.solve(value, GPUS, KIND, TOTAL).tolist() == [4, 0]
+
+
+@pytest.mark.parametrize("name", ["sia", "sia-greedy"])
+def test_jobs_on_two_types(name, tmp_path):
+    """All end, and nobody holds more GPUs than there are; one GPU comes first, and a run at most doubles."""
+    kinds = ("a", "b")
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds)
+    write_workload(tmp_path / "workload.csv", np.random.default_rng(7))
+    apps = read_applications(tmp_path / "profiles", kinds)
+    jobs = read_workload(tmp_path / "workload.csv", apps)
+    nodes = (Nodes(2, 4, "a"), Nodes(1, 4, "b"))
+    (result,) = simulate(POLICIES[name], apps, [jobs], nodes, Rules(restart_s={"small": 90.0, "large": 20.0}))
+    assert np.isfinite(result.finish_s).all() and (result.restarts >= 1).all()
+    assert result.gpu_s.sum() <= 12 * result.finish_s.max()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
+@pytest.mark.parametrize("name", ["sia", "sia-greedy"])
+def test_published_workload(name):
+    """The mean is within the interval that is printed for these workloads, and within 15% of this workload's."""
+    with open(SHARED / "sia" / "results_philly_1.csv") as file:
+        published = np.mean([float(row["jct_s"]) for row in csv.DictReader(file)])
+    path = SHARED / "sia" / "workloads" / "philly" / "workload-1.csv"
+    result = play_case(SHARED / "sia", CASES[0], [path], name)["workload-1"]
+    assert abs(result.jct_s.mean() / 3600 - 0.6) < 0.15 and abs(result.jct_s.mean() / published - 1) < 0.15
