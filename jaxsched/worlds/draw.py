@@ -7,6 +7,7 @@ import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
 from jaxsched.bounds import jct_lower_bound_s
 from jaxsched.cluster.gpu_types import relative_speeds
@@ -20,7 +21,7 @@ from jaxsched.workload.demand import rescale_to_load
 from jaxsched.workload.jobs import JobList, make_job_list
 from jaxsched.workload.models import ModelProfile
 from jaxsched.workload.traces import draw_ps
-from jaxsched.worlds.families import FAMILIES, KIND, TRAINING, WIDE, Choice, Family
+from jaxsched.worlds.families import FAMILIES, KIND, PLANNED, TRAINING, WIDE, Choice, Family
 from jaxsched.worlds.world import World
 
 _SORTED = "pack:sjf+backfill+spread"
@@ -89,8 +90,11 @@ class _Hardware(NamedTuple):
 
 def _draw(rng: np.random.Generator, family: Family, name: str) -> World:
     hardware = _draw_hardware(rng, family)
-    models = _draw_models(rng)
-    jobs = _draw_jobs(rng, family, hardware, len(models))
+    if family.width == PLANNED:
+        models, jobs = _draw_plans(rng, family, hardware)
+    else:
+        models = _draw_models(rng)
+        jobs = _draw_jobs(rng, family, hardware, len(models))
     world = World(name, hardware.servers, hardware.topology, hardware.schedulers, models, jobs)
     known = len(world.catalogue.models)
     return dataclasses.replace(world, jobs=dataclasses.replace(jobs, model=jobs.model + np.int32(known - len(models))))
@@ -166,16 +170,41 @@ def _draw_jobs(rng: np.random.Generator, family: Family, hardware: _Hardware, mo
     gpus = rng.choice(sizes, size=family.jobs, p=weights / weights.sum())
     if family.width == WIDE:
         gpus[rng.integers(family.jobs)] = sizes[-1]
-    run_s = _log_uniform(rng, *_MEDIAN_S) * np.exp(rng.uniform(*_SIGMA) * rng.standard_normal(family.jobs))
+    run_s = _draw_run_times(rng, family)
     each = np.where(gpus >= group, group, 1) if rng.random() < 0.5 else np.ones_like(gpus)
     jobs = make_job_list(
         np.cumsum(rng.exponential(size=family.jobs)),
-        np.maximum(np.round(run_s), _SHORTEST_S),
+        run_s,
         gpus // each,
         gpus_per_worker=each,
         ps=draw_ps(rng, gpus // each, _one(rng, _PS_SHARES)),
         model=rng.choice(models, size=family.jobs, p=rng.dirichlet(np.ones(models))),
     )
+    return _at_load(rng, family, hardware, jobs)
+
+
+def _draw_plans(
+    rng: np.random.Generator, family: Family, hardware: _Hardware
+) -> tuple[tuple[ModelProfile, ...], JobList]:
+    """The published models that are drawn, and jobs of them, a worker for each GPU."""
+    from jaxsched.workload.llm import draw_planned, llm_models  # a fifth of a second, which other families do not need
+
+    server = min(shape.gpus for _, shape in hardware.servers)
+    place, gpus = draw_planned(rng, llm_models(), family.jobs, server * hardware.partition // 4)
+    drawn, model = np.unique(place, return_inverse=True)
+    arrivals, run_s = np.cumsum(rng.exponential(size=family.jobs)), _draw_run_times(rng, family)
+    jobs = make_job_list(arrivals, run_s, gpus, model=model, models=len(drawn))
+    return tuple(llm_models()[kind] for kind in drawn), _at_load(rng, family, hardware, jobs)
+
+
+def _draw_run_times(rng: np.random.Generator, family: Family) -> Float64[np.ndarray, "J"]:
+    """Seconds, log-normal."""
+    run_s = _log_uniform(rng, *_MEDIAN_S) * np.exp(rng.uniform(*_SIGMA) * rng.standard_normal(family.jobs))
+    return np.maximum(np.round(run_s), _SHORTEST_S)
+
+
+def _at_load(rng: np.random.Generator, family: Family, hardware: _Hardware, jobs: JobList) -> JobList:
+    """The jobs at a load that is drawn."""
     servers = [server for count, server in hardware.servers for _ in range(count)]
     total = sum(server.gpus for server in servers)
     jobs = rescale_to_load(jobs, total, rng.uniform(*family.load) * min(1.0, _capacity(servers) / total))

@@ -20,11 +20,15 @@ SHAPES = (
     Server(groups=(4,), gpu_type="A100", cores=32, pcie_gbytes_s=24),
     Server(groups=(2, 2), gpu_type="T4", cores=48),
 )
+NVLINK = (  # all GPUs of a server in one group, at a fraction of what NVLink is said to carry
+    Server(groups=(8,), gpu_type="A100", cores=128, pcie_gbytes_s=250),
+    Server(groups=(8,), gpu_type="H100", cores=128, pcie_gbytes_s=400),
+)
 TREES = ("leaf-spine", "rail", "fat-tree")
 SIDES = ("dragonfly", "torus2d", "torus3d")
 
-# How wide the widest gang is: any number of servers, more than a rack, or at most one server.
-ANY_WIDTH, WIDE, KIND = WIDTHS = ("any", "wide", "kind")
+# How wide the widest gang is: any number of servers, more than a rack, at most one server, or as plans of models say.
+ANY_WIDTH, WIDE, KIND, PLANNED = WIDTHS = ("any", "wide", "kind", "planned")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ FAMILIES: Mapping[str, Family] = {
         about="as any, with two to four schedulers", servers=(16, 24, 32, 48, 64), schedulers=(2, 3, 4)
     ),
     "kind": Family(about="as any; every gang fits into a server", width=KIND),
+    "llm": Family(
+        about="32 to 128 servers with NVLink throughout; published language models with plans, 2 to 256 GPUs",
+        servers=(32, 48, 64, 96, 128), shapes=NVLINK, topologies=TREES, nic_gbits_s=(200.0, 400.0, 800.0, 1600.0),
+        schedulers=(1,), width=PLANNED, jobs=300,
+    ),
     "servers-1024": Family(
         about="1,024 servers of several GPU types, 16 schedulers, 8,192 jobs", servers=(1024,), racks=(8, 16, 32),
         shapes=_LARGE, types=(2, 3), topologies=TREES, schedulers=(16,), jobs=8192,

@@ -61,6 +61,10 @@ def test_a_family_keeps_its_word():
         assert len({server.gpu_type for _, server in world.servers}) in (2, 3)
     for world in some("partitioned"):
         assert world.schedulers in (2, 3, 4)
+    for world in some("llm"):
+        plans = [model.patterns.gpus for model in world.models if model.patterns]
+        assert len(plans) == len(world.models) == len(np.unique(world.jobs.model))
+        assert (np.array(plans)[world.jobs.model - len(get_catalogue().models)] == world.jobs.num_gpus).all()
 
 
 @pytest.mark.parametrize("servers", [1024, 4096])
@@ -85,7 +89,7 @@ def test_the_same_number_is_the_same_world_and_training_worlds_are_others():
     assert other[0].name == "any-training-0" and one[0].name == "any-0"
 
 
-@pytest.mark.parametrize("family", ["any", "mixed", "partitioned"])
+@pytest.mark.parametrize("family", ["any", "mixed", "partitioned", "llm"])
 def test_files_of_a_world_are_the_world(tmp_path, family):
     for world in some(family, 6):
         world.write(tmp_path)
