@@ -76,6 +76,8 @@ class Run:
     """GPU products or types beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1."""
     topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
     """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first there)."""
+    domain_block: int = 0
+    """Racks are NVLink domains, of which a gang takes so many nodes at most under +racks: 16 for NVL72."""
     partition_label: str = ""
     """Node label that names a partition (default: partitions of equal size)."""
     schedulers: Number = None
@@ -154,6 +156,7 @@ class Run:
             scheduler_name=self.scheduler_name,
             gpu_resource=self.gpu_resource,
             topology=labels,
+            domain_block=self.domain_block,
             partition_label=self.partition_label,
             schedulers=self.schedulers,
             default_model=self.default_model,

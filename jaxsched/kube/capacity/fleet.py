@@ -58,6 +58,9 @@ class Fleet:
         return spread
 
 
+NVLINK_GBYTES_S = 900.0  # of a GPU of an NVLink domain, per direction: GB200 NVL72
+
+
 def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     """The nodes that have GPUs, whether usable or not: pods may run on those that are not."""
     return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
@@ -121,6 +124,9 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     rows = _partitions(ordered, settings, keep)
     positions = [position(node, tiers) for node in ordered]
     topology = from_host_map(positions, settings.nic_gbits_s, settings.oversubscription)
+    if settings.domain_block:
+        blocks = np.full(len(topology.rack_names), settings.domain_block)
+        topology = dataclasses.replace(topology, domain_block=blocks)
     split = _all_types(build_rows(servers, topology, rows, speeds), settings)
     merged = _all_types(build_rows([_merge(server) for server in servers], topology, rows, speeds), settings)
     needed = shape_of(split)
@@ -146,9 +152,11 @@ def position(node: Node, tiers: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _server(node: Node, settings: PlanSettings, gpu_type: str) -> Server:
-    units = dict(node.allocatable)
+    units, domain = dict(node.allocatable), settings.domain_block > 0
+    gpus = units[settings.gpu_resource]
     return Server(
-        groups=_groups(node, units[settings.gpu_resource]),
+        groups=(gpus,) if domain else _groups(node, gpus),
+        nvlink_gbytes_s=gpus * NVLINK_GBYTES_S if domain else None,
         gpu_type=gpu_type,
         cores=min(max(units.get("cpu", 0) / 1000, 1e-3), MOST_CORES),
         pcie_gbytes_s=settings.pcie_gbytes_s,
@@ -216,7 +224,9 @@ def _partitions(ordered: Sequence[Node], settings: PlanSettings, keep: Shape | N
             blocks += [np.zeros(0, int)] * (keep.partitions - len(blocks))
     else:
         count = (
-            keep.partitions if keep is not None else settings.schedulers or -(-len(ordered) // SERVERS_PER_SCHEDULER)
+            keep.partitions
+            if keep is not None
+            else settings.schedulers or (1 if settings.domain_block else -(-len(ordered) // SERVERS_PER_SCHEDULER))
         )
         blocks = np.array_split(np.arange(len(ordered)), count)
     width = max(1, *(len(block) for block in blocks))

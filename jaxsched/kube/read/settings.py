@@ -16,6 +16,7 @@ class PlanSettings:
     gpu_resource: str = "nvidia.com/gpu"
     topology: tuple[str, ...] = ()  # labels, inner to outer; empty: the first preset whose rack label some node has
     partition_label: str = ""  # node label that names a partition; empty: partitions of equal size
+    domain_block: int = 0  # racks are NVLink domains, of which a gang takes so many nodes at most; 0: they are none
     schedulers: int | None = None  # partitions; None: one per 16 GPU nodes
     default_model: str = "resnet50"
     default_duration_s: float = 3600.0
@@ -48,6 +49,10 @@ class PlanSettings:
                 raise UserError(f"{name}: {getattr(self, name)} should be a whole number from 1 to 4096")
         if not 1.0 <= self.headroom <= 10.0:
             raise UserError(f"headroom: {self.headroom} should be from 1 to 10")
+        if not 0 <= self.domain_block <= 4096:
+            raise UserError(f"domain_block: {self.domain_block} should be from 0 to 4096")
+        if self.domain_block and (self.partition_label or self.schedulers not in (None, 1)):
+            raise UserError(f"domain_block: {self.domain_block} should go with one scheduler, whose gangs span domains")
         if self.schedulers is not None and not 1 <= self.schedulers <= 4096:
             raise UserError(f"schedulers: {self.schedulers} should be from 1 to 4096")
         for name in ("scheduler_name", "gpu_resource"):
