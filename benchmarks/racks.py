@@ -74,7 +74,9 @@ def main() -> None:
     found, rows = simulate([parse(name) for name in POLICIES], cluster, lists, settings), []
     for name in POLICIES:
         figures = [measure(run) for run in found[name]]
-        rows.append({"policy": name} | {key: mean_interval([one[key] for one in figures]) for key in figures[0]})
+        rows.append(
+            {"policy": name} | {key: mean_interval(np.array([one[key] for one in figures])) for key in figures[0]}
+        )
         print(*rows[-1].values(), flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
