@@ -10,7 +10,14 @@ for others; all modules are private.
 - `why_not`: what it cannot play.
 """
 
-from jaxsched.event_loop.coverage import POLICIES, describe_compiling, numba_missing, why_not, why_not_whole_run
+from jaxsched.event_loop.coverage import (
+    POLICIES,
+    describe_compiling,
+    is_simple,
+    numba_missing,
+    why_not,
+    why_not_whole_run,
+)
 from jaxsched.event_loop.rounds import DecisionRounds, Futures, Played, Round, RunningJob
 from jaxsched.event_loop.run import Run
 from jaxsched.event_loop.search import SearchedRun
@@ -25,6 +32,7 @@ __all__ = [
     "RunningJob",
     "SearchedRun",
     "describe_compiling",
+    "is_simple",
     "numba_missing",
     "why_not",
     "why_not_whole_run",

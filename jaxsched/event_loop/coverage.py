@@ -63,6 +63,14 @@ def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | 
     return None
 
 
+def is_simple(policy: Policy) -> bool:
+    """Whether it neither looks ahead, nor seeks, nor stops jobs, nor observes: the machine code for it is smaller."""
+    of = policy.spec
+    if of is None or of.search or of.seek is not None:
+        return False
+    return of.rule not in WAITING and not of.queue.preempt and not of.observe
+
+
 def rule_of(policy: Policy) -> Policy:
     """The rule under which a policy searches: that it follows between its searches."""
     assert policy.spec is not None
@@ -82,8 +90,15 @@ def numba_missing() -> str | None:
     return None
 
 
-def describe_compiling() -> str | None:
+def describe_compiling(*, simple: bool = False) -> str | None:
     """What has to be compiled before a run as machine code, and how long that takes; None if it is there."""
-    from jaxsched.event_loop._kernel.machine_code import COMPILE_S, is_kept  # imports Numba, which takes half a second
+    from jaxsched.event_loop._kernel.machine_code import (  # half a second, for Numba
+        COMPILE_S,
+        SIMPLE_COMPILE_S,
+        is_kept,
+    )
 
-    return None if is_kept("play") else f"the event loop, about {COMPILE_S} s (once: it is kept for the next time)"
+    if is_kept("play") or (simple and is_kept("play", simple=True)):
+        return None
+    seconds = SIMPLE_COMPILE_S if simple else COMPILE_S
+    return f"the event loop, about {seconds} s (once: it is kept for the next time)"

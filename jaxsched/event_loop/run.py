@@ -48,6 +48,7 @@ from jaxsched.event_loop._kernel.records import (
     Stops,
     Tables,
     World,
+    is_simple_world,
 )
 from jaxsched.event_loop.coverage import POLICIES, why_not
 from jaxsched.policies import spec
@@ -73,6 +74,7 @@ class Run:
         *,
         in_python: bool = False,
         pairs: Pairs | None = None,
+        simple: bool = False,
     ) -> None:
         """As `env.environment.initial_state`; the slots of `config` limit queues and running jobs.
 
@@ -80,6 +82,7 @@ class Run:
             pairs: Factors of models that share a GPU, of which nothing is seen; None: all are 1.
             interval_s: that of `params`, which is a 32-bit float: boundaries here are absolute times.
             in_python: Not as machine code: about a thousandth as fast, and nothing is compiled; the same results.
+            simple: All policies that are played are, see `coverage.is_simple`: less is compiled.
         """
         assert why_not(policy, config, params, compiled=not in_python) is None and policy.spec is not None
         assert min(config.rounds, config.queue_slots, config.running_slots) >= 1
@@ -115,6 +118,7 @@ class Run:
         self._log_rows = config.rounds * len(self.world.site.groups) + len(self.world.jobs) if config.starts else 0
         self.tables: Tables = build_tables(self.world, config.record_placements, self._log_rows)
         self._rows = (with_rows(self.world), with_rows(self.tables)) if in_python else None
+        self.simple = simple and is_simple_world(self.world)
 
     def restart(self, policy: Policy | None = None) -> None:
         """Begin anew, as machine code; under a policy that may differ in a table of levels or numbers of seeking."""
@@ -143,7 +147,7 @@ class Run:
 
     def _play(self, rounds: int) -> bool:
         if self._rows is None:
-            return _play_compiled(self.world, self.tables, rounds)
+            return _play_compiled(self.world, self.tables, rounds, simple=self.simple)
         with self.in_rows() as rows:
             return play(*rows, rounds)
 
@@ -232,10 +236,10 @@ def play_to_end(world: World, tables: Tables, *, in_python: bool = False) -> Non
         _play_compiled(world, tables, WHOLE_RUN)
 
 
-def _play_compiled(world: World, tables: Tables, rounds: int) -> bool:
+def _play_compiled(world: World, tables: Tables, rounds: int, *, simple: bool = False) -> bool:
     from jaxsched.event_loop._kernel.machine_code import machine_code  # needs Numba
 
-    return machine_code(play)(world, tables, rounds)
+    return machine_code(play, simple=simple)(world, tables, rounds)
 
 
 def copy_tables(tables: Tables) -> Tables:

@@ -24,9 +24,10 @@ FEW_JOBS = 2000  # longer lists are not tried in Python
 
 @dataclasses.dataclass(frozen=True)
 class CompiledEngine:
-    """Plays hand-written policies, one job list after the other. `plain`: in Python, which needs no Numba."""
+    """Plays hand-written policies, one job list after the other."""
 
-    plain: bool = False
+    plain: bool = False  # in Python, which needs no Numba
+    simple: bool = False  # all policies that are played are, see `event_loop.is_simple`
     name = COMPILED
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
@@ -37,7 +38,7 @@ class CompiledEngine:
 
     def prepare(self, policy: Policy, world: PlayedWorld) -> "CompiledPlayer":
         """A player; nothing is compiled before the first run. UserError: see `env_config`."""
-        return CompiledPlayer(policy, world.config, world.params, world.settings, self.plain)
+        return CompiledPlayer(policy, world.config, world.params, world.settings, self.plain, self.simple)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,7 @@ class CompiledPlayer:
     params: EnvParams
     settings: Settings
     plain: bool = False
+    simple: bool = False
 
     def play(
         self,
@@ -67,7 +69,7 @@ class CompiledPlayer:
         if len(jobs) <= FEW_JOBS and IN_PYTHON.left_s > 0 and not self.policy.searches:
             with contextlib.suppress(_Spent):
                 return self._run(jobs, seed, report, stop, in_python=True)
-        said = None if report is None else describe_compiling()
+        said = None if report is None else describe_compiling(simple=self.simple)
         if report is not None and said is not None:
             report(Progress(self.policy.name, seed, 0, 0, len(jobs), 0.0, 0.0, 0, over=False, compiling=said))
         return self._run(jobs, seed, report, stop, in_python=False)
@@ -107,7 +109,7 @@ class CompiledPlayer:
             run = SearchedRun(config, self.params, table, self.policy, self.settings.interval_s, drawn)
         else:
             args = (config, self.params, table, self.policy, self.settings.interval_s)
-            run = Run(*args, in_python=in_python, pairs=pairs_of(self.settings, seed))
+            run = Run(*args, in_python=in_python, pairs=pairs_of(self.settings, seed), simple=self.simple)
         run.go_on(0)
         return run
 

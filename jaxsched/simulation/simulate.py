@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.errors import Slower, UserError
+from jaxsched.event_loop import is_simple
 from jaxsched.executors.executor import Executor, Task, Tell
 from jaxsched.machine import side_by_side
 from jaxsched.options import AUTO, COMPILED, JAX
@@ -83,7 +84,8 @@ def prepare_players(
     for policy in policies:
         check_world(policy, settings)
     with play_on(settings.device):
-        world, engines = PlayedWorld(bring_here(cluster), job_lists, settings), (CompiledEngine(), JaxEngine())
+        world = PlayedWorld(bring_here(cluster), job_lists, settings)
+        engines = CompiledEngine(simple=all(map(is_simple, policies))), JaxEngine()
         return {one.name: engine_for(one, world, *engines).prepare(one, world) for one in policies}
 
 

@@ -4,7 +4,9 @@ import ast
 import dataclasses
 import importlib.metadata
 import importlib.util
+import inspect
 import re
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched import event_loop
 from jaxsched.bench import programs
 from jaxsched.bench import simulator as bench
 from jaxsched.cluster.presets import get_cluster
@@ -31,6 +34,7 @@ from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.engine import Stopped
 from jaxsched.simulation.outcome import STATUS, Outcome
 from jaxsched.simulation.settings import PlayedWorld, Settings
+from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import JobList, make_job_list, to_table
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from tests.support.cases import few
@@ -267,9 +271,50 @@ def test_what_takes_long_in_python_becomes_machine_code(monkeypatch):
     (second,) = outcomes("compiled", cluster, jobs, ["pack"])
     (third,) = outcomes("compiled", cluster, jobs, ["pack"])
     assert tried == [True, True, False, False]
-    assert machine_code.is_kept("play") and not machine_code.is_kept("what nobody called")
+    assert machine_code.is_kept("play", simple=True) or machine_code.is_kept("play")
+    assert not machine_code.is_kept("what nobody called")
     for other in (second, third):
         np.testing.assert_array_equal(first.finish_s, other.finish_s)
+
+
+SIMPLE = ("pack", "tetris:sjf+backfill+reserve", "contention-aware:area+backfill+spread", "least-interference:tenants")
+
+
+@pytest.mark.parametrize("spec", SIMPLE)
+@pytest.mark.parametrize("failures", [False, True])
+def test_simple_worlds_never_need_what_is_left_out_of_their_machine_code(monkeypatch, spec, failures):
+    def fail(*args):
+        raise AssertionError("it is called in a simple world")
+
+    cluster = get_cluster("leaf-spine-4", 2)
+    jobs = jobs_for(cluster, 200)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("jaxsched.event_loop._kernel."):
+            for own, value in list(vars(module).items()):
+                if callable(value) and inspect.isfunction(value) and value in jit.SPECIAL:
+                    monkeypatch.setattr(module, own, fail)
+    settings = Settings(failures="20,0.5") if failures else Settings()
+    player = CompiledEngine(plain=True).prepare(parse(spec), PlayedWorld(cluster, [jobs], settings))
+    assert event_loop.is_simple(parse(spec)) and np.isfinite(player.play([jobs])[0].finish_s).any()
+
+
+def test_machine_code_of_simple_worlds_gives_the_same(monkeypatch):
+    monkeypatch.setattr(engine, "IN_PYTHON", engine.Allowance(0.0))
+    cluster = get_cluster("leaf-spine-4", 2)
+    jobs = jobs_for(cluster, 200)
+    policies = [parse(spec) for spec in SIMPLE]
+    whole = [CompiledEngine().prepare(one, PlayedWorld(cluster, [jobs], Settings())).play([jobs]) for one in policies]
+    monkeypatch.setattr(machine_code, "_is_first", lambda function: True)  # as on a machine where nothing is compiled
+    small = simulate(policies, cluster, [jobs], Settings())
+    assert machine_code.is_kept("play", simple=True)
+    for one, (outcome,) in zip(policies, whole):
+        np.testing.assert_array_equal(outcome.finish_s, small[one.name][0].finish_s)
+        np.testing.assert_array_equal(outcome.start_s, small[one.name][0].start_s)
+
+
+@pytest.mark.parametrize("spec", ["greedy-wait", "match", "pack:srsf+backfill+preempt", "search:greedy-wait"])
+def test_what_looks_seeks_stops_or_searches_is_not_simple(spec):
+    assert not event_loop.is_simple(parse(spec))
 
 
 def test_a_run_can_be_cut_off_and_stopped(monkeypatch):

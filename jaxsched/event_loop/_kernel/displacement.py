@@ -9,7 +9,7 @@ from jaxsched.event_loop._kernel.estimates import (
     remaining_s,
     until_estimate_grows_s,
 )
-from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import count_fewest_servers, count_within, fill_roomiest, reserve
 from jaxsched.event_loop._kernel.queues import (
     GITTINS,
@@ -52,6 +52,7 @@ NONE, SOME, TOO_MANY = range(3)  # more are to be stopped than the queue has roo
 ROUNDING = 1e-6  # more than that of logarithms and powers
 
 
+@special
 @inlined
 def mark_displaced(w: World, t: Tables, p: int) -> int:
     """Mark in `Tables.stops` the jobs that a partition stops for one of its queue: SOME, NONE, or too MANY.
@@ -206,6 +207,7 @@ def _fits_most(w: World, t: Tables, p: int, j: int) -> bool:
     return t.scratch.most_without[servers - 1] >= w.jobs[j].workers
 
 
+@special
 @compiled
 def count_quiet_intervals(w: World, t: Tables, p: int) -> int:
     """For how many intervals a scheduler that has just waited waits, if nobody comes, goes or changes speed.

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.displacement import FOREVER, ROUNDING, fill_without, give_without
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, find_tier_without
-from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.jit import compiled, special
 from jaxsched.event_loop._kernel.openings import STAY, is_feasible, may_start, takes_forwards
 from jaxsched.event_loop._kernel.queues import count_forwards_left, count_intervals_run, run_s
 from jaxsched.event_loop._kernel.records import Tables, World
@@ -13,6 +13,7 @@ from jaxsched.event_loop._kernel.stopping import may_stop, until_stoppable_s
 from jaxsched.semantics import FASTER, GRID, RESTARTS
 
 
+@special
 @compiled
 def find_faster_partition(w: World, t: Tables, p: int, j: int, place: int) -> int:
     """Where the job at that place of its queue goes that could start here, but much faster there; -1 = nowhere."""
@@ -29,6 +30,7 @@ def find_faster_partition(w: World, t: Tables, p: int, j: int, place: int) -> in
     return best
 
 
+@special
 @compiled
 def mark_moved(w: World, t: Tables, p: int) -> bool:
     """Mark in `Tables.stops` the job that a partition stops so that it goes on on faster GPUs; whether there is one.
@@ -50,6 +52,7 @@ def mark_moved(w: World, t: Tables, p: int) -> bool:
     return best >= 0
 
 
+@special
 @compiled
 def count_intervals_until_moved(w: World, t: Tables, p: int) -> int:
     """For at least so many intervals a partition moves no job that it does not now, if nobody comes or goes anywhere.

@@ -14,6 +14,7 @@ _T = TypeVar("_T", bound=tuple)
 
 COMPILED: set[Callable] = set()
 INLINED: set[Callable] = set()
+SPECIAL: set[Callable] = set()
 
 
 def compiled(function: _F) -> _F:
@@ -25,6 +26,12 @@ def compiled(function: _F) -> _F:
 def inlined(function: _F) -> _F:
     """As `compiled`; it becomes part of its caller: a few instructions in a loop, or a step of the main loop."""
     INLINED.add(function)
+    return function
+
+
+def special(function: _F) -> _F:
+    """Besides: never called in simple worlds (`records.is_simple_world`): no part of the machine code for these."""
+    SPECIAL.add(function)
     return function
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
 from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, see_gpus, show_others
-from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import is_affected, reserve
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
@@ -16,6 +16,7 @@ from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise
 _LOWEST_KEY = np.float32(1e-9)
 
 
+@special
 @inlined
 def accept(w: World, t: Tables, p: int) -> int:
     """`greedy-wait`: place in its queue of the first job that takes a placement, -1 if there is none.
@@ -35,6 +36,7 @@ def accept(w: World, t: Tables, p: int) -> int:
     return -1
 
 
+@special
 @compiled
 def match(w: World, t: Tables, p: int) -> int:
     """`match`: place in its queue of the job with the pair of least cost, -1 if there is none; as `accept`."""
@@ -64,6 +66,7 @@ def match(w: World, t: Tables, p: int) -> int:
     return chosen
 
 
+@special
 @compiled
 def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
     """Write a job's placement, as the partition has it, into `Scratch.place`; how many groups it has."""

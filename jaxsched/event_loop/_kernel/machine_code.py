@@ -165,17 +165,20 @@ _ONE_AT_A_TIME = threading.Lock()
 COMPILE_S = 20  # CPU seconds until the event loop is there, about
 
 
-def is_kept(function: str) -> bool:
-    """Whether the machine code of a function that is called from Python is on disk."""
-    folder = _folder()
+SIMPLE_COMPILE_S = 11  # as COMPILE_S, for simple worlds
+
+
+def is_kept(function: str, *, simple: bool = False) -> bool:
+    """Whether the machine code of a function that is called from Python is on disk, for all or for simple worlds."""
+    folder = _folder(simple)
     return folder is not None and any(folder.rglob(f"*.{function}-*.nbi"))
 
 
 @functools.cache
-def _folder() -> Path | None:
+def _folder(simple: bool) -> Path | None:
     """Machine code of these sources: Numba itself looks at one file at a time, not at those that it takes from."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES))
-    folder = cache_root() / "numba" / f"{cpu_kind()}-{digest.hexdigest()[:12]}"
+    folder = cache_root() / "numba" / f"{cpu_kind()}-{digest.hexdigest()[:12]}{'-simple' * simple}"
     return folder if usable_folder(folder) else None
 
 
@@ -183,37 +186,56 @@ def _folder() -> Path | None:
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 
 
-def machine_code(function: Callable) -> Callable:
-    """A marked function, for Python, whose lock it does not hold. It is kept on disk beside JAX's programs."""
+def machine_code(function: Callable, *, simple: bool = False) -> Callable:
+    """A marked function, for Python, whose lock it does not hold. It is kept on disk beside JAX's programs.
+
+    Args:
+        function: marked as `compiled`.
+        simple: For simple worlds only. Where the code for all worlds is not there yet, less is compiled then.
+    """
     with _ONE_AT_A_TIME:
-        return _whole(function)
+        return _whole(function, simple and _is_first(function))
 
 
 @functools.cache
-def _whole(function: Callable) -> Callable:
-    folder, before = _folder(), config.CACHE_DIR
+def _is_first(function: Callable) -> bool:
+    """Whether its code for all worlds was not there when a simple world was first played."""
+    return not is_kept(function.__name__)
+
+
+@functools.cache
+def _whole(function: Callable, simple: bool) -> Callable:
+    folder, before = _folder(simple), config.CACHE_DIR
     config.CACHE_DIR = str(folder or "")
     try:
         options = _OPTIONS | {"cache": folder is not None, "pipeline_class": WholeCompiler}
-        return numba.njit(**options)(_on_machine_code(function))
+        return numba.njit(**options)(_on_machine_code(function, simple))
     finally:
         config.CACHE_DIR = before
 
 
 @functools.cache
-def _part(function: Callable) -> Callable:
+def _part(function: Callable, simple: bool) -> Callable:
     """A marked function, for others, which hold its code themselves."""
     if function is jit.by_reference:
         return by_address
     inline = function in jit.INLINED
     options = _OPTIONS | {"no_cpython_wrapper": True, "forceinline": inline, "pipeline_class": PartCompiler}
-    return numba.njit(**options)(_on_machine_code(function))
+    if simple and function in jit.SPECIAL:
+        return numba.njit(**options)(_NEVER_CALLED[function.__annotations__["return"]])
+    return numba.njit(**options)(_on_machine_code(function, simple))
 
 
-def _on_machine_code(function: Any) -> Callable:
+# In the place of functions that are not called, by what they return: the types of their callers stay as they are.
+_NEVER_CALLED: dict[Any, Callable] = {int: lambda *_: 0, bool: lambda *_: False, None: lambda *_: None}
+
+
+def _on_machine_code(function: Any, simple: bool) -> Callable:
     """The same function, but what is marked of all that it calls is machine code."""
     names = {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
     called = {name: function.__globals__.get(name) for name in names}
     marked = jit.COMPILED | jit.INLINED | {jit.by_reference}
-    parts = {name: _part(value) for name, value in called.items() if inspect.isfunction(value) and value in marked}
+    parts = {
+        name: _part(value, simple) for name, value in called.items() if inspect.isfunction(value) and value in marked
+    }
     return types.FunctionType(function.__code__, function.__globals__ | parts, function.__name__, function.__defaults__)

@@ -204,6 +204,13 @@ class World(NamedTuple):
     tenants: int  # V
 
 
+def is_simple_world(w: World) -> bool:
+    """Whether nothing is looked ahead for, sought, stopped, moved or observed, and no model has a plan."""
+    rule = w.rule
+    special = rule.looks or len(rule.seek) > 0 or rule.preempts or rule.faster or w.sharing.observed
+    return not special and len(w.plans.gpus) == 0
+
+
 class SharedGPUs(NamedTuple):
     """GPUs that several jobs share, by partition, group and index; an entry of 0 thousandths is no shared GPU."""
 

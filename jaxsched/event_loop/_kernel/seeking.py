@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import has_outlived_estimate, remaining_s
-from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.jit import compiled, special
 from jaxsched.event_loop._kernel.occupancy import count_empty
 from jaxsched.event_loop._kernel.openings import estimate_wait, is_feasible, may_start
 from jaxsched.event_loop._kernel.queues import comes_before, count_forwards_left, count_room
@@ -23,6 +23,7 @@ from jaxsched.semantics import (
 )
 
 
+@special
 @compiled
 def seek(w: World, t: Tables, p: int) -> None:
     """A job that a scheduler would place, or else the first that had better wait elsewhere, is forwarded instead."""
@@ -42,6 +43,7 @@ def seek(w: World, t: Tables, p: int) -> None:
                 return
 
 
+@special
 @compiled
 def note_arrivals(w: World, t: Tables) -> None:
     """There is news where jobs are submitted for the present boundary."""

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import GPU
 from jaxsched.dynamics.sharing import LARGEST
-from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.workload.jobs import WHOLE
 
@@ -186,6 +186,7 @@ def _compute_softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
+@special
 @compiled
 def observe(w: World, t: Tables, seconds: float) -> None:
     """Note what runs beside each other for so long; where the policy goes by it."""

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
-from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.jit import compiled, special
 from jaxsched.event_loop._kernel.plans.counts import (
     count_bytes_between,
     count_bytes_inside,
@@ -125,6 +125,7 @@ def _add_unplanned(w: World, t: Tables, p: int, slot: int, j: int, used: int, ri
     return wires
 
 
+@special
 @compiled
 def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, used: int) -> int:
     """Add what ranks of a plan send over PCIe, QPI and NICs; how many wires there are then."""
@@ -187,6 +188,7 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring:
     return wires
 
 
+@special
 @compiled
 def _send_by_plan(w: World, t: Tables, p: int, j: int, rack: int, crossed: int) -> int:
     """Bytes of a rack's ranks to those of all others, over the links; how many links something crosses then."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxsched.event_loop._kernel.estimates import remaining_s
-from jaxsched.event_loop._kernel.jit import compiled, inlined
+from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import give_server, leave
 from jaxsched.event_loop._kernel.queues import count_intervals_run, enqueue
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEXT_CHANGE, Tables, World
@@ -36,6 +36,7 @@ def may_stop(w: World, t: Tables, p: int, i: int) -> bool:
     return t.service[j].left_s - _measure_left_if_stopped_s(w, t, p, i) > LEAST_GAIN_S
 
 
+@special
 @inlined
 def halt_marked(w: World, t: Tables, p: int) -> None:
     """Stop the jobs that are marked; they go back to the queue."""
