@@ -89,6 +89,12 @@ def has_levels(order: Order) -> bool:
 SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)
 
 
+def check_shown(queue: Discipline) -> None:
+    """UserError on a queue that schedulers who choose from menus cannot have."""
+    if queue.racks:
+        raise UserError("racks: not for schedulers that choose from menus, whose candidates know nothing of racks")
+
+
 def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
     """Keys of the queued jobs: the job with the lowest key comes first; infinite in empty slots.
 

@@ -64,11 +64,11 @@ def _not_covered(policy: Policy, config: EnvConfig, params: EnvParams) -> str | 
 
 
 def is_simple(policy: Policy) -> bool:
-    """Whether it neither looks ahead, nor seeks, nor stops jobs, nor observes: the machine code for it is smaller."""
+    """Whether it does not look ahead, seek, stop jobs, keep racks or observe: its machine code is smaller."""
     of = policy.spec
     if of is None or of.search or of.seek is not None:
         return False
-    return of.rule not in WAITING and not of.queue.preempt and not of.observe
+    return of.rule not in WAITING and not (of.queue.preempt or of.queue.racks or of.observe)
 
 
 def rule_of(policy: Policy) -> Policy:

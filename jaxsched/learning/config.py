@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from jaxsched.dynamics.batching import PATHS
-from jaxsched.env.queues import BASIC, Discipline
+from jaxsched.env.queues import BASIC, Discipline, check_shown
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import convert
@@ -71,6 +71,11 @@ class QueueView(Discipline):
     backfill: bool = True
     reserve: bool = True
     window: Annotated[int, Meta(ge=1, le=1 << 16)] = 4
+
+    def __post_init__(self) -> None:
+        """UserError on what does not go together, or with menus."""
+        super().__post_init__()
+        check_shown(self)
 
 
 @dataclasses.dataclass(frozen=True)

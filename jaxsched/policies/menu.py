@@ -15,7 +15,7 @@ from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.environment import initial_state
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Choice, Menu, Observation, observe
-from jaxsched.env.queues import Discipline
+from jaxsched.env.queues import Discipline, check_shown
 from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, make_params, wait_action
 from jaxsched.policies.base import Act, place_or_forward
 from jaxsched.policies.filling import ahead
@@ -180,6 +180,7 @@ def menu_policy(
 
 def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks_ahead: bool = False) -> Act:
     """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
+    check_shown(queue)
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         params, obs = look(queue, max_forwards, state, params)

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
+from jaxsched.learning.config import QueueView
+from jaxsched.policies.menu import menu_policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
@@ -70,3 +73,10 @@ def test_a_rest_goes_to_a_rack_in_use():
 def test_what_does_not_go_with_racks_is_refused(name, says):
     with pytest.raises(UserError, match=says):
         parse(name)
+
+
+def test_queues_of_schedulers_that_choose_from_menus_cannot_have_it():
+    with pytest.raises(UserError, match="racks: not for schedulers that choose from menus"):
+        QueueView(racks=True)
+    with pytest.raises(UserError, match="racks: not for schedulers that choose from menus"):
+        menu_policy("mine", lambda *args: None, {}, Discipline(racks=True))

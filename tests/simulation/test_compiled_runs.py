@@ -312,7 +312,9 @@ def test_machine_code_of_simple_worlds_gives_the_same(monkeypatch):
         np.testing.assert_array_equal(outcome.start_s, small[one.name][0].start_s)
 
 
-@pytest.mark.parametrize("spec", ["greedy-wait", "match", "pack:srsf+backfill+preempt", "search:greedy-wait"])
+@pytest.mark.parametrize(
+    "spec", ["greedy-wait", "match", "pack:srsf+backfill+preempt", "search:greedy-wait", "pack:fifo+racks"]
+)
 def test_what_looks_seeks_stops_or_searches_is_not_simple(spec):
     assert not event_loop.is_simple(parse(spec))
 

@@ -205,9 +205,9 @@ class World(NamedTuple):
 
 
 def is_simple_world(w: World) -> bool:
-    """Whether nothing is looked ahead for, sought, stopped, moved or observed, and no model has a plan."""
+    """Whether nothing is looked ahead for, sought, stopped, moved, kept whole or observed, and no model has a plan."""
     rule = w.rule
-    special = rule.looks or len(rule.seek) > 0 or rule.preempts or rule.faster or w.sharing.observed
+    special = rule.looks or len(rule.seek) > 0 or rule.preempts or rule.faster or rule.racks or w.sharing.observed
     return not special and len(w.plans.gpus) == 0
 
 

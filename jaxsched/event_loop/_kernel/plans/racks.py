@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int64
 
-from jaxsched.event_loop._kernel.jit import compiled
+from jaxsched.event_loop._kernel.jit import compiled, special
 from jaxsched.event_loop._kernel.occupancy import count_within
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import count_fitting
@@ -51,6 +51,7 @@ def _take_roomiest(t: Tables) -> int:
     return most
 
 
+@special
 @compiled
 def fits_fewest_racks(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits as few racks of a partition as it ever needs."""
@@ -68,6 +69,7 @@ def fits_fewest_racks(w: World, t: Tables, p: int, j: int) -> bool:
     return need <= 0
 
 
+@special
 @compiled
 def hide_racks(w: World, t: Tables, p: int, j: int) -> None:
     """Take away the free GPUs outside the racks that are chosen for a gang, and in these of servers that it leaves."""
