@@ -286,8 +286,8 @@ def test_simple_worlds_never_need_what_is_left_out_of_their_machine_code(monkeyp
     def fail(*args):
         raise AssertionError("it is called in a simple world")
 
-    cluster = get_cluster("leaf-spine-4", 2)
-    jobs = jobs_for(cluster, 200)
+    cluster = get_cluster("leaf-spine-2", 2)
+    jobs = jobs_for(cluster, 30)
     for name, module in list(sys.modules.items()):
         if name.startswith("jaxsched.event_loop._kernel."):
             for own, value in list(vars(module).items()):
