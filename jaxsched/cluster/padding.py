@@ -27,7 +27,7 @@ class Shape:
     servers: int  # N, per partition
     groups: int  # K, per server
     racks: int  # T, per partition
-    domains: int  # D
+    domains: int  # D: `racks`, or 0 where no rack is an NVLink domain
     links: int  # E, per partition
     hops: int  # H
     all_links: int  # L, without the dummy
@@ -83,6 +83,8 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
     Such partitions get no jobs: the homes of jobs count modulo the partitions that have servers. Raises `UserError` if
     the cluster is larger than `shape` on some axis.
     """
+    if shape.domains not in (0, shape.racks):
+        raise UserError(f"domains: {shape.domains} should be 0 or {shape.racks}, as many as racks")
     own = dataclasses.asdict(shape_of(cluster))
     missing = {axis: size - own[axis] for axis, size in dataclasses.asdict(shape).items()} | {"reserved": 0}
     for axis, count in missing.items():
