@@ -83,8 +83,6 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
     Such partitions get no jobs: the homes of jobs count modulo the partitions that have servers. Raises `UserError` if
     the cluster is larger than `shape` on some axis.
     """
-    if shape.domains not in (0, shape.racks):
-        raise UserError(f"domains: {shape.domains} should be 0 or {shape.racks}, as many as racks")
     own = dataclasses.asdict(shape_of(cluster))
     missing = {axis: size - own[axis] for axis, size in dataclasses.asdict(shape).items()} | {"reserved": 0}
     for axis, count in missing.items():
@@ -93,6 +91,8 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
             raise UserError(
                 f"a cluster with {axis} = {own[axis]} cannot be padded to {axis} = {size}; give {own[axis]}"
             )
+    if shape.domains not in (0, shape.racks):
+        raise UserError(f"domains: {shape.domains} should be 0 or {shape.racks}, as many as racks")
 
     def filled(leaf: ArrayLike, axes: Sequence[str], fill: float) -> Array:
         host = np.asarray(leaf)  # a program of JAX would be compiled for every pair of shapes
