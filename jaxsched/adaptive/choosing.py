@@ -35,6 +35,7 @@ def by_gain(
 
 
 def _demand(cost: Int[Array, "C"], kind: np.ndarray, types: int, chosen: Int[Array, "J"]) -> Int[Array, "T"]:
+    """GPUs of each type that the choices of all jobs take."""
     return jnp.stack([jnp.where(jnp.asarray(kind == t), cost, 0)[chosen].sum() for t in range(types)])
 
 

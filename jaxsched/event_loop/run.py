@@ -29,7 +29,7 @@ from jaxsched.event_loop._kernel.build import (
 from jaxsched.event_loop._kernel.events import play
 from jaxsched.event_loop._kernel.jit import with_rows, write
 from jaxsched.event_loop._kernel.openings import STAY, TO_ANY, TO_IDLE
-from jaxsched.event_loop._kernel.plans.build import build_plans
+from jaxsched.event_loop._kernel.plans.ideal import build_plans
 from jaxsched.event_loop._kernel.queues import TABLE
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,

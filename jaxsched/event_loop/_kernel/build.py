@@ -17,7 +17,7 @@ from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.env.state import EnvConfig
-from jaxsched.event_loop._kernel.plans.build import build_plans, compute_planned_comm_s
+from jaxsched.event_loop._kernel.plans.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.records import (
     COUNT,
     GROUP,
@@ -293,60 +293,6 @@ def _asks_of(jobs: JobTable) -> Int64[np.ndarray, "2 J"]:
     """What each worker of each job reserves."""
     asks = np.asarray(jobs.asks, np.int64)
     return asks if asks.size else np.zeros((2, jobs.arrival.shape[-1]), np.int64)
-
-
-def compute_ideal_s(
-    cluster: Cluster, profiles: Profiles, jobs: JobTable
-) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
-    """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
-
-    As `dynamics.footprint.ideal_step_s`, their sum.
-    """
-    of_reference = np.asarray(cluster.group_gpu_type) == np.asarray(cluster.reference)
-    group_gpus = np.where(of_reference, np.asarray(cluster.group_gpus), 0)
-    workers, ps = np.asarray(jobs.workers, np.int64), np.asarray(jobs.ps)
-    model = np.asarray(jobs.model)
-    gradient, compute_s = (np.asarray(leaf, float)[model] for leaf in (profiles.gradient_bytes, profiles.compute_s))
-    gpus = np.maximum(workers * np.asarray(jobs.gpus_per_worker), 1)
-    groups, servers = -(-gpus // group_gpus.max()), -(-gpus // group_gpus.sum(-1).max())
-    pcie_bytes_s = _find_largest(cluster.pcie_bytes_s, group_gpus > 0)
-    qpi_bytes_s, nic_bytes_s = (
-        _find_largest(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
-    )
-
-    sizes = _find_domains(cluster, group_gpus.sum(-1) > 0)
-    domains = -(-servers // sizes[0])
-    fewest, most = servers // domains, -(-servers // domains)  # servers of a domain, with even shares
-
-    ring = 2.0 * (gpus - 1) / gpus * gradient
-    ring_s = np.maximum(ring / pcie_bytes_s, np.where((groups > servers) | (most > 1), ring / qpi_bytes_s, 0.0))
-    ring_s = np.maximum(ring_s, np.where(domains > 1, ring / fewest / nic_bytes_s, 0.0))
-
-    spread = np.minimum(groups, (group_gpus > 0).sum(-1).max())
-    pcie = workers * gradient / groups / pcie_bytes_s
-    qpi = gradient * workers / servers**2 * np.maximum(1.0 - 1.0 / spread, 2.0 * (most - 1)) / qpi_bytes_s
-    nic = 2.0 * gradient * workers / servers * (1.0 - fewest / servers) / nic_bytes_s
-    comm_s = np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
-    if profiles.plans.gpus.size:
-        gpus, best = (int(group_gpus.sum(-1).max()), int(group_gpus.max())), (pcie_bytes_s, qpi_bytes_s, nic_bytes_s)
-        plans = build_plans(profiles.plans)
-        planned_s = np.min([compute_planned_comm_s(plans, cluster.shape[1], gpus, best, size) for size in sizes], 0)
-        comm_s = np.where(np.asarray(profiles.plans.gpus)[model] > 0, planned_s[model], comm_s)
-    return compute_s, comm_s
-
-
-def _find_domains(cluster: Cluster, real: Bool[np.ndarray, "P N"]) -> tuple[int, ...]:
-    """Most of the `real` servers of an NVLink domain, and of those a gang's; 1 where there is none."""
-    if not cluster.domain_block.size:
-        return (1,)
-    blocks, rack = np.asarray(cluster.domain_block), np.asarray(cluster.server_rack)
-    inside = np.stack([((rack == r) & real).sum(-1) for r in range(blocks.shape[1])], -1) * (blocks > 0)
-    return max(int(inside.max()), 1), max(int(np.minimum(inside, blocks).max()), 1)
-
-
-def _find_largest(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
-    """The largest where something is."""
-    return float(np.where(real, np.asarray(bytes_s), 0.0).max())
 
 
 def build_speeds(cluster: Cluster, profiles: Profiles) -> Float64[np.ndarray, "models P NK"]:

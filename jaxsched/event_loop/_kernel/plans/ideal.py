@@ -1,0 +1,102 @@
+"""The ideal step of jobs (docs/semantics.md, section 5), with plans and without, and tables of plans; on the host."""
+
+import itertools
+import types
+from typing import cast
+
+import numpy as np
+from jaxtyping import ArrayLike, Bool, Float64
+
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.event_loop._kernel.plans.counts import count_bytes_between, count_bytes_near, count_bytes_out
+from jaxsched.event_loop._kernel.records import Plans, World
+from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.models import Profiles
+from jaxsched.workload.patterns import PatternTable
+
+
+def build_plans(table: PatternTable) -> Plans:
+    """Of a catalogue."""
+    gpus, stride, size = (np.asarray(leaf, np.int64) for leaf in (table.gpus, table.stride, table.size))
+    return Plans(gpus, stride, size, np.asarray(table.nbytes, np.float64))
+
+
+def compute_ideal_s(
+    cluster: Cluster, profiles: Profiles, jobs: JobTable
+) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
+
+    As `dynamics.footprint.ideal_step_s`, their sum.
+    """
+    of_reference = np.asarray(cluster.group_gpu_type) == np.asarray(cluster.reference)
+    group_gpus = np.where(of_reference, np.asarray(cluster.group_gpus), 0)
+    workers, ps = np.asarray(jobs.workers, np.int64), np.asarray(jobs.ps)
+    model = np.asarray(jobs.model)
+    gradient, compute_s = (np.asarray(leaf, float)[model] for leaf in (profiles.gradient_bytes, profiles.compute_s))
+    gpus = np.maximum(workers * np.asarray(jobs.gpus_per_worker), 1)
+    groups, servers = -(-gpus // group_gpus.max()), -(-gpus // group_gpus.sum(-1).max())
+    pcie_bytes_s = _find_largest(cluster.pcie_bytes_s, group_gpus > 0)
+    qpi_bytes_s, nic_bytes_s = (
+        _find_largest(leaf, group_gpus.sum(-1) > 0) for leaf in (cluster.qpi_bytes_s, cluster.nic_bytes_s)
+    )
+
+    sizes = _find_domains(cluster, group_gpus.sum(-1) > 0)
+    domains = -(-servers // sizes[0])
+    fewest, most = servers // domains, -(-servers // domains)  # servers of a domain, with even shares
+
+    ring = 2.0 * (gpus - 1) / gpus * gradient
+    ring_s = np.maximum(ring / pcie_bytes_s, np.where((groups > servers) | (most > 1), ring / qpi_bytes_s, 0.0))
+    ring_s = np.maximum(ring_s, np.where(domains > 1, ring / fewest / nic_bytes_s, 0.0))
+
+    spread = np.minimum(groups, (group_gpus > 0).sum(-1).max())
+    pcie = workers * gradient / groups / pcie_bytes_s
+    qpi = gradient * workers / servers**2 * np.maximum(1.0 - 1.0 / spread, 2.0 * (most - 1)) / qpi_bytes_s
+    nic = 2.0 * gradient * workers / servers * (1.0 - fewest / servers) / nic_bytes_s
+    comm_s = np.where(ps > 0, np.maximum(np.maximum(pcie, qpi), nic), ring_s)
+    if profiles.plans.gpus.size:
+        gpus, best = (int(group_gpus.sum(-1).max()), int(group_gpus.max())), (pcie_bytes_s, qpi_bytes_s, nic_bytes_s)
+        plans = build_plans(profiles.plans)
+        planned_s = np.min([compute_planned_comm_s(plans, cluster.shape[1], gpus, best, size) for size in sizes], 0)
+        comm_s = np.where(np.asarray(profiles.plans.gpus)[model] > 0, planned_s[model], comm_s)
+    return compute_s, comm_s
+
+
+def _find_domains(cluster: Cluster, real: Bool[np.ndarray, "P N"]) -> tuple[int, ...]:
+    """Most of the `real` servers of an NVLink domain, and of those a gang's; 1 where there is none."""
+    if not cluster.domain_block.size:
+        return (1,)
+    blocks, rack = np.asarray(cluster.domain_block), np.asarray(cluster.server_rack)
+    inside = np.stack([((rack == r) & real).sum(-1) for r in range(blocks.shape[1])], -1) * (blocks > 0)
+    return max(int(inside.max()), 1), max(int(np.minimum(inside, blocks).max()), 1)
+
+
+def _find_largest(bytes_s: ArrayLike, real: Bool[np.ndarray, "..."]) -> float:
+    """The largest where something is."""
+    return float(np.where(real, np.asarray(bytes_s), 0.0).max())
+
+
+def compute_planned_comm_s(
+    plans: Plans, servers: int, gpus: tuple[int, int], bytes_s: tuple[float, float, float], domain: int = 1
+) -> Float64[np.ndarray, "models"]:
+    """Seconds of communication of each model with a plan on the ideal placement (docs/semantics.md, section 5).
+
+    Args:
+        plans: of the catalogue.
+        servers: the most of a partition.
+        gpus: of the largest server, and of the largest group.
+        bytes_s: best PCIe, QPI and NIC.
+        domain: servers after each other that are one.
+    """
+    found, w, (wide, narrow) = np.zeros(len(plans.gpus)), cast(World, types.SimpleNamespace(plans=plans)), gpus
+    for m, ranks in enumerate(plans.gpus.tolist()):
+        for start in range(0, min(ranks, servers * wide), wide):
+            end = min(start + wide, ranks)
+            borders = [*range(start, end, narrow), end]
+            pcie = max(count_bytes_out(w, m, x, y, x, y, True) for x, y in itertools.pairwise(borders))
+            qpi = max((count_bytes_between(w, m, start, x, x, end) for x in borders[1:-1]), default=0.0)
+            first = start // (wide * domain) * (wide * domain)
+            last = min(first + wide * domain, servers * wide, ranks)
+            qpi += count_bytes_near(w, m, start, end, first, last)
+            sent = (pcie, qpi, count_bytes_out(w, m, start, end, first, last, False))
+            found[m] = max(found[m], *(x / speed for x, speed in zip(sent, bytes_s)))
+    return found
