@@ -108,6 +108,7 @@ def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarr
         constraints=limits,
         options={"mip_rel_gap": 0},
     )
+    assert found.x is not None, found.message
     taken = found.x > 0.5
     chosen[job[taken]] = choice[taken]
     return chosen
