@@ -196,7 +196,9 @@ def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
         return loaded(jax.random.key(0), state, params)
 
     jax.eval_shape(act, case.params, state)
-    larger = padding.Shape(**{n: size + 1 for n, size in dataclasses.asdict(padding.shape_of(case.cluster)).items()})
+    larger = padding.Shape(
+        **{n: size + (size > 0) for n, size in dataclasses.asdict(padding.shape_of(case.cluster)).items()}
+    )
     params = case.params.replace(cluster=padding.pad(case.cluster, larger))
     other = jax.eval_shape(strategies.jit_start(CONFIG), params, case.table)
     with pytest.raises(UserError, match=f"flat network is for clusters of {sizes[0]} schedulers x {sizes[1]} servers"):
