@@ -1,5 +1,7 @@
 """What the ranks of a plan send, counted and by hand (docs/semantics.md, section 3, "Plans")."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_comm_s
 from jaxsched.dynamics.resources import comm_capacity
 from jaxsched.dynamics.traffic import placement_bytes
+from jaxsched.event_loop._kernel.plans.counts import count_bytes_between, count_bytes_out
+from jaxsched.event_loop._kernel.plans.ideal import build_plans
 from jaxsched.workload.patterns import Patterns, make_table
 from tests.oracle import contention, plans
 from tests.oracle.cases import RACKS, make_cluster, make_jobs, make_profiles
@@ -137,6 +141,23 @@ def test_workers_of_several_gpus_hold_ranks_side_by_side():
     lies = np.array([[1, 0], [0, 2], [1, 0]])
     found, _, _ = sent(FOUR, with_plan(plan), jnp.asarray(lies, jnp.int32), jnp.int32(2))
     np.testing.assert_allclose(found, of_oracle(FOUR, with_plan(plan), lies, 2)[0], rtol=1e-6)
+
+
+def test_counts_of_the_loop_between_intervals():
+    """Bytes from one interval to another one, and out of one that lies in another, message by message."""
+    rng = np.random.default_rng(3)
+    for gpus in (1, 6, 8, 12, 24, 32, 48, 64):
+        plan = random_patterns(rng, gpus, 1, 50)
+        profiles = with_plan(plan)
+        messages, w = plans.read_traffic(profiles, 0).messages(), SimpleNamespace(plans=build_plans(profiles.plans))
+        sums = lambda source, target: sum(x for i, k, x in messages if i in source and k in target)
+        for _ in range(20):
+            a, b, c, d = (int(x) for x in np.sort(rng.integers(0, gpus + 1, 4)))
+            for x, y, u, v in ((a, b, c, d), (c, d, a, b)):
+                found = count_bytes_between(w, 0, x, y, u, v)
+                assert found == pytest.approx(sums(range(x, y), range(u, v)), rel=1e-6)
+            outside = [i for i in range(gpus) if not a <= i < d]
+            assert count_bytes_out(w, 0, b, c, a, d, False) == pytest.approx(sums(range(b, c), outside), rel=1e-6)
 
 
 def test_messages_of_the_oracle_go_both_ways_alike():

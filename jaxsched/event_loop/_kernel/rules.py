@@ -125,17 +125,27 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
             key = int(t.scratch.racks[r].ps) if pack else quantise(t.scratch.racks[r].ps)
             if key < least:
                 best, least = r, key
-    used = 0
-    while workers > 0:  # the next server of that rack, or of all
-        chosen, least = -1, NEVER
+    return _fill_servers(w, t, p, best, workers, size)
+
+
+@compiled
+def _fill_servers(w: World, t: Tables, p: int, rack: int, workers: int, size: int) -> int:
+    """The servers of a rack, or of all (-1), in order of their keys: in each turn all those of the least that is left."""
+    servers, pack, used, key = w.site.servers.shape[1], w.rule.kind == PACK, 0, -NEVER
+    k, nic = t.free.shape[1] // servers, p * 2 * servers + servers
+    while workers > 0:
+        following = NEVER
         for s in range(servers):
-            if t.scratch.fits_server[s] > 0 and (best < 0 or w.site.servers[p, s].rack == best):
-                key = -t.scratch.fits_server[s] if pack else quantise(t.on_wire[nic + s].use)
-                if key < least:
-                    chosen, least = s, key
-        used = fill(t, p, chosen * k, (chosen + 1) * k, workers, size, used)
-        workers -= min(t.scratch.fits_server[chosen], workers)
-        t.scratch.fits_server[chosen] = 0
+            fits = t.scratch.fits_server[s]
+            if fits == 0 or (rack >= 0 and w.site.servers[p, s].rack != rack):
+                continue
+            own = -fits if pack else quantise(t.on_wire[nic + s].use)
+            if own == key and workers > 0:
+                used = fill(t, p, s * k, (s + 1) * k, workers, size, used)
+                workers -= min(fits, workers)
+            elif own > key:
+                following = min(following, own)
+        key = following
     return used
 
 

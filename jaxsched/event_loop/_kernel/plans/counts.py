@@ -49,12 +49,12 @@ def _tail(end: int, span: int, head: int) -> int:
 
 
 @compiled
-def _count(stride: int, size: int, shift: int, way: int, x: int, y: int, u: int, v: int) -> int:
-    """Ranks `x .. y - 1` whose `shift`-th successor is one of `u .. v - 1`."""
+def _count(stride: int, size: int, way: int, x: int, y: int, u: int, v: int) -> int:
+    """Ranks `x .. y - 1` whose successor is one of `u .. v - 1`."""
     span, count = stride * size, 0
-    head = span - shift * stride
+    head = span - stride
     if way != BACK:
-        first, last = max(x, u - shift * stride), min(y, v - shift * stride)
+        first, last = max(x, u - stride), min(y, v - stride)
         if last > first:
             count += last - first - (_tail(last, span, head) - _tail(first, span, head))
     if way != ON:
@@ -65,17 +65,47 @@ def _count(stride: int, size: int, shift: int, way: int, x: int, y: int, u: int,
 
 
 @compiled
+def _count_exchange(stride: int, size: int, x: int, y: int, u: int, v: int) -> int:
+    """Pairs of different ranks, of `x .. y - 1` and of `u .. v - 1`, of one communicator, block by block of these."""
+    span, count = stride * size, min(max(x, u) - min(y, v), 0)  # without those of a rank and itself
+    for start in range(max(x, u) // span * span, min(y, v), span):
+        at, to = max(x, start), max(u, start)
+        many, more = min(y, start + span) - at, min(v, start + span) - to
+        count += _count_alike(stride, at - start, many, to - start, more)
+    return count
+
+
+@compiled
+def _count_alike(stride: int, at: int, many: int, to: int, more: int) -> int:
+    """Pairs `at <= i < at + many`, `to <= k < to + more` whose remainders modulo `stride` are the same."""
+    if stride == 1:
+        return many * more
+    turns, others = many // stride, more // stride
+    many, more, at, to = many - turns * stride, more - others * stride, at % stride, to % stride
+    count = stride * turns * others + turns * more + others * many
+    for turn in range(-stride, stride + 1, stride):
+        count += max(min(at + many, to + more + turn) - max(at, to + turn), 0)
+    return count
+
+
+@compiled
 def _count_kind(w: World, m: int, kind: int, x: int, y: int, u: int, v: int) -> int:
     """How often ranks of one interval send to such of another, by one pattern."""
     stride, size = w.plans.stride[m, kind], w.plans.size[m, kind]
     if kind == NEIGHBOURS:
-        return _count(stride, size, 1, ON, x, y, u, v) + _count(stride, size, 1, ON, u, v, x, y)
-    if kind != EXCHANGE:
-        return _count(stride, size, 1, BOTH, x, y, u, v)
-    count = 0
-    for shift in range(1, size):
-        count += _count(stride, size, shift, BOTH, x, y, u, v)
-    return count
+        return _count(stride, size, ON, x, y, u, v) + _count(stride, size, ON, u, v, x, y)
+    if kind == EXCHANGE:
+        return _count_exchange(stride, size, x, y, u, v)
+    return _count(stride, size, BOTH, x, y, u, v)
+
+
+@compiled
+def _count_sent(w: World, m: int, kind: int, x: int, y: int) -> int:
+    """How often ranks of an interval send, to whomever: all have the same number of others, but for neighbours."""
+    stride, size = w.plans.stride[m, kind], w.plans.size[m, kind]
+    if kind == NEIGHBOURS:
+        return _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m])
+    return (y - x) * (size - 1 if kind == EXCHANGE else 1)
 
 
 @compiled
@@ -97,9 +127,9 @@ def count_bytes_out(w: World, m: int, x: int, y: int, first: int, last: int, gro
     total = 0.0
     for kind in range(KINDS):
         if w.plans.nbytes[m, kind] > 0.0:
-            count = _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m]) - _count_kind(w, m, kind, x, y, first, last)
+            count = _count_sent(w, m, kind, x, y) - _count_kind(w, m, kind, x, y, first, last)
             if group and kind in (GRADIENTS, EXPERT_GRADIENTS):
-                count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], 1, BACK, x, y, x, y)
+                count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], BACK, x, y, x, y)
             total += w.plans.nbytes[m, kind] * count
     return total
 
