@@ -143,6 +143,10 @@ def test_workers_of_several_gpus_hold_ranks_side_by_side():
     np.testing.assert_allclose(found, of_oracle(FOUR, with_plan(plan), lies, 2)[0], rtol=1e-6)
 
 
+def sum_bytes(messages, source, target) -> float:
+    return sum(x for i, k, x in messages if i in source and k in target)
+
+
 def test_counts_of_the_loop_between_intervals():
     """Bytes from one interval to another one, and out of one that lies in another, message by message."""
     rng = np.random.default_rng(3)
@@ -150,14 +154,14 @@ def test_counts_of_the_loop_between_intervals():
         plan = random_patterns(rng, gpus, 1, 50)
         profiles = with_plan(plan)
         messages, w = plans.read_traffic(profiles, 0).messages(), SimpleNamespace(plans=build_plans(profiles.plans))
-        sums = lambda source, target: sum(x for i, k, x in messages if i in source and k in target)
         for _ in range(20):
             a, b, c, d = (int(x) for x in np.sort(rng.integers(0, gpus + 1, 4)))
             for x, y, u, v in ((a, b, c, d), (c, d, a, b)):
                 found = count_bytes_between(w, 0, x, y, u, v)
-                assert found == pytest.approx(sums(range(x, y), range(u, v)), rel=1e-6)
+                assert found == pytest.approx(sum_bytes(messages, range(x, y), range(u, v)), rel=1e-6)
             outside = [i for i in range(gpus) if not a <= i < d]
-            assert count_bytes_out(w, 0, b, c, a, d, False) == pytest.approx(sums(range(b, c), outside), rel=1e-6)
+            found = count_bytes_out(w, 0, b, c, a, d, False)
+            assert found == pytest.approx(sum_bytes(messages, range(b, c), outside), rel=1e-6)
 
 
 def test_messages_of_the_oracle_go_both_ways_alike():

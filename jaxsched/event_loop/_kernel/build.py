@@ -17,6 +17,7 @@ from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.env.state import EnvConfig
+from jaxsched.event_loop._kernel.occupancy import BITS
 from jaxsched.event_loop._kernel.plans.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.records import (
     COUNT,
@@ -73,8 +74,9 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
     block = np.take_along_axis(np.asarray(cluster.domain_block), rack, 1) if cluster.domain_block.size else 0 * rack
     servers = {"qpi_bytes_s": cluster.qpi_bytes_s, "nic_bytes_s": cluster.nic_bytes_s, "rack": rack, "block": block}
     links, link_id = np.asarray(cluster.link_bytes_s, np.float64), np.asarray(cluster.link_id, np.int64)
-    pairs = np.stack([link_id, np.broadcast_to(np.arange(p)[:, None], link_id.shape)], -1).reshape(-1, 2)
-    pairs = np.unique(pairs[pairs[:, 0] < len(links) - 1], axis=0)  # but for the dummy
+    pairs = np.stack([link_id.reshape(-1), np.arange(p).repeat(link_id.shape[1])], -1)
+    pairs, places = np.unique(pairs, axis=0, return_index=True)
+    pairs, places = pairs[pairs[:, 0] < len(links) - 1], places[pairs[:, 0] < len(links) - 1]  # but for the dummy
     path, path_share = (np.asarray(leaf).view() for leaf in (cluster.path, cluster.path_share))  # large, so not copied
     path.flags.writeable = path_share.flags.writeable = False
     return Site(
@@ -86,6 +88,7 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
         path_share=path_share,
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
+        reach_row=p * n * k + 2 * p * n + places,
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
         group_tier=_build_group_tiers(cluster),
         group_gpus=np.asarray(cluster.group_gpus, np.int64).reshape(p, n * k),
@@ -150,7 +153,6 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
     partitions["next_finish_s"] = partitions["next_early_s"] = np.inf
     partitions["gang"] = -1
     on_group, on_wire = np.zeros((p, nk), ON_GROUP), np.zeros(p * 2 * n + len(w.site.links), ON_WIRE)
-    on_group["stamp"] = on_wire["stamp"] = -1
     wires = 2 * min(gang, n) + w.site.link_id.shape[1]
     records = np.zeros(jobs, RECORD)
     records["start"] = records["partition"] = records["gpu"] = -1
@@ -174,6 +176,8 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         wires=np.zeros((p, r, wires), WIRE),
         on_group=on_group,
         on_wire=on_wire,
+        users=np.zeros((p * nk + p * 2 * n + w.site.link_id.size, r // BITS + 1), np.int64),
+        affected=np.zeros((p, r // BITS + 1), np.int64),
         tenants=np.zeros(w.tenants, TENANT),
         service=service,
         stops=np.zeros((p, r), np.int8),

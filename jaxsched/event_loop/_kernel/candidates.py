@@ -3,8 +3,8 @@
 import numpy as np
 
 from jaxsched.event_loop._kernel.jit import compiled
-from jaxsched.event_loop._kernel.occupancy import is_affected, sort_places
-from jaxsched.event_loop._kernel.records import STAMP, Tables, World
+from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, sort_places
+from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.rules import MATCH, NEVER, fill, measure_server_pressure
 from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_capacity, leave_gpu, lie_on_gpu
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise, write_footprint
@@ -184,18 +184,19 @@ def believe_rates(w: World, t: Tables, p: int) -> None:
 @compiled
 def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, float]:
     """The job's own slowdown with the footprint in that slot, and the seconds that it adds to the running jobs."""
-    stamp = t.numbers[STAMP]
     groups, wires = t.slots[p, slot].groups, t.slots[p, slot].wires
     for i in range(groups):
         group = t.groups[p, slot, i]
         on, kept = t.on_group[p, group.group], t.scratch.kept_groups[i]
-        kept.users, kept.stamp, kept.cpu, kept.pcie = on.users, on.stamp, on.cpu, on.pcie
-        on.users, on.stamp, on.cpu, on.pcie = on.users + 1, stamp, on.cpu + group.cpu, on.pcie + group.pcie
+        kept.users, kept.cpu, kept.pcie = on.users, on.cpu, on.pcie
+        on.users, on.cpu, on.pcie = on.users + 1, on.cpu + group.cpu, on.pcie + group.pcie
+        mark_affected(t, p, p * t.free.shape[1] + group.group)
     for i in range(wires):
         wire = t.wires[p, slot, i]
         wired, kept_wire = t.on_wire[wire.wire], t.scratch.kept_wires[i]
-        kept_wire.users, kept_wire.stamp, kept_wire.use = wired.users, wired.stamp, wired.use
-        wired.users, wired.stamp, wired.use = wired.users + 1, stamp, wired.use + wire.use
+        kept_wire.users, kept_wire.use = wired.users, wired.use
+        wired.users, wired.use = wired.users + 1, wired.use + wire.use
+        mark_affected(t, p, wire.row)
 
     shares = t.slots[p, slot].gpu >= 0
     if shares:
@@ -208,13 +209,14 @@ def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[flo
             added_s += (1.0 if w.rule.alike else t.scratch.left_s[i]) * max(slower, 0.0)
     if shares:
         leave_gpu(t, p, slot)
+    mark_none(t, p)
 
     for i in range(groups):
         on, kept = t.on_group[p, t.groups[p, slot, i].group], t.scratch.kept_groups[i]
-        on.users, on.stamp, on.cpu, on.pcie = kept.users, kept.stamp, kept.cpu, kept.pcie
+        on.users, on.cpu, on.pcie = kept.users, kept.cpu, kept.pcie
     for i in range(wires):
         wired, kept_wire = t.on_wire[t.wires[p, slot, i].wire], t.scratch.kept_wires[i]
-        wired.users, wired.stamp, wired.use = kept_wire.users, kept_wire.stamp, kept_wire.use
+        wired.users, wired.use = kept_wire.users, kept_wire.use
     return own, added_s
 
 

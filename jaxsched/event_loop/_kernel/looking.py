@@ -6,10 +6,10 @@ from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits
 from jaxsched.event_loop._kernel.estimates import estimate_ends
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, see_gpus, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined, special
-from jaxsched.event_loop._kernel.occupancy import is_affected, reserve
+from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, reserve
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
-from jaxsched.event_loop._kernel.records import STAMP, Tables, World
+from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.rules import NEVER
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise
 
@@ -177,11 +177,11 @@ def _keep(t: Tables, p: int) -> None:
     """Note what looking ahead changes."""
     for a in range(t.free.shape[1]):
         on, kept = t.on_group[p, a], t.kept.groups[a]
-        kept.users, kept.stamp, kept.cpu, kept.pcie = on.users, on.stamp, on.cpu, on.pcie
+        kept.users, kept.cpu, kept.pcie = on.users, on.cpu, on.pcie
         t.kept.free[a] = t.free[p, a]
     for m in range(len(t.on_wire)):
         wired, kept_wire = t.on_wire[m], t.kept.wires[m]
-        kept_wire.users, kept_wire.stamp, kept_wire.use = wired.users, wired.stamp, wired.use
+        kept_wire.users, kept_wire.use = wired.users, wired.use
     for i in range(t.partitions[p].running):
         t.kept.left_s[i], t.kept.rate[i] = t.scratch.left_s[i], t.shared.rate[i]
     for s in range(len(t.scratch.exit_s)):
@@ -193,11 +193,11 @@ def _restore(t: Tables, p: int) -> None:
     """Make it the present again."""
     for a in range(t.free.shape[1]):
         on, kept = t.on_group[p, a], t.kept.groups[a]
-        on.users, on.stamp, on.cpu, on.pcie = kept.users, kept.stamp, kept.cpu, kept.pcie
+        on.users, on.cpu, on.pcie = kept.users, kept.cpu, kept.pcie
         t.free[p, a] = t.kept.free[a]
     for m in range(len(t.on_wire)):
         wired, kept_wire = t.on_wire[m], t.kept.wires[m]
-        wired.users, wired.stamp, wired.use = kept_wire.users, kept_wire.stamp, kept_wire.use
+        wired.users, wired.use = kept_wire.users, kept_wire.use
     for i in range(t.partitions[p].running):
         t.scratch.left_s[i], t.shared.rate[i] = t.kept.left_s[i], t.kept.rate[i]
     for s in range(len(t.scratch.exit_s)):
@@ -222,7 +222,6 @@ def _empty(w: World, t: Tables, p: int, j: int, tier: int) -> None:
 @compiled
 def _let_end(w: World, t: Tables, p: int, after_s: float, until_s: float, j: int, tier: int) -> None:
     """As it will be once the jobs with whole GPUs that end after one time, and up to another, are gone."""
-    t.numbers[STAMP] += 1
     for i in range(t.partitions[p].running):
         job = w.jobs[t.running[p, i].job]
         if job.size > 0 and after_s < t.scratch.end_s[i] <= until_s:
@@ -237,13 +236,13 @@ def _let_end(w: World, t: Tables, p: int, after_s: float, until_s: float, j: int
             t.shared.rate[i] = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed)
     for s in range(len(t.scratch.exit_s)):
         t.scratch.exit_s[s] = max(t.kept.exit_s[s] - until_s, 0.0)
-    t.numbers[STAMP] += 1
+    mark_none(t, p)
 
 
 @compiled
 def _take_away(w: World, t: Tables, p: int, i: int, j: int, tier: int) -> None:
     """A running job with whole GPUs is gone, for as long as it is looked ahead for job `j`, which sees that tier."""
-    stamp, slot, wide = t.numbers[STAMP], t.running[p, i].slot, w.jobs[t.running[p, i].job].wide
+    slot, wide = t.running[p, i].slot, w.jobs[t.running[p, i].job].wide
     for g in range(t.slots[p, slot].groups):
         group = t.groups[p, slot, g]
         if is_at_tier(w, p, group.group, j, tier):
@@ -252,10 +251,12 @@ def _take_away(w: World, t: Tables, p: int, i: int, j: int, tier: int) -> None:
             t.scratch.without[group.group] += group.workers * wide
             reserve(w, t.scratch.spare, group.group, t.running[p, i].job, -group.workers)
         on = t.on_group[p, group.group]
-        on.users, on.stamp = on.users - 1, stamp
+        on.users -= 1
         on.cpu, on.pcie = (on.cpu - group.cpu, on.pcie - group.pcie) if on.users > 0 else (0.0, 0.0)
+        mark_affected(t, p, p * t.free.shape[1] + group.group)
     for m in range(t.slots[p, slot].wires):
         wire = t.wires[p, slot, m]
         wired = t.on_wire[wire.wire]
-        wired.users, wired.stamp = wired.users - 1, stamp
+        wired.users -= 1
         wired.use = wired.use - wire.use if wired.users > 0 else 0.0
+        mark_affected(t, p, wire.row)

@@ -10,7 +10,6 @@ from jaxsched.event_loop._kernel.records import (
     BOUNDARY,
     FINISHED,
     PEAK_RUNNING,
-    STAMP,
     STARTED,
     Tables,
     World,
@@ -27,7 +26,7 @@ from jaxsched.event_loop._kernel.speed import compute_slowdown, write_footprint
 from jaxsched.semantics import WORK_TOLERANCE
 
 MANY = 2**31  # workers
-CAME_OR_WENT, FELT = 1, 2  # `stale`: since the last `refresh` jobs have come or gone; some that run here feel it
+BITS = 62  # of a word of `Tables.users`, which Python and machine code shift alike
 
 
 @inlined
@@ -261,34 +260,35 @@ def leave(w: World, t: Tables, p: int, i: int) -> None:
 @compiled
 def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
     """Take (`sign` 1) or give back (-1) what a job holds and uses."""
-    job, partition, stamp = w.jobs[j], t.partitions[p], t.numbers[STAMP]
+    job, partition = w.jobs[j], t.partitions[p]
     others = 1 if sign > 0 else 0  # users but for this job, if there are more than so many
-    felt = False
     for i in range(t.slots[p, slot].groups):
         group = t.groups[p, slot, i]
         if job.size > 0:
             t.free[p, group.group] -= sign * group.workers * job.wide
         if w.asks:
             reserve(w, t.spare[p], group.group, j, sign * group.workers)
-        on = t.on_group[p, group.group]
+        on, row = t.on_group[p, group.group], p * t.free.shape[1] + group.group
+        _flip(t, row, slot)
         on.users += sign
         on.cpu = on.cpu + sign * group.cpu if on.users > 0 else 0.0
         on.pcie = on.pcie + sign * group.pcie if on.users > 0 else 0.0
         if on.users > others:
-            on.stamp, felt = stamp, True
+            mark_affected(t, p, row)
     for i in range(t.slots[p, slot].wires):
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
         on.users += sign
+        _flip(t, wire.row, slot)
         on.use = on.use + sign * wire.use if on.users > 0 else 0.0
-        if on.users > others:
-            on.stamp, felt = stamp, True
-            if wire.channel == LINK:
-                link = wire.wire - 2 * w.site.servers.size
-                for place in range(w.site.reach_first[link], w.site.reach_first[link + 1]):
-                    t.partitions[w.site.reach[place]].stale = FELT
-    partition.stale = FELT if felt else max(partition.stale, CAME_OR_WENT)
-    partition.settled = 0
+        if on.users > others and wire.channel != LINK:
+            mark_affected(t, p, wire.row)
+        elif on.users > others:
+            link = wire.wire - 2 * w.site.servers.size
+            for place in range(w.site.reach_first[link], w.site.reach_first[link + 1]):
+                if mark_affected(t, w.site.reach[place], w.site.reach_row[place]):
+                    t.partitions[w.site.reach[place]].stale = 1
+    partition.stale, partition.settled = 1, 0
     if job.size < 0:
         share_gpu(t, p, slot, -job.size, sign)
     else:
@@ -305,17 +305,34 @@ def reserve(w: World, spare: Int64[np.ndarray, "N 2"], a: int, j: int, workers: 
     spare[s, 1] -= workers * w.jobs[j].memory
 
 
+@inlined
+def _flip(t: Tables, row: int, slot: int) -> None:
+    """A footprint begins or ends to use what `Tables.users` has in that row."""
+    t.users[row, slot // BITS] ^= 1 << (slot % BITS)
+
+
 @compiled
+def mark_affected(t: Tables, p: int, row: int) -> bool:
+    """Those who use what `Tables.users` has in that row are affected; whether there are some."""
+    some = False
+    for word in range(t.numbers[PEAK_RUNNING] // BITS + 1):
+        if t.users[row, word] != 0:
+            t.affected[p, word] |= t.users[row, word]
+            some = True
+    return some
+
+
+@compiled
+def mark_none(t: Tables, p: int) -> None:
+    """Nobody in a partition is affected any more."""
+    for word in range(t.numbers[PEAK_RUNNING] // BITS + 1):
+        t.affected[p, word] = 0
+
+
+@inlined
 def is_affected(t: Tables, p: int, slot: int) -> bool:
     """Whether the totals of something that a job uses are others than at the last `refresh`."""
-    stamp = t.numbers[STAMP]
-    for i in range(t.slots[p, slot].groups):
-        if t.on_group[p, t.groups[p, slot, i].group].stamp == stamp:
-            return True
-    for i in range(t.slots[p, slot].wires):  # noqa: SIM110 (Numba compiles no generators)
-        if t.on_wire[t.wires[p, slot, i].wire].stamp == stamp:
-            return True
-    return False
+    return (t.affected[p, slot // BITS] >> (slot % BITS)) & 1 != 0
 
 
 @compiled
@@ -329,7 +346,7 @@ def refresh(w: World, t: Tables) -> None:
         next_finish_s, next_early_s = np.inf, np.inf
         for i in range(partition.running):
             run = t.running[p, i]
-            if run.slowdown == 0.0 or (partition.stale == FELT and is_affected(t, p, run.slot)):
+            if run.slowdown == 0.0 or is_affected(t, p, run.slot):
                 rate = compute_slowdown(w, t, p, run.slot, run.job, w.sharing.factors)
                 if rate != run.slowdown:
                     partition.settled = 0
@@ -339,4 +356,4 @@ def refresh(w: World, t: Tables) -> None:
                     run.early_s = run.finish_s - WORK_TOLERANCE * w.jobs[run.job].duration_s * rate
             next_finish_s, next_early_s = min(next_finish_s, run.finish_s), min(next_early_s, run.early_s)
         partition.next_finish_s, partition.next_early_s, partition.stale = next_finish_s, next_early_s, 0
-    t.numbers[STAMP] += 1
+        mark_none(t, p)

@@ -34,7 +34,8 @@ JOB = _record(
 )  # fmt: skip
 LAW = _record(kappa="f8", power="f8")
 
-# What changes. `next_early_s`: from then on the first job is as good as done; `stale`: see `occupancy`; `target`: where
+# What changes. `next_early_s`: from then on the first job is as good as done; `stale` 1: since the last `refresh` jobs
+# have come or gone, or some that run here are affected by others; `target`: where
 # the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
 # `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
 # `anchor`, `cap`: of its candidate placement, or `anchor`, `gpu`: the group of a fraction, and the index of its GPU
@@ -51,9 +52,9 @@ RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job
 # `next`: another footprint on that GPU, -1 = none.
 SLOT = _record(groups="i8", wires="i8", least="f8", job="i8", gpu="i8", next="i8")
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
-WIRE = _record(wire="i8", channel="i8", use="f8", base="f8")  # likewise
-ON_GROUP = _record(users="i8", stamp="i8", cpu="f8", pcie="f8")  # totals; `stamp`: when they changed for somebody
-ON_WIRE = _record(users="i8", stamp="i8", use="f8")
+WIRE = _record(wire="i8", row="i8", channel="i8", use="f8", base="f8")  # likewise; `row`: of `Tables.users`
+ON_GROUP = _record(users="i8", cpu="f8", pcie="f8")  # totals
+ON_WIRE = _record(users="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 # Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan.
@@ -71,9 +72,9 @@ START = _record(job="i8", partition="i8", boundary="i8", ran="i8", stops="i8", f
 RECORD = _record(start="i8", finish_s="f8", partition="i8", forwards="i8", gpu="i8")
 
 # Places in `Tables.numbers`; LEARNED: jobs of which estimates know.
-NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, STAMP, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(8)
-NEXT_CHANGE, STARTED = 8, 9  # boundary at which a server goes out or comes back; starts in the log
-NEWS, COUNT = 10, 11  # the last boundary for which jobs have come, or ended since the one before
+NEXT_JOB, BOUNDARY, ROUNDS, FINISHED, PEAK_RUNNING, PEAK_QUEUE, LEARNED = range(7)
+NEXT_CHANGE, STARTED = 7, 8  # boundary at which a server goes out or comes back; starts in the log
+NEWS, COUNT = 9, 10  # the last boundary for which jobs have come, or ended since the one before
 BY_RUN_TIME, BY_AREA = 1, 2  # how `JOB.key` hangs on estimates; 0: not at all
 
 
@@ -121,6 +122,7 @@ class Site(NamedTuple):
     path_share: Float32[np.ndarray, "P T T H"]  # 0 behind the last of them
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
+    reach_row: Int64[np.ndarray, "pairs"]  # of `Tables.users` for that link in that partition
     partition_gpus: Int64[np.ndarray, "P"]
     group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
     group_gpus: Int64[np.ndarray, "P NK"]  # as in `groups`
@@ -281,6 +283,10 @@ class Tables(NamedTuple):
     wires: Records  # WIRE[P, R, ...]
     on_group: Records  # ON_GROUP[P, NK]
     on_wire: Records  # ON_WIRE[wires]
+    users: Int64[
+        np.ndarray, "rows B"
+    ]  # bits of slots that use the groups, the wires but for links, links of each partition
+    affected: Int64[np.ndarray, "P B"]  # bits of slots where a total is another one than at the last `refresh`
     tenants: Records  # TENANT[V]
     service: Records  # SERVICE[J]
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round

@@ -130,7 +130,7 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
 
 @compiled
 def _fill_servers(w: World, t: Tables, p: int, rack: int, workers: int, size: int) -> int:
-    """The servers of a rack, or of all (-1), in order of their keys: in each turn all those of the least that is left."""
+    """The servers of a rack, or of all (-1), in order of their keys: in a turn all those of the least key left."""
     servers, pack, used, key = w.site.servers.shape[1], w.rule.kind == PACK, 0, -NEVER
     k, nic = t.free.shape[1] // servers, p * 2 * servers + servers
     while workers > 0:

@@ -86,13 +86,21 @@ def _find_comm(t: Tables, p: int, slot: int, used: int, wires: int) -> float:
 
 
 @compiled
-def _add(t: Tables, p: int, slot: int, wires: int, m: int, channel: int, base: float) -> int:
+def _add(t: Tables, p: int, slot: int, wires: int, m: int, row: int, channel: int, base: float) -> int:
     """Add a wire to a footprint that has so many, if something is sent over it; how many there are then."""
     if base <= 0.0:
         return wires
     wire = t.wires[p, slot, wires]
-    wire.wire, wire.channel, wire.base = m, channel, base
+    wire.wire, wire.row, wire.channel, wire.base = m, row, channel, base
     return wires + 1
+
+
+@compiled
+def _add_of_server(w: World, t: Tables, p: int, slot: int, wires: int, s: int, channel: int, base: float) -> int:
+    """`_add` QPI or NIC of a server."""
+    servers = w.site.servers.shape[1]
+    m = p * 2 * servers + s + (servers if channel == NIC else 0)
+    return _add(t, p, slot, wires, m, w.site.groups.size + m, channel, base)
 
 
 @compiled
@@ -119,8 +127,8 @@ def _add_unplanned(w: World, t: Tables, p: int, slot: int, j: int, used: int, ri
         else:
             qpi = ring if i > first or servers_near > 1 else 0.0
             nic = ring / servers_near if near < job.workers else 0.0
-        wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / site.qpi_bytes_s)
-        wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / site.nic_bytes_s)
+        wires = _add_of_server(w, t, p, slot, wires, s, QPI, qpi / site.qpi_bytes_s)
+        wires = _add_of_server(w, t, p, slot, wires, s, NIC, nic / site.nic_bytes_s)
         first, here, ps_here, together = i + 1, 0, 0, 0
     return wires
 
@@ -148,8 +156,8 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
             beyond = near + int(rack.workers) * w.jobs[j].wide
             qpi += count_bytes_near(w, m, start, end, near, beyond)
         nic = count_bytes_out(w, m, start, end, near, beyond, False)
-        wires = _add(t, p, slot, wires, p * 2 * servers + s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
-        wires = _add(t, p, slot, wires, p * 2 * servers + servers + s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
+        wires = _add_of_server(w, t, p, slot, wires, s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
+        wires = _add_of_server(w, t, p, slot, wires, s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
         last = used
     return wires
 
@@ -183,7 +191,11 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring:
     for i in range(crossed):
         e = int(t.scratch.crossed[i])
         link = w.site.link_id[p, e]
-        wires = _add(t, p, slot, wires, 2 * w.site.servers.size + link, LINK, t.scratch.sent[e] / w.site.links[link])
+        m, row = (
+            2 * w.site.servers.size + link,
+            w.site.groups.size + 2 * w.site.servers.size + p * len(t.scratch.sent) + e,
+        )
+        wires = _add(t, p, slot, wires, m, row, LINK, t.scratch.sent[e] / w.site.links[link])
         t.scratch.sent[e] = 0.0
     return wires
 

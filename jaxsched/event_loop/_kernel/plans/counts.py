@@ -102,10 +102,9 @@ def _count_kind(w: World, m: int, kind: int, x: int, y: int, u: int, v: int) -> 
 @compiled
 def _count_sent(w: World, m: int, kind: int, x: int, y: int) -> int:
     """How often ranks of an interval send, to whomever: all have the same number of others, but for neighbours."""
-    stride, size = w.plans.stride[m, kind], w.plans.size[m, kind]
     if kind == NEIGHBOURS:
         return _count_kind(w, m, kind, x, y, 0, w.plans.gpus[m])
-    return (y - x) * (size - 1 if kind == EXCHANGE else 1)
+    return (y - x) * (w.plans.size[m, kind] - 1 if kind == EXCHANGE else 1)
 
 
 @compiled
