@@ -188,7 +188,14 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         shared=_build_shared_gpus(w),
         passed=passed,
         known=build_nothing_known(w.tenants, len(w.models)),
-        kept=Kept(free[0].copy(), on_group[0].copy(), on_wire.copy(), np.zeros(r), np.zeros(r), np.zeros(n)),
+        kept=Kept(
+            free[0].copy(),
+            on_group[0].copy(),
+            np.zeros(2 * n + w.site.link_id.shape[1], ON_WIRE),
+            np.zeros(r),
+            np.zeros(r),
+            np.zeros(n),
+        ),
     )
 
 

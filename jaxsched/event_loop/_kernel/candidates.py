@@ -5,13 +5,11 @@ import numpy as np
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, sort_places
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.rules import MATCH, NEVER, fill, measure_server_pressure
+from jaxsched.event_loop._kernel.rules import MANY, MATCH, NEAR, NEVER, fill, fill_servers, measure_server_pressure
 from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_capacity, leave_gpu, lie_on_gpu
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise, write_footprint
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
-
-_FAR = 2**31  # more workers than any server holds
 
 
 @compiled
@@ -24,20 +22,10 @@ def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, cap: int) -> i
     k = t.free.shape[1] // servers
     if _count_fits(w, t, p, size, cap) < need:
         return 0
-    rack, used, chosen = w.site.servers[p, anchor].rack, 0, anchor
-    while need > 0:
-        used = fill(t, p, chosen * k, (chosen + 1) * k, need, size, used, cap)
-        need -= min(t.scratch.fits_server[chosen], need)
-        t.scratch.fits_server[chosen] = 0
-        least = NEVER
-        for s in range(servers):
-            if t.scratch.fits_server[s] > 0:
-                key = (
-                    -t.scratch.fits_server[s] if w.site.servers[p, s].rack == rack else _FAR - t.scratch.fits_server[s]
-                )
-                if key < least:
-                    chosen, least = s, key
-    return used
+    used = fill(t, p, anchor * k, (anchor + 1) * k, need, size, 0, cap)
+    need -= min(t.scratch.fits_server[anchor], need)
+    t.scratch.fits_server[anchor] = 0
+    return fill_servers(w, t, p, w.site.servers[p, anchor].rack, need, size, NEAR, used, cap)
 
 
 @compiled
@@ -67,7 +55,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
             if place >= ANCHORS:
                 key = quantise(measure_server_pressure(w, t, p, s))
             else:
-                key = fits if fits >= workers else _FAR - fits
+                key = fits if fits >= workers else MANY - fits
             if key < least:
                 t.scratch.anchors[place], least = s, key
         if t.scratch.anchors[place] >= 0:

@@ -77,7 +77,7 @@ def mark_displaced(w: World, t: Tables, p: int) -> int:
                 continue
         if whole and (w.asks or size != w.jobs[j].size or allowed != w.jobs[j].allowed):
             size, allowed = w.jobs[j].size, w.jobs[j].allowed
-            fill_roomiest(w, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
+            fill_roomiest(w, t, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
         if _fits_most(w, t, p, j):
             stopped = _mark_fewest(w, t, p, j, above)  # none where the job fits, but waits for faster GPUs
             if stopped > 0:
@@ -189,7 +189,7 @@ def give_without(w: World, t: Tables, p: int, i: int, sign: int) -> None:
 def _fits(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits `Scratch.without`."""
     if w.jobs[j].size > 0:
-        fill_roomiest(w, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
+        fill_roomiest(w, t, p, j, t.scratch.without, t.scratch.spare, t.scratch.most_without)
     return _fits_most(w, t, p, j)
 
 

@@ -130,15 +130,15 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
     partition, service, least = t.partitions[p], t.service[j], eff
     anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
     if service.reach == 0.0 or w.masks:
-        _keep(t, p)
+        _keep(w, t, p)
         _empty(w, t, p, j, tier)
         _, service.reach = find_best_candidate(w, t, p, j)
-        _restore(t, p)
+        _restore(w, t, p)
     if quantise(service.reach) < quantise(eff):
         estimate_ends(w, t, p)  # others who asked may have left out some
-        _keep(t, p)
+        _keep(w, t, p)
         least = _find_soonest(w, t, p, j, eff, tier)
-        _restore(t, p)
+        _restore(w, t, p)
     partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
     return quantise(least) < quantise(eff)
 
@@ -172,15 +172,22 @@ def _copy_free(t: Tables, p: int) -> None:
         t.scratch.spare[s, 0], t.scratch.spare[s, 1] = t.spare[p, s, 0], t.spare[p, s, 1]
 
 
+@inlined
+def _find_wire(w: World, t: Tables, p: int, i: int) -> int:
+    """Of the wires that a partition's jobs may use: QPI and NICs of its servers, then its links."""
+    own = 2 * w.site.servers.shape[1]
+    return p * own + i if i < own else 2 * w.site.servers.size + w.site.link_id[p, i - own]
+
+
 @compiled
-def _keep(t: Tables, p: int) -> None:
+def _keep(w: World, t: Tables, p: int) -> None:
     """Note what looking ahead changes."""
     for a in range(t.free.shape[1]):
         on, kept = t.on_group[p, a], t.kept.groups[a]
         kept.users, kept.cpu, kept.pcie = on.users, on.cpu, on.pcie
         t.kept.free[a] = t.free[p, a]
-    for m in range(len(t.on_wire)):
-        wired, kept_wire = t.on_wire[m], t.kept.wires[m]
+    for i in range(len(t.kept.wires)):
+        wired, kept_wire = t.on_wire[_find_wire(w, t, p, i)], t.kept.wires[i]
         kept_wire.users, kept_wire.use = wired.users, wired.use
     for i in range(t.partitions[p].running):
         t.kept.left_s[i], t.kept.rate[i] = t.scratch.left_s[i], t.shared.rate[i]
@@ -189,14 +196,14 @@ def _keep(t: Tables, p: int) -> None:
 
 
 @compiled
-def _restore(t: Tables, p: int) -> None:
+def _restore(w: World, t: Tables, p: int) -> None:
     """Make it the present again."""
     for a in range(t.free.shape[1]):
         on, kept = t.on_group[p, a], t.kept.groups[a]
         on.users, on.cpu, on.pcie = kept.users, kept.cpu, kept.pcie
         t.free[p, a] = t.kept.free[a]
-    for m in range(len(t.on_wire)):
-        wired, kept_wire = t.on_wire[m], t.kept.wires[m]
+    for i in range(len(t.kept.wires)):
+        wired, kept_wire = t.on_wire[_find_wire(w, t, p, i)], t.kept.wires[i]
         wired.users, wired.use = kept_wire.users, kept_wire.use
     for i in range(t.partitions[p].running):
         t.scratch.left_s[i], t.shared.rate[i] = t.kept.left_s[i], t.kept.rate[i]
@@ -213,8 +220,9 @@ def _empty(w: World, t: Tables, p: int, j: int, tier: int) -> None:
         t.free[p, a] = w.site.groups[p, a].gpus if is_at_tier(w, p, a, j, tier) else 0
     if w.asks:
         see_gpus(w, t, p, j, tier, w.site.group_gpus[p], w.site.reservable[p])
-    for m in range(len(t.on_wire)):
-        t.on_wire[m].users, t.on_wire[m].use = 0, 0.0
+    for i in range(len(t.kept.wires)):
+        wired = t.on_wire[_find_wire(w, t, p, i)]
+        wired.users, wired.use = 0, 0.0
     t.scratch.left_s[:] = 0.0
     t.scratch.exit_s[:] = 0.0
 

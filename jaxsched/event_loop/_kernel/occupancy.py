@@ -97,24 +97,28 @@ def fits_fewest_servers(w: World, t: Tables, p: int, j: int) -> bool:
     """Whether a gang fits as few servers of a partition as it ever needs."""
     job, place, servers = w.jobs[j], index_size(w, t, j), count_fewest_servers(w, t, p, j)
     if w.asks or t.most[p, place, 0] < 0:
-        fill_roomiest(w, p, j, t.free[p], t.spare[p], t.most[p, place])
+        fill_roomiest(w, t, p, j, t.free[p], t.spare[p], t.most[p, place])
     return t.most[p, place, servers - 1] >= job.workers
 
 
 @compiled
 def count_fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
     """That a gang needs in an empty partition, which can hold it."""
-    count = 1
-    while count_empty(w, t, p, j, count) < w.jobs[j].workers:
-        count += 1
-    return count
+    fewest, most = 1, w.site.servers.shape[1]
+    while fewest < most:
+        middle = (fewest + most) // 2
+        if count_empty(w, t, p, j, middle) < w.jobs[j].workers:
+            fewest = middle + 1
+        else:
+            most = middle
+    return fewest
 
 
 @compiled
 def count_empty(w: World, t: Tables, p: int, j: int, servers: int) -> int:
     """Workers of a job that fit so many of the roomiest servers of an empty partition."""
     if w.asks:
-        fill_roomiest(w, p, j, w.site.group_gpus[p], w.site.reservable[p], t.scratch.roomiest)
+        fill_roomiest(w, t, p, j, w.site.group_gpus[p], w.site.reservable[p], t.scratch.roomiest)
         return t.scratch.roomiest[servers - 1]
     return t.most_empty[p, index_size(w, t, j), servers - 1]
 
@@ -122,6 +126,7 @@ def count_empty(w: World, t: Tables, p: int, j: int, servers: int) -> int:
 @compiled
 def fill_roomiest(
     w: World,
+    t: Tables,
     p: int,
     j: int,
     free: Int64[np.ndarray, "NK"],
@@ -129,8 +134,8 @@ def fill_roomiest(
     most: Int64[np.ndarray, "N"],
 ) -> None:
     """Fill `most` with the workers of a gang that fit the 1, 2, ... roomiest servers, by what is free and spare."""
-    servers, wide, usable = len(most), w.jobs[j].wide, w.site.usable[w.jobs[j].allowed, p]
-    k = len(free) // servers
+    servers, rooms, room = len(most), t.scratch.fits_server, 0
+    wide, usable, k = w.jobs[j].wide, w.site.usable[w.jobs[j].allowed, p], len(free) // servers
     for s in range(servers):
         fits = 0
         for a in range(s * k, (s + 1) * k):
@@ -138,13 +143,17 @@ def fill_roomiest(
                 fits += count_fitting(free[a], wide)
         if w.asks:
             fits = min(fits, count_within(w, spare, s, j))
-        at = s
-        while at > 0 and most[at - 1] < fits:
-            most[at] = most[at - 1]
-            at -= 1
-        most[at] = fits
-    for s in range(1, servers):
-        most[s] += most[s - 1]
+        rooms[s], room = fits, max(room, fits)
+    total, counted = 0, 0
+    while counted < servers:  # in a turn all servers that have the most room left
+        following = -1
+        for s in range(servers):
+            if rooms[s] == room:
+                total += room
+                most[counted], counted = total, counted + 1
+            elif rooms[s] < room:
+                following = max(following, rooms[s])
+        room = following
 
 
 @compiled

@@ -258,7 +258,7 @@ class Kept(NamedTuple):
 
     free: Int64[np.ndarray, "NK"]
     groups: Records  # ON_GROUP[NK]
-    wires: Records  # ON_WIRE[wires]
+    wires: Records  # ON_WIRE[2N+E], QPI and NICs, then links
     left_s: Float64[np.ndarray, "R"]
     rate: Float64[np.ndarray, "R"]
     exit_s: Float64[np.ndarray, "N"]

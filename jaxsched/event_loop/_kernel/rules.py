@@ -10,8 +10,9 @@ from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.event_loop.coverage import POLICIES
 
 FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT, MATCH = range(len(POLICIES))
+BY_ROOM, BY_USE, NEAR = range(3)  # ways to fill servers, see `_find_server_key`
 NEVER = 2**62
-MANY = 2**31
+MANY = 2**31  # more workers than any server holds
 
 
 @inlined
@@ -125,28 +126,41 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
             key = int(t.scratch.racks[r].ps) if pack else quantise(t.scratch.racks[r].ps)
             if key < least:
                 best, least = r, key
-    return _fill_servers(w, t, p, best, workers, size)
+    return fill_servers(w, t, p, best, workers, size, BY_ROOM if pack else BY_USE)
 
 
 @compiled
-def _fill_servers(w: World, t: Tables, p: int, rack: int, workers: int, size: int) -> int:
-    """The servers of a rack, or of all (-1), in order of their keys: in a turn all those of the least key left."""
-    servers, pack, used, key = w.site.servers.shape[1], w.rule.kind == PACK, 0, -NEVER
-    k, nic = t.free.shape[1] // servers, p * 2 * servers + servers
+def fill_servers(
+    w: World, t: Tables, p: int, rack: int, workers: int, size: int, way: int, used: int = 0, most: int = MANY
+) -> int:
+    """Fill servers in the order of their keys, in a turn all of the least key left; how many groups are used then.
+
+    `Scratch.fits_server` says what they hold; their groups take up to `most`.
+    """
+    servers, key = w.site.servers.shape[1], -NEVER
+    k = t.free.shape[1] // servers
     while workers > 0:
         following = NEVER
         for s in range(servers):
-            fits = t.scratch.fits_server[s]
-            if fits == 0 or (rack >= 0 and w.site.servers[p, s].rack != rack):
-                continue
-            own = -fits if pack else quantise(t.on_wire[nic + s].use)
+            own = _find_server_key(w, t, p, s, rack, way)
             if own == key and workers > 0:
-                used = fill(t, p, s * k, (s + 1) * k, workers, size, used)
-                workers -= min(fits, workers)
+                used = fill(t, p, s * k, (s + 1) * k, workers, size, used, most)
+                workers -= min(t.scratch.fits_server[s], workers)
             elif own > key:
                 following = min(following, own)
         key = following
     return used
+
+
+@inlined
+def _find_server_key(w: World, t: Tables, p: int, s: int, rack: int, way: int) -> int:
+    """Of a server with room in a rack, or in any (-1): NEAR also takes others, after those."""
+    fits, here = t.scratch.fits_server[s], rack < 0 or w.site.servers[p, s].rack == rack
+    if fits == 0 or not (here or way == NEAR):
+        return NEVER
+    if way == BY_USE:
+        return quantise(t.on_wire[(2 * p + 1) * w.site.servers.shape[1] + s].use)
+    return -fits if here else MANY - fits
 
 
 @compiled
