@@ -188,15 +188,15 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         shared=_build_shared_gpus(w),
         passed=passed,
         known=build_nothing_known(w.tenants, len(w.models)),
-        kept=Kept(
-            free[0].copy(),
-            on_group[0].copy(),
-            np.zeros(2 * n + w.site.link_id.shape[1], ON_WIRE),
-            np.zeros(r),
-            np.zeros(r),
-            np.zeros(n),
-        ),
+        kept=_build_kept(w),
     )
+
+
+def _build_kept(w: World) -> Kept:
+    """Room for what a partition has now."""
+    nk, n, r = w.site.groups.shape[1], w.site.servers.shape[1], np.zeros(w.running_slots)
+    wires = np.zeros(2 * n + w.site.link_id.shape[1], ON_WIRE)
+    return Kept(np.zeros(nk, np.int64), np.zeros(nk, ON_GROUP), wires, r, r.copy(), np.zeros(n))
 
 
 def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
