@@ -25,7 +25,7 @@ from jaxsched.border import checked
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation, observe
-from jaxsched.env.pool import draw_number, draw_start, start_if
+from jaxsched.env.pool import draw_number, draw_start, put_if, start_if
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing, at_boundary, state_of, to_decide
@@ -60,7 +60,7 @@ class Turn(Pytree):
 class MenuEpisodes(Episodes):
     """Episodes, with what schedulers are shown at their starts: so the end of a step is all that is worked out anew."""
 
-    opened: tuple[Observation, Menu] | None = None  # at `starts`, on a leading axis; None: worked out when one begins
+    opened: tuple[Observation, Menu, Seen] | None = None  # at `starts`, on a leading axis; None: as one begins
 
     def replace(self, **changes: Any) -> "MenuEpisodes":
         """A copy with other values in the named fields. What was shown of other starts is forgotten."""
@@ -126,8 +126,12 @@ class MenuEnv:
         """The same episodes with what is shown at their starts, where `final` needs it."""
         if not self.final:
             return params
-        shown = jax.jit(jax.vmap(lambda start: self._shown(params.env, start)))(params.starts)
-        return MenuEpisodes(env=params.env, starts=params.starts, opened=(shown.observation, shown.menu))
+
+        def show(start: State) -> tuple[Observation, Menu, Seen]:
+            turn = self._shown(params.env, start)
+            return turn.observation, turn.menu, self.seen(turn, params)
+
+        return MenuEpisodes(env=params.env, starts=params.starts, opened=jax.jit(jax.vmap(show))(params.starts))
 
     @checked
     def reset(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
@@ -172,10 +176,11 @@ class MenuEnv:
         if self.final:
             own = self._shown(params.env, after)
             info["final"] = self.seen(own, params)
-            turn = self._begin_if(key, terminated | truncated, own, played, params)
+            seen, turn = self._begin_if(key, terminated | truncated, own, info["final"], played, params)
         else:
             turn = self._shown(params.env, played)
-        return self.seen(turn, params), turn, reward, terminated, truncated, info
+            seen = self.seen(turn, params)
+        return seen, turn, reward, terminated, truncated, info
 
     @checked
     def step_env(
@@ -280,16 +285,22 @@ class MenuEnv:
         return Turn(played=played, observation=observation, menu=build_menu(params, to_decide(played), observation))
 
     def _begin_if(
-        self, key: PRNGKeyArray, ended: Bool[Array, ""], own: Turn, played: State | Playing, params: Episodes
-    ) -> Turn:
+        self,
+        key: PRNGKeyArray,
+        ended: Bool[Array, ""],
+        own: Turn,
+        final: Seen,
+        played: State | Playing,
+        params: Episodes,
+    ) -> tuple[Seen, Turn]:
         """What is `played` on, shown: the step's `own` end, or where the episode has ended the next one's start."""
         opened = params.opened if isinstance(params, MenuEpisodes) else None
         if opened is None:
-            return self._shown(params.env, played)
-        number = draw_number(key, params.starts)
-        pick = lambda first, here: jnp.where(ended, first[number], here)
-        observation, menu = jax.tree.map(pick, opened, (own.observation, own.menu))
-        return Turn(played=played, observation=observation, menu=menu)
+            turn = self._shown(params.env, played)
+            return self.seen(turn, params), turn
+        here = (own.observation, own.menu, final)
+        observation, menu, seen = put_if(ended, draw_number(key, params.starts), opened, here)
+        return seen, Turn(played=played, observation=observation, menu=menu)
 
 
 def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> Choice:

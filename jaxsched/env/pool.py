@@ -6,8 +6,9 @@ When an environment restarts, the placements in its running slots stay as they a
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int32, PRNGKeyArray
+from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import Running, State
 
@@ -24,31 +25,61 @@ def draw_start(key: PRNGKeyArray, pool: State) -> State:
 
 
 def start_if(key: PRNGKeyArray, played: State | Playing, done: Bool[Array, ""], pool: State) -> State | Playing:
-    """`played`, or where it is `done` a random member of the pool."""
-    start = draw_start(key, small_parts(pool))
+    """`played`, or where it is `done` the member of the pool that `draw_start` draws."""
+    number, fresh = draw_number(key, pool), small_parts(pool)
     if isinstance(played, Playing):
-        begun, rest = at_boundary(start), played.replace(state=small_parts(played.state))
-        after = lax.cond(done, lambda: begun, lambda: rest)
+        old = played.replace(state=small_parts(played.state))
+        after = put_if(done, number, jax.vmap(at_boundary)(fresh), old)
         return after.replace(state=with_large_parts(after.state, played.state.running))
-    return with_large_parts(lax.cond(done, lambda: start, lambda: small_parts(played)), played.running)
+    return with_large_parts(put_if(done, number, fresh, small_parts(played)), played.running)
+
+
+def put_if(done: Bool[Array, "*B"], number: Int32[Array, "*B"], pool: PyTree, old: PyTree) -> PyTree:
+    """`old`, or where it is `done` that member of the pool.
+
+    On a CPU, and there under any `vmap` of environments with one pool, members are put in one after the other, so that
+    no other environment is touched.
+
+    Args: leaves of `pool` have an axis over its members, those of `old` the axes of `done`.
+    """
+    if not on_cpu():
+        return _put_one(done, number, pool, old)
+    put = jax.custom_batching.custom_vmap(_put_some if done.ndim else _put_one)
+
+    @put.def_vmap
+    def side_by_side(size: int, batched: list, done: Array, number: Array, pool: PyTree, old: PyTree) -> tuple:
+        if any(jax.tree.leaves(batched[2])):
+            axes = jax.tree.map(lambda some: 0 if some else None, batched)
+            after = jax.vmap(_put_one, in_axes=tuple(axes))(done, number, pool, old)
+        else:
+            spread = lambda leaf, some: leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            done, number, old = jax.tree.map(spread, (done, number, old), (batched[0], batched[1], batched[3]))
+            after = put_if(done, number, pool, old)
+        return after, jax.tree.map(lambda _: True, after)
+
+    return put(done, number, pool, old)
+
+
+def _put_one(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
+    if done.ndim:
+        return jax.vmap(_put_one, in_axes=(0, 0, None, 0))(done, number, pool, old)
+    return lax.cond(done, lambda: jax.tree.map(lambda leaf: leaf[number], pool), lambda: old)
+
+
+def _put_some(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
+    def body(carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        after, left = carry
+        one = jnp.unravel_index(jnp.argmax(left), left.shape)
+        put = jax.tree.map(lambda here, members: here.at[one].set(members[number[one]]), after, pool)
+        return put, left.at[one].set(False)
+
+    return lax.while_loop(lambda carry: carry[1].any(), body, (old, done))[0]
 
 
 def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
-    """Environments that are `done` restart from random members of `pool`; both have a leading axis.
-
-    One after the other, so that no other is touched: for CPUs.
-    """
-    size = pool.clock.shape[0]
-    members = jax.random.randint(key, done.shape, 0, size)
-
-    def body(carry: tuple[State, Array]) -> tuple[State, Array]:
-        states, left = carry
-        one = jnp.argmax(left)
-        put = jax.tree.map(lambda old, new: old.at[one].set(new[members[one]]), states, small_parts(pool))
-        return put, left.at[one].set(False)
-
-    fresh, _ = lax.while_loop(lambda carry: carry[1].any(), body, (small_parts(states), done))
-    return with_large_parts(fresh, states.running)
+    """Environments that are `done` restart from random members of `pool`; both have a leading axis. For CPUs."""
+    members = jax.random.randint(key, done.shape, 0, pool.clock.shape[0])
+    return with_large_parts(put_if(done, members, small_parts(pool), small_parts(states)), states.running)
 
 
 def restart_playing(key: PRNGKeyArray, playing: Playing, done: Bool[Array, "B"], pool: State) -> Playing:

@@ -12,10 +12,11 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics.batching import traced_for
 from jaxsched.dynamics.interference import Strengths
 from jaxsched.env.environment import ClusterEnv, Episodes, initial_state
 from jaxsched.env.observation import observe
-from jaxsched.env.pool import restart
+from jaxsched.env.pool import put_if, restart
 from jaxsched.env.stages import transition
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import parse
@@ -355,3 +356,22 @@ def test_long_jobs_lose_no_time_to_rounding():
     run_s -= np.asarray(done.records.start)[:2] * 1.5
     # Job 1 shares no socket with job 0; whatever the slowdown of either is, it is constant.
     np.testing.assert_allclose(run_s, durations[:2] * slow[:2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["cpu", "accelerator"])
+def test_members_of_a_pool_are_put_in_where_they_should_be(path):
+    """Alone, side by side, within another `vmap`, and with a pool for each."""
+    rng = np.random.default_rng(0)
+    done, number = rng.random((3, 4)) < 0.5, rng.integers(5, size=(3, 4))
+    old, pool = {"a": rng.random((3, 4, 2))}, {"a": rng.random((5, 2))}
+    pools = {"a": rng.random((3, 5, 2))}
+    expected = np.where(done[..., None], pool["a"][number], old["a"])
+    of_each = np.stack([np.where(done[i, :, None], pools["a"][i][number[i]], old["a"][i]) for i in range(3)])
+    side_by_side = jax.vmap(put_if, (0, 0, None, 0))
+    with traced_for(path):
+        for put in (put_if, side_by_side, jax.vmap(side_by_side, (0, 0, None, 0))):
+            np.testing.assert_allclose(jax.jit(put)(done, number, pool, old)["a"], expected, rtol=1e-6)
+        one = put_if(jnp.array(True), jnp.array(3), pool, jax.tree.map(lambda leaf: leaf[0, 0], old))
+        np.testing.assert_allclose(one["a"], pool["a"][3], rtol=1e-6)
+        each = jax.vmap(side_by_side)(done, number, pools, old)
+        np.testing.assert_allclose(each["a"], of_each, rtol=1e-6)
