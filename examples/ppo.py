@@ -7,6 +7,8 @@ The result is judged as all policies are: beside the rules, on jobs that it did 
     python examples/ppo.py          seed 0, 120 updates: three minutes of CPU time
     python examples/ppo.py 1 30     seed 1, 30 updates
     python examples/ppo.py 0 30 1024    1,024 environments, in turns: for a GPU
+
+`mappo.py` and `graph_ppo.py` are the same learner with other networks.
 """
 
 import functools
@@ -65,8 +67,12 @@ def mean_where(some, values):
     return jnp.where(some, values, 0.0).sum() / jnp.maximum(some.sum(), 1)
 
 
-def make_update(env, network, optimizer):
-    """A compiled function that plays `STEPS` rounds and learns from them."""
+def make_update(env, network, optimizer, axes=3):
+    """A compiled function that plays `STEPS` rounds and learns from them.
+
+    A minibatch is of single schedulers' rounds (3 axes: rounds, environments, schedulers), or of all schedulers' (2),
+    for networks that need what the others see.
+    """
 
     def play(weights, carry, key):
         seen, turn = carry
@@ -112,45 +118,57 @@ def make_update(env, network, optimizer):
         played = functools.partial(play, weights)
         (seen, turn), (rounds, jct_s) = jax.lax.scan(played, (seen, turn), jax.random.split(key, STEPS))
         gained = advantages(rounds, network.apply(weights, seen)[1])
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), (rounds, gained))
-        decides = flat[0].seen["mask"].sum(-1) > 1
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[axes:]), (rounds, gained))
+        decides = rounds.seen["mask"].sum(-1) > 1
+        decisions, decides = decides.sum(), decides.reshape(*flat[0].done.shape[:1], -1).any(-1)
         drawn = jax.random.uniform(draw, decides.shape) - decides
         rows = jnp.argsort(drawn)[: int(DECIDING * len(drawn)) // MINIBATCHES * MINIBATCHES]
         orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(mix, EPOCHS))
         batches = jax.tree.map(lambda leaf: leaf[orders.reshape(EPOCHS * MINIBATCHES, -1)], flat)
         (weights, momenta), _ = jax.lax.scan(learn, (weights, momenta), batches)
-        return weights, momenta, seen, turn, jnp.nanmean(jct_s)
+        return weights, momenta, seen, turn, (jnp.nanmean(jct_s), decisions)
 
     return update
 
 
-def train(env, updates, key):
-    """The network and its weights after so many updates."""
-    network, optimizer = Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE))
-    update = make_update(env, network, optimizer)
+def show(number, weights, jct_s, decisions):
+    """A line for every tenth update."""
+    if number % 10 == 0:
+        print(f"update {number}: mean JCT {jct_s / 60:.1f} min", flush=True)
+
+
+def train(env, updates, key, network=None, axes=3, report=show):
+    """The network and its weights after so many updates; `report` gets weights, mean JCT and decisions of each."""
+    network, optimizer = network or Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE))
+    update = make_update(env, network, optimizer, axes)
     key, begin, first = jax.random.split(key, 3)
     seen, turn = jax.vmap(env.reset)(jax.random.split(begin, ENVS))
     weights = network.init(first, seen)
     momenta = optimizer.init(weights)
     for number in range(updates):
         key, draw = jax.random.split(key)
-        weights, momenta, seen, turn, jct_s = update(weights, momenta, seen, turn, draw)
-        if number % 10 == 9:
-            print(f"update {number + 1}: mean JCT {jct_s / 60:.1f} min", flush=True)
+        weights, momenta, seen, turn, told = update(weights, momenta, seen, turn, draw)
+        report(number + 1, weights, *told)
     return network, weights
 
 
-def policy(env, network, weights):
+def policy(env, network, weights, name="ppo"):
     """The likeliest option of each scheduler."""
-    return env.policy("ppo", lambda key, seen, weights: jnp.argmax(network.apply(weights, seen)[0], -1), weights)
+    return env.policy(name, lambda key, seen, weights: jnp.argmax(network.apply(weights, seen)[0], -1), weights)
 
 
-if __name__ == "__main__":
+def main(name="ppo", network=None, axes=3, **shown):
+    """Trains by the command line's numbers, and prints a table."""
+    global ENVS, STEPS
     usual = (0, UPDATES, ENVS)
     seed, updates, ENVS = (int(sys.argv[i + 1]) if len(sys.argv) > i + 1 else usual[i] for i in range(3))
     in_turns = ENVS >= 1024
     STEPS *= 1 + in_turns  # of which fewer decide
-    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, in_turns=in_turns, **JOBS)
-    mine = policy(env, *train(env, updates, jax.random.key(seed)))
+    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, in_turns=in_turns, **shown, **JOBS)
+    mine = policy(env, *train(env, updates, jax.random.key(seed), network, axes), name)
     rules = ["random", "pack:sjf+backfill+forward", "greedy-wait:sjf+spread"]
     print(jaxsched.compare(CLUSTER, WORKLOAD, [*rules, mine], seed=1000, seeds=32, **JOBS))
+
+
+if __name__ == "__main__":
+    main()

@@ -18,20 +18,22 @@ from jaxsched.env.environment import SHOWN, Episodes, initial_state
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import EnvConfig, EnvParams, RewardWeights, State, reward_weights
 from jaxsched.errors import UserError
+from jaxsched.options import ClusterOptions, JobOptions, list_names
 from jaxsched.simulation.scenario import Workload, check_options, load_scenario
 from jaxsched.simulation.settings import Settings, compact_tenants, env_config, env_params
 from jaxsched.workload.jobs import JobList, pad_table, to_table
+from jaxsched.worlds.families import TASKS, Choice
 
 QUEUE_SLOTS = 64  # of a scheduler; further arrivals wait outside
 RULES = ("interval_s", "interference", "max_forwards", "models", "horizon_s", "rounds")  # of `Settings`
 SHOWN_AS = ("final", "observation")  # of `MenuEnv`
-EPISODES, NUM_JOBS = 8, 100
+WORKLOAD, EPISODES, NUM_JOBS = "philly-like", 8, 100
 
 
 @checked
 def make(
     cluster: str | Cluster = "leaf-spine-8",
-    workload: Workload = "philly-like",
+    workload: Workload = WORKLOAD,
     *,
     episodes: int | None = None,
     num_jobs: int | None = None,
@@ -45,7 +47,7 @@ def make(
 
     Args:
         cluster, workload: names or files, as `jaxsched evaluate` takes them. Also a cluster; a job list, or several; a
-            function from a seed to a job list.
+            function from a seed to a job list. Or a task (`worlds.families.TASKS`): its training worlds from `seed` on.
         episodes: so many job lists are drawn beforehand (default 8), and every episode plays one of them; of lists that
             are given, all.
         num_jobs: of an episode (default 100).
@@ -74,13 +76,14 @@ def make(
     """
     mine = [name for name in inspect.signature(make).parameters if name != "options"]
     check_options("make", options, [*mine, *RULES, *SHOWN_AS], but=("seeds",))
+    if cluster in TASKS:
+        cluster, workload, num_jobs, options = _task(str(cluster), workload, num_jobs, options)
     shown = {name: options.pop(name) for name in SHOWN_AS if name in options}
     _check(episodes, num_jobs, **({"final": False, "observation": ROWS} | shown))
     settings = Settings(**{name: options.pop(name) for name in RULES if name in options})
     jobs = _Jobs(cluster, workload, _jobs_options(workload, episodes, num_jobs, options), settings)
     lists, on = jobs.lists()
-    config = env_config(on, lists, settings)
-    config = dataclasses.replace(config, queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
+    config = dataclasses.replace(env_config(on, lists, settings), queue_slots=min(QUEUE_SLOTS, max(map(len, lists))))
     weights = _weights({"jobs": 1.0} if reward is None or callable(reward) else reward)
     params = env_params(on, config, settings).replace(reward=weights)
     draw = jobs.fresh(config, params, max(map(len, lists))) if jobs.drawn else None
@@ -88,6 +91,21 @@ def make(
     rewarder = reward if callable(reward) else None
     env = MenuEnv(config, played, queue, in_turns, may_wait, rewarder=rewarder, draw=draw, **shown)
     return dataclasses.replace(env, params=env.open(played))
+
+
+def _task(
+    name: str, workload: Workload, num_jobs: int | None, options: Mapping[str, Any]
+) -> tuple[Cluster, Workload, None, dict[str, Any]]:
+    """Hardware, jobs and options of a task's training worlds. UserError on options that a task says itself."""
+    from jaxsched.worlds.draw import draw_world  # half a second, which other environments do not need
+
+    choice, said = Choice(name, training=True), (*list_names(ClusterOptions), *list_names(JobOptions), "models")
+    wrong = [one for one in said if one in options and one != "seed"]
+    if wrong or workload != WORKLOAD:
+        raise UserError(f"make: {(wrong or ['workload'])[0]}: {name} has hardware and jobs of its own; leave it out")
+    first = draw_world(choice, 0, num_jobs)
+    jobs = lambda seed: draw_world(choice, seed, num_jobs).jobs
+    return first.build(), jobs, None, {**options, "models": first.catalogue}
 
 
 class _Jobs(NamedTuple):

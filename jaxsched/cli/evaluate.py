@@ -84,8 +84,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
 
     worlds: Annotated[str | None, optional("NAME[:COUNT[:training]]")] = None
     """Random worlds instead of --cluster and --workload: any, wide, contended, mixed, partitioned, kind, llm,
-    servers-1024 or servers-4096; how many (default: 20), --seed is the first; training: those that learners may have
-    seen."""
+    servers-1024, servers-4096, or a task: task-tiny, task-small, task-wide; how many (default: 20), --seed is the
+    first; training: those that learners may have seen."""
     worst: Annotated[Path | None, optional("FOLDER")] = None
     """Also write the five worst worlds of each policy, with the command that plays each again."""
     policies: Annotated[tuple[str, ...], tyro.conf.arg(metavar="A B ...")] = (

@@ -34,6 +34,7 @@ _MODELS = (("quiet", 2e7, 1.0, 0.05), ("medium", 1e9, 2.0, 0.1), ("loud", 6e9, 2
 _PS_SHARES = (0.0, 0.0, 0.5, 1.0)
 _MEDIAN_S, _SIGMA = (1800.0, 14400.0), (0.6, 1.4)  # of log-normal run times
 _SHORTEST_S = 60.0
+FIXED_SEED = 0  # of what the worlds of a fixed family have in common
 MOST_OF_ROUTER = 4  # servers, so that there are several groups
 
 
@@ -89,12 +90,13 @@ class _Hardware(NamedTuple):
 
 
 def _draw(rng: np.random.Generator, family: Family, name: str) -> World:
-    hardware = _draw_hardware(rng, family)
+    of_all = np.random.default_rng(FIXED_SEED) if family.fixed else rng
+    hardware = _draw_hardware(of_all, family)
     if family.width == PLANNED:
         models, jobs = _draw_plans(rng, family, hardware)
     else:
-        models = _draw_models(rng)
-        jobs = _draw_jobs(rng, family, hardware, len(models))
+        models = _draw_models(of_all)
+        jobs = _draw_jobs(rng, of_all, family, hardware, len(models))
     world = World(name, hardware.servers, hardware.topology, hardware.schedulers, models, jobs)
     known = len(world.catalogue.models)
     return dataclasses.replace(world, jobs=dataclasses.replace(jobs, model=jobs.model + np.int32(known - len(models))))
@@ -159,26 +161,28 @@ def _draw_models(rng: np.random.Generator) -> tuple[ModelProfile, ...]:
     )
 
 
-def _draw_jobs(rng: np.random.Generator, family: Family, hardware: _Hardware, models: int) -> JobList:
-    """Jobs with models numbered from 0, at a load that is drawn."""
+def _draw_jobs(
+    rng: np.random.Generator, of_all: np.random.Generator, family: Family, hardware: _Hardware, models: int
+) -> JobList:
+    """Jobs with models numbered from 0, at a load that is drawn; `of_all` draws what all jobs have in common."""
     shapes = [server for _, server in hardware.servers]
     server, group = min(shape.gpus for shape in shapes), min(min(shape.groups) for shape in shapes)
     sizes = server >> np.arange(server.bit_length())[::-1]
     if family.width != KIND:
-        sizes = np.append(sizes, server << np.arange(1, _widest(rng, family, hardware).bit_length()))
-    weights = rng.dirichlet(np.ones(len(sizes))) * sizes ** -rng.uniform(0.0, 1.0)
+        sizes = np.append(sizes, server << np.arange(1, _widest(of_all, family, hardware).bit_length()))
+    weights = of_all.dirichlet(np.ones(len(sizes))) * sizes ** -of_all.uniform(0.0, 1.0)
     gpus = rng.choice(sizes, size=family.jobs, p=weights / weights.sum())
     if family.width == WIDE:
         gpus[rng.integers(family.jobs)] = sizes[-1]
-    run_s = _draw_run_times(rng, family)
-    each = np.where(gpus >= group, group, 1) if rng.random() < 0.5 else np.ones_like(gpus)
+    run_s = _draw_run_times(rng, family, of_all)
+    each = np.where(gpus >= group, group, 1) if of_all.random() < 0.5 else np.ones_like(gpus)
     jobs = make_job_list(
         np.cumsum(rng.exponential(size=family.jobs)),
         run_s,
         gpus // each,
         gpus_per_worker=each,
-        ps=draw_ps(rng, gpus // each, _one(rng, _PS_SHARES)),
-        model=rng.choice(models, size=family.jobs, p=rng.dirichlet(np.ones(models))),
+        ps=draw_ps(rng, gpus // each, _one(of_all, _PS_SHARES)),
+        model=rng.choice(models, size=family.jobs, p=of_all.dirichlet(np.ones(models))),
     )
     return _at_load(rng, family, hardware, jobs)
 
@@ -192,15 +196,15 @@ def _draw_plans(
     server = min(shape.gpus for _, shape in hardware.servers)
     place, gpus = draw_planned(rng, llm_models(), family.jobs, server * hardware.partition // 4)
     drawn, model = np.unique(place, return_inverse=True)
-    arrivals, run_s = np.cumsum(rng.exponential(size=family.jobs)), _draw_run_times(rng, family)
+    arrivals, run_s = np.cumsum(rng.exponential(size=family.jobs)), _draw_run_times(rng, family, rng)
     jobs = make_job_list(arrivals, run_s, gpus, model=model, models=len(drawn))
     return tuple(llm_models()[kind] for kind in drawn), _at_load(rng, family, hardware, jobs)
 
 
-def _draw_run_times(rng: np.random.Generator, family: Family) -> Float64[np.ndarray, "J"]:
-    """Seconds, log-normal."""
-    run_s = _log_uniform(rng, *_MEDIAN_S) * np.exp(rng.uniform(*_SIGMA) * rng.standard_normal(family.jobs))
-    return np.maximum(np.round(run_s), _SHORTEST_S)
+def _draw_run_times(rng: np.random.Generator, family: Family, of_all: np.random.Generator) -> Float64[np.ndarray, "J"]:
+    """Seconds, log-normal; `of_all` draws their median and their spread."""
+    median_s, sigma = _log_uniform(of_all, *_MEDIAN_S), of_all.uniform(*_SIGMA)
+    return np.maximum(np.round(median_s * np.exp(sigma * rng.standard_normal(family.jobs))), _SHORTEST_S)
 
 
 def _at_load(rng: np.random.Generator, family: Family, hardware: _Hardware, jobs: JobList) -> JobList:

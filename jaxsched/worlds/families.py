@@ -48,6 +48,7 @@ class Family:
     load: tuple[float, float] = (0.5, 0.9)  # of what all GPUs could do
     jobs: int = 500
     contended: bool = False  # worlds are drawn until no plain rule is near the bound: see `draw.CONTENDED`
+    fixed: bool = False  # all its worlds have the same hardware and models, and jobs of one kind: a task for learners
 
 
 _LARGE = tuple(shape for shape in SHAPES if sum(shape.groups) == 8)
@@ -75,7 +76,23 @@ FAMILIES: Mapping[str, Family] = {
         about="4,096 servers of several GPU types, 32 schedulers, 32,768 jobs", servers=(4096,), racks=(8, 16, 32),
         shapes=_LARGE, types=(2, 3), topologies=TREES, schedulers=(32,), jobs=32768,
     ),
+    "task-tiny": Family(
+        about="a task: 4 servers of 8 GPUs, two schedulers", servers=(4,), racks=(2,), shapes=SHAPES[:1],
+        topologies=("leaf-spine",), nic_gbits_s=(10.0,), oversubscription=(4.0,), schedulers=(2,), load=(0.85, 0.85),
+        jobs=60, fixed=True,
+    ),
+    "task-small": Family(
+        about="a task: 16 servers of 8 GPUs, four schedulers", servers=(16,), racks=(4,), shapes=SHAPES[:1],
+        topologies=("leaf-spine",), nic_gbits_s=(25.0,), oversubscription=(4.0,), schedulers=(4,), load=(0.85, 0.85),
+        jobs=150, fixed=True,
+    ),
+    "task-wide": Family(
+        about="a task: a torus of 16 servers of 4 GPUs, one scheduler, gangs of up to 4 servers", servers=(16,),
+        shapes=SHAPES[4:5], topologies=("torus2d",), nic_gbits_s=(10.0,), oversubscription=(4.0,), schedulers=(1,),
+        load=(0.85, 0.85), jobs=100, width=WIDE, fixed=True,
+    ),
 }  # fmt: skip
+TASKS = tuple(name for name, family in FAMILIES.items() if family.fixed)
 
 
 class Choice(NamedTuple):

@@ -18,6 +18,8 @@ from jaxsched.env.environment import initial_state
 from jaxsched.env.spaces import Box, Discrete
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
+from jaxsched.worlds.draw import draw_world
+from jaxsched.worlds.families import Choice
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,19 @@ def test_a_mistake_is_told():
 def test_mistakes_in_options_are_told(wrong, said):
     with pytest.raises(UserError, match=said):
         jaxsched.make("leaf-spine-1", **({"num_jobs": 2} | wrong))
+
+
+def test_a_task_is_a_name_and_says_all_but_the_seed():
+    env = jaxsched.make("task-tiny", episodes=3, seed=2)
+    worlds = [draw_world(Choice("task-tiny", training=True), number) for number in (2, 3, 4)]
+    assert env.params.env.cluster.shape == worlds[0].build().shape
+    jobs = [np.asarray(env.params.starts.jobs.model[i]) for i in range(3)]
+    for own, world in zip(jobs, worlds, strict=True):
+        np.testing.assert_array_equal(own, world.jobs.model)
+    with pytest.raises(UserError, match="make: load: task-tiny has hardware and jobs of its own"):
+        jaxsched.make("task-tiny", load=0.5)
+    with pytest.raises(UserError, match="make: workload: task-tiny"):
+        jaxsched.make("task-tiny", "distributed")
 
 
 def test_models_of_ones_own_are_those_that_are_played(tmp_path):

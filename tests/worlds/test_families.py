@@ -1,6 +1,7 @@
 """Random worlds: each family's worlds are what it says, the same by number, and those for training are others."""
 
 import dataclasses
+import itertools
 import pickle
 
 import numpy as np
@@ -16,7 +17,7 @@ from jaxsched.workload.demand import offered_load
 from jaxsched.workload.jobs import JobList
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.worlds.draw import CONTENDED, draw_world, plain_over_bound
-from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
+from jaxsched.worlds.families import FAMILIES, TASKS, Choice, parse_worlds
 from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World
 
 SMALL = [name for name in FAMILIES if not name.startswith("servers-")]
@@ -87,6 +88,17 @@ def test_the_same_number_is_the_same_world_and_training_worlds_are_others():
     seen = [world.jobs.submit_s.tobytes() for world in (*one, *other, *some("wide", 3), *some("mixed", 3))]
     assert len(set(seen)) == len(seen)
     assert other[0].name == "any-training-0" and one[0].name == "any-0"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_worlds_of_a_task_differ_in_their_jobs_alone(task):
+    one, *others = [*some(task, 4), *some(task, 4, training=True)]
+    for other in others:
+        assert same_leaves(one.build(), other.build()) and one.models == other.models
+        assert offered_load(other.jobs, total_gpus(other.build())) == pytest.approx(0.85)
+    widths = [set(world.jobs.num_gpus.tolist()) for world in (one, *others)]
+    assert len({world.jobs.submit_s.tobytes() for world in (one, *others)}) == 8
+    assert all(len(own & other) > 1 for own, other in itertools.combinations(widths, 2)), "of one kind"
 
 
 @pytest.mark.parametrize("family", ["any", "mixed", "partitioned", "llm"])
